@@ -1,0 +1,31 @@
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config/config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/data.smk"
+include: "rules/train.smk"
+include: "rules/report.smk"
+
+
+localrules:
+    all,
+    resolve_run,
+    seal_dataset,
+    render_report,
+
+
+rule all:
+    default_target: True
+    input:
+        evaluations=ancient([str(run.evaluation) for run in PROJECT.runs.values()]),
+        report=ancient(str(PROJECT.report)),
+
+
+onsuccess:
+    publish(PROJECT)
+    logger.info(f"Report: {Path('results/report/index.html')}")

@@ -1,0 +1,54 @@
+rule resolve_run:
+    output:
+        spec="results/runs/{run}/run.json",
+        identity="results/runs/{run}/identity.json",
+    log:
+        "logs/resolve_run/{run}.log",
+    benchmark:
+        "benchmarks/resolve_run/{run}.tsv"
+    conda:
+        "../envs/train.yaml"
+    message:
+        "Resolving {wildcards.run}"
+    script:
+        "../scripts/resolve_run.py"
+
+
+rule train:
+    input:
+        spec=ancient("results/runs/{run}/run.json"),
+        manifest=ancient(manifest_of_run),
+    output:
+        model="results/runs/{run}/model.safetensors",
+        metrics="results/runs/{run}/metrics.jsonl",
+        provenance="results/runs/{run}/provenance.json",
+    log:
+        "logs/train/{run}.log",
+    benchmark:
+        "benchmarks/train/{run}.tsv"
+    threads: threads_of_run
+    conda:
+        "../envs/train.yaml"
+    message:
+        "Training {wildcards.run}"
+    script:
+        "../scripts/train.py"
+
+
+rule evaluate:
+    input:
+        spec=ancient("results/runs/{run}/run.json"),
+        manifest=ancient(manifest_of_run),
+        model=ancient("results/runs/{run}/model.safetensors"),
+    output:
+        evaluation="results/runs/{run}/evaluations/{evaluation}.json",
+    log:
+        "logs/evaluate/{run}-{evaluation}.log",
+    benchmark:
+        "benchmarks/evaluate/{run}-{evaluation}.tsv"
+    conda:
+        "../envs/train.yaml"
+    message:
+        "Evaluating {wildcards.run}"
+    script:
+        "../scripts/evaluate.py"

@@ -1,0 +1,11 @@
+"""Write the shards of one part and the part's list of them."""
+
+from shardline.jobs import build_shards, job
+
+with job(snakemake.log[0]):
+    build_shards(
+        snakemake.config,
+        snakemake.wildcards.dataset,
+        snakemake.wildcards.part,
+        snakemake.output.part,
+    )

@@ -1,0 +1,12 @@
+"""Judge a sealed model on held-out data."""
+
+from shardline.jobs import evaluate, job
+
+with job(snakemake.log[0]):
+    evaluate(
+        snakemake.config,
+        snakemake.input.spec,
+        snakemake.input.manifest,
+        snakemake.input.model,
+        snakemake.output.evaluation,
+    )

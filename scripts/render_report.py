@@ -1,0 +1,6 @@
+"""Write the page that compares all runs."""
+
+from shardline.jobs import job, report
+
+with job(snakemake.log[0]):
+    report(snakemake.config, snakemake.output.page)

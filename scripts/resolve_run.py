@@ -1,0 +1,8 @@
+"""Write a run's resolved settings and identity document."""
+
+from shardline.jobs import job, resolve_run
+
+with job(snakemake.log[0]):
+    resolve_run(
+        snakemake.config, snakemake.wildcards.run, snakemake.output.spec, snakemake.output.identity
+    )

@@ -1,0 +1,11 @@
+"""Merge a dataset's parts into its manifest."""
+
+from shardline.jobs import job, seal_dataset
+
+with job(snakemake.log[0]):
+    seal_dataset(
+        snakemake.config,
+        snakemake.wildcards.dataset,
+        snakemake.input.parts,
+        snakemake.output.manifest,
+    )

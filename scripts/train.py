@@ -1,0 +1,12 @@
+"""Start a run's ranks and wait until they have sealed it."""
+
+from shardline.jobs import job, train
+
+with job(snakemake.log[0]) as log:
+    train(
+        snakemake.config,
+        snakemake.input.spec,
+        snakemake.input.manifest,
+        snakemake.output.model,
+        log,
+    )

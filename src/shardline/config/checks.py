@@ -1,0 +1,152 @@
+"""Cross-field checks that no schema can express, made before any job starts."""
+
+import glob
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.config.schema import suggest
+from shardline.errors import ConfigError
+from shardline.identity import CodeIndex
+
+SHIPPED_MODELS = {
+    "linear": "shardline.models.linear:Linear",
+    "mlp": "shardline.models.mlp:MLP",
+    "cnn": "shardline.models.cnn:CNN",
+}
+SHIPPED_SOURCES = {
+    "digits": "shardline.sources.digits:Digits",
+    "synthetic": "shardline.sources.synthetic:Synthetic",
+}
+
+
+def check_geometry(settings: Mapping[str, Any], where: str) -> None:
+    """Refuse a batch that the ranks cannot share, and strategies that cannot run."""
+    nodes, devices = settings["nodes"], settings["devices"]
+    accumulate, batch = settings["trainer"]["accumulate"], settings["global_batch"]
+    parts = nodes * devices * accumulate
+    if batch % parts:
+        lower, upper = batch // parts * parts, (batch // parts + 1) * parts
+        over = f"{nodes * devices} ranks (nodes={nodes} x devices={devices})"
+        if accumulate > 1:
+            over += f" in trainer.accumulate={accumulate} parts each"
+        sizes = f"{lower} or {upper}" if lower else f"{upper}"
+        raise ConfigError(
+            f"{where}: global_batch={batch} cannot be split over {over}; "
+            f"use {sizes}, or change nodes/devices"
+        )
+    if settings["strategy"] == "fsdp" and settings["accelerator"] == "cpu":
+        raise ConfigError(
+            f"{where}: strategy=fsdp needs GPUs, and accelerator=cpu; use strategy=ddp or accelerator=gpu"
+        )
+    if settings["precision"] == "16-mixed" and settings["accelerator"] == "cpu":
+        raise ConfigError(
+            f"{where}: precision=16-mixed needs GPUs, and accelerator=cpu; use bf16-mixed or 32-true"
+        )
+
+
+def check_devices(settings: Mapping[str, Any], where: str, *, oversubscribe: bool) -> None:
+    """Refuse more ranks than this machine has devices, where jobs run on this machine."""
+    if settings["nodes"] > 1:
+        raise ConfigError(
+            f"{where}: nodes={settings['nodes']}, but this profile runs on one machine; "
+            "use nodes=1 or a cluster profile"
+        )
+    gpus = num_gpus() if settings["accelerator"] != "cpu" else 0
+    if settings["accelerator"] == "gpu" and not gpus:
+        raise ConfigError(f"{where}: accelerator=gpu, but this machine shows no GPU; use cpu or auto")
+    available, kind = (gpus, "GPUs") if gpus else (num_cpus(), "CPU cores")
+    if settings["devices"] > available and (gpus or not oversubscribe):
+        remedy = "" if gpus else ", or set runtime.oversubscribe: true"
+        raise ConfigError(
+            f"{where}: devices={settings['devices']}, but this machine has {available} {kind}; "
+            f"use at most {available}{remedy}"
+        )
+
+
+def num_cpus() -> int:
+    """Return the CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def num_gpus() -> int:
+    """Return the NVIDIA GPUs that this process may use, without importing torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    return len(glob.glob("/proc/driver/nvidia/gpus/*"))
+
+
+def check_splits(splits: Mapping[str, float], where: str) -> None:
+    """Refuse shares that do not sum to 1."""
+    total = sum(splits.values())
+    if abs(total - 1) > 1e-9:
+        raise ConfigError(f"{where}.splits sum to {total:g}, not 1; change one of {dict(splits)}")
+
+
+def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where: str) -> str:
+    """Return the import path `module:Class` of a shipped name or a user's path.
+
+    The class is looked up in the parsed source, so a misspelt model is found
+    before any data is built; nothing is imported.
+
+    Raises:
+        ConfigError: no such shipped name, module or class.
+    """
+    if path in shipped:
+        return shipped[path]
+    module, _, name = path.partition(":")
+    if not name or not all(part.isidentifier() for part in [*module.split("."), name]):
+        raise ConfigError(
+            f"{where}={path} is neither one of {', '.join(shipped)} nor an import path "
+            f"such as mypkg.models:Net; {suggest(path, shipped)}"
+        )
+    if code.find(module) is None:
+        if _is_installed(module):
+            return path
+        searched = ", ".join(map(str, code.roots[:3]))
+        raise ConfigError(
+            f"{where}={path}: no module {module} in {searched}; run from the folder that holds it, "
+            "or set PYTHONPATH"
+        )
+    names = code.module(module).names
+    if name not in names and "*" not in names:
+        raise ConfigError(f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}")
+    return path
+
+
+def _is_installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def source_files(source: Mapping[str, Any], workdir: Path, where: str) -> list[Path]:
+    """Return the files that a source reads, sorted; globs are expanded.
+
+    Raises:
+        ConfigError: a name or pattern matches no file.
+    """
+    if source["type"] == "digits":
+        return [_digits_file()]
+    found: list[Path] = []
+    for pattern in source.get("files", ()):
+        matches = [Path(m) for m in sorted(glob.glob(str(workdir / pattern), recursive=True))]
+        files = [match for match in matches if match.is_file()]
+        if not files:
+            raise ConfigError(f"{where}.source.files: {pattern} matches no file; check the path")
+        found.extend(files)
+    return found
+
+
+def _digits_file() -> Path:
+    from importlib.util import find_spec
+
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise ConfigError("source type digits needs scikit-learn; install it, or drop the dataset")
+    return Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"

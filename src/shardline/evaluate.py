@@ -1,0 +1,102 @@
+"""Judging a sealed model on held-out data, every sample once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+from shardline.datamodule import ShardDataset
+from shardline.errors import DataError
+from shardline.modelling import make_model
+
+
+def evaluate(spec: Mapping[str, Any], *, model_file: Path, manifest: Path, shards: Path) -> dict[str, Any]:
+    """Evaluate a sealed model.
+
+    The model's `forward` gives logits [B, C] for classification and values [B]
+    or [B, 1] for regression.
+
+    Args:
+        spec: the run's `run.json`; `settings.evaluation` names split and batch.
+
+    Returns:
+        Number of samples, metrics, the headline metric and, for
+        classification, the confusion matrix (rows: true class).
+
+    Raises:
+        DataError: outputs have the wrong shape or are not finite.
+    """
+    settings = spec["settings"]
+    dataset = ShardDataset(
+        manifest, shards, settings["evaluation"]["split"], normalize=settings["data"]["normalize"]
+    )
+    schema = dataset.manifest["schema"]
+    model = make_model(spec, schema)
+    model.load_state_dict(load_file(model_file))
+    outputs, labels = _predict(model, dataset, settings["evaluation"]["batch"])
+    if not bool(torch.isfinite(outputs).all()):
+        raise DataError(f'run "{spec["name"]}": the model gave NaN or infinite outputs; it cannot be judged')
+    judged = _classification if schema["task"] == "classification" else _regression
+    return {
+        "split": settings["evaluation"]["split"],
+        "task": schema["task"],
+        "num_samples": len(dataset),
+        **judged(outputs, labels, schema, spec["name"]),
+        "reference": dataset.manifest.get("reference"),
+    }
+
+
+@torch.inference_mode()
+def _predict(
+    model: torch.nn.Module, dataset: ShardDataset, batch_size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    model.eval()
+    outputs, labels = [], []
+    for first in range(0, len(dataset), batch_size):
+        rows = range(first, min(first + batch_size, len(dataset)))
+        batch_features, batch_labels = dataset.__getitems__(rows)
+        outputs.append(model(batch_features).float())
+        labels.append(batch_labels)
+    return torch.cat(outputs), torch.cat(labels)
+
+
+def _classification(
+    logits: torch.Tensor, labels: torch.Tensor, schema: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    classes = schema["classes"]
+    if logits.shape != (len(labels), len(classes)):
+        raise DataError(
+            f'run "{name}": forward gave shape {tuple(logits.shape)}, expected logits '
+            f"({len(labels)}, {len(classes)}); mend the model's forward"
+        )
+    predicted = logits.argmax(dim=1)
+    confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    np.add.at(confusion, (labels.numpy(), predicted.numpy()), 1)
+    accuracy = float(np.trace(confusion) / len(labels))
+    loss = float(functional.cross_entropy(logits.double(), labels))
+    return {
+        "metrics": {"accuracy": accuracy, "loss": loss},
+        "headline": {"metric": "accuracy", "value": accuracy, "mode": "max"},
+        "confusion": {"classes": list(classes), "counts": confusion.tolist()},
+    }
+
+
+def _regression(
+    values: torch.Tensor, labels: torch.Tensor, schema: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+    values = values.squeeze(1) if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.shape != labels.shape:
+        raise DataError(
+            f'run "{name}": forward gave shape {tuple(values.shape)}, expected ({len(labels)},); '
+            "mend the model's forward"
+        )
+    error = (values - labels).double()
+    mse, mae = float((error**2).mean()), float(error.abs().mean())
+    return {
+        "metrics": {"mse": mse, "mae": mae},
+        "headline": {"metric": "mse", "value": mse, "mode": "min"},
+    }

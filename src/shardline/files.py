@@ -1,0 +1,76 @@
+"""Writing small files so that a reader sees the whole of one or nothing."""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from shardline.errors import DataError
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free space (`shardline gc --delete`) or set SHARDLINE_STORE to a larger disk",
+    errno.EDQUOT: "the disk quota is used up; free space (`shardline gc --delete`) or ask for more",
+    errno.EROFS: "the file system is read-only; set SHARDLINE_STORE to a writable folder",
+    errno.EACCES: "no permission to write there; mend the folder's owner or set SHARDLINE_STORE",
+    errno.EFBIG: "the file is larger than the limit of this file system or shell (`ulimit -f`)",
+}
+
+
+@contextmanager
+def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing that takes its name only when it is complete and on disk.
+
+    Raises:
+        DataError: it cannot be written (disk full, quota, permission); what was
+            there before is untouched and nothing half-written stays.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with scratch.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, error.strerror or str(error))
+        raise DataError(f"{path} could not be written: {remedy}") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes, all or nothing."""
+    with atomic_writer(path) as file:
+        file.write(content)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a document as indented JSON, all or nothing."""
+    write_bytes(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path, *, remedy: str) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        DataError: it is missing or not JSON; ends with the remedy.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
+    except ValueError:
+        raise DataError(f"{path} is not valid JSON; {remedy}") from None

@@ -1,0 +1,17 @@
+"""Identity: what a result was made from, as one canonical document and its digest."""
+
+from shardline.identity.canonical import DIGEST_LENGTH, canonical_json, digest, short_digest
+from shardline.identity.code import CodeIndex
+from shardline.identity.content import FileDigests
+from shardline.identity.environment import Lock, load_lock
+
+__all__ = [
+    "DIGEST_LENGTH",
+    "CodeIndex",
+    "FileDigests",
+    "Lock",
+    "canonical_json",
+    "digest",
+    "load_lock",
+    "short_digest",
+]

@@ -1,0 +1,32 @@
+"""Canonical JSON and its digest."""
+
+import hashlib
+import json
+from typing import Any
+
+DIGEST_LENGTH = 12
+
+
+def canonical_json(document: Any) -> str:
+    """Write a document so that equal content gives equal text.
+
+    Keys are sorted and floats keep Python's shortest exact form (`0.1`, never
+    a rounded one), so a text differs if and only if a value or its type does.
+
+    Raises:
+        ValueError: a float is NaN or infinite, which JSON cannot hold.
+        TypeError: a value is not a JSON type.
+    """
+    return json.dumps(
+        document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def digest(document: Any) -> str:
+    """Return the SHA-256 of a document's canonical JSON, as 64 hex digits."""
+    return hashlib.sha256(canonical_json(document).encode()).hexdigest()
+
+
+def short_digest(document: Any) -> str:
+    """Return the first 12 hex digits of a document's digest, as paths carry it."""
+    return digest(document)[:DIGEST_LENGTH]

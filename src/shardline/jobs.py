@@ -1,0 +1,219 @@
+"""What each rule's job does, from the files that Snakemake names to the files that it expects."""
+
+import logging
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardline.config import Project, Run, load_project
+from shardline.errors import ConfigError, ShardlineError
+from shardline.files import read_json, write_json
+from shardline.identity import digest
+
+_REBUILD = "run the pipeline again to write it"
+
+
+@contextmanager
+def job(log: str) -> Iterator[Path]:
+    """Run a rule's job: one clear sentence for a user's mistake, a traceback for a bug of ours.
+
+    Args:
+        log: path of the rule's log; gets everything.
+    """
+    path = Path(log)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=path, filemode="w", level=logging.INFO, format="%(message)s", force=True)
+    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    try:
+        yield path
+    except ShardlineError as error:
+        logging.error("%s", error)
+        _leave(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _leave("interrupted; the next run continues from the last training checkpoint", 130)
+    except Exception:
+        logging.exception("unexpected error")
+        _leave(traceback.format_exc(), 1)
+
+
+def _leave(message: str, code: int) -> None:
+    print(f"\n{message}\n", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def find_run(config: Mapping[str, Any], run_id: str) -> tuple[Project, Run]:
+    """Return the project and one of its runs.
+
+    Raises:
+        ConfigError: code or config changed since the workflow was started, so
+            that the run's identity is now another one.
+    """
+    project = load_project(config)
+    if run_id not in project.runs:
+        raise ConfigError(
+            f"run {run_id} no longer has this identity: code, config or source changed while the pipeline ran; "
+            "start it again"
+        )
+    return project, project.runs[run_id]
+
+
+def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str) -> None:
+    """Write a run's resolved settings and its identity document."""
+    _, run = find_run(config, run_id)
+    write_json(Path(identity_json), run.document)
+    document = {
+        "run": run.id,
+        "name": run.name,
+        "identity": digest(run.document),
+        "dataset": {"name": run.dataset.name, "id": run.dataset.id},
+        "model": run.row.model,
+        "model_class": run.model_class,
+        "settings": run.settings,
+        "explicit": sorted(run.row.settings),
+        "varied": run.row.varied,
+    }
+    write_json(Path(run_json), document)
+
+
+def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_json: str) -> None:
+    """Write the shards of one part, then the part's list of them."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from shardline.shards import build_shard, make_source
+
+    dataset = _find_dataset(config, dataset_id)
+    source = make_source(
+        dataset.source_class, dataset.settings["source"], num_shards=dataset.settings["shards"], files=dataset.files
+    )
+    folder = Path(part_json).parents[1]
+    shards = dataset.parts[part]
+    records, statistics = [], []
+    shown = track(
+        shards, f"shards {part}", console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    )
+    for shard in shown:
+        record, moments = build_shard(source, shard, dataset.settings["splits"], folder)
+        logging.info("shard %d: %s rows, %d bytes", shard, sum(record.rows.values()), record.bytes)
+        records.append(vars(record))
+        statistics.append(moments)
+    write_json(Path(part_json), {"dataset": dataset_id, "shards": records, "statistics": statistics})
+
+
+def _find_dataset(config: Mapping[str, Any], dataset_id: str) -> Any:
+    project = load_project(config)
+    if dataset_id not in project.datasets:
+        raise ConfigError(
+            f"dataset {dataset_id} no longer has this identity: code, config or source changed while the "
+            "pipeline ran; start it again"
+        )
+    return project.datasets[dataset_id]
+
+
+def seal_dataset(config: Mapping[str, Any], dataset_id: str, parts: Sequence[str], manifest: str) -> None:
+    """Merge the parts into the manifest."""
+    from shardline.shards import make_source, seal
+
+    dataset = _find_dataset(config, dataset_id)
+    source = make_source(
+        dataset.source_class, dataset.settings["source"], num_shards=dataset.settings["shards"], files=dataset.files
+    )
+    documents = [read_json(Path(part), remedy=_REBUILD) for part in parts]
+    sealed = seal(documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document)
+    write_json(Path(manifest), sealed)
+
+
+def train(config: Mapping[str, Any], spec: str, manifest: str, model: str, log: Path) -> None:
+    """Start a run's ranks and wait until they have sealed it."""
+    from shardline.launch import launch_command, threads_per_rank
+    from shardline.supervise import rank_environment, run_ranks
+
+    run = read_json(Path(spec), remedy=_REBUILD)
+    project, _ = find_run(config, run["run"])
+    settings, runtime = run["settings"], project.runtime
+    project.runs[run["run"]]
+    work = project.store / "work" / run["run"]
+    work.mkdir(parents=True, exist_ok=True)
+    program = [
+        "-m", "shardline.worker", spec,
+        "--manifest", manifest,
+        "--shards", str(project.store / "datasets" / run["dataset"]["id"]),
+        "--work", str(work),
+        "--results", str(Path(model).parent),
+        "--num-workers", str(runtime["num_workers"]),
+        "--log-every-steps", str(runtime["log_every_steps"]),
+    ]  # fmt: skip
+    command = launch_command(
+        runtime["launcher"], program, nodes=settings["nodes"], devices=settings["devices"], run_id=run["run"]
+    )
+    threads = threads_per_rank(runtime["threads_per_rank"], settings["devices"])
+    run_ranks(command, env=rank_environment(threads), log=log, work=work, title=run["name"])
+
+
+def evaluate(
+    config: Mapping[str, Any], spec: str, manifest: str, model: str, evaluation: str
+) -> None:
+    """Evaluate a sealed model."""
+    from shardline.evaluate import evaluate as evaluate_model
+
+    document = read_json(Path(spec), remedy=_REBUILD)
+    project, run = find_run(config, document["run"])
+    document["settings"]["evaluation"] = run.settings["evaluation"]
+    result = evaluate_model(
+        document,
+        model_file=Path(model),
+        manifest=Path(manifest),
+        shards=project.store / "datasets" / run.dataset.id,
+    )
+    write_json(
+        Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document}
+    )
+
+
+def report(config: Mapping[str, Any], page: str) -> None:
+    """Write the report over all runs of the present table."""
+    from shardline.report import RunFiles, write_report
+
+    project = load_project(config)
+    files = [
+        RunFiles(
+            run=run.folder / "run.json",
+            metrics=run.folder / "metrics.jsonl",
+            evaluation=run.evaluation,
+            provenance=run.folder / "provenance.json",
+        )
+        for run in project.runs.values()
+    ]
+    write_report(files, Path(page), generated_from=str(config["runs"]))
+
+
+def publish(project: Project) -> None:
+    """Point the fixed names at the present results: what people and bookmarks use.
+
+    `results/latest/{name}`, `results/runs/{run}/evaluation.json` and
+    `results/report` are links; what they point at is named by identity.
+    """
+    for run in project.runs.values():
+        if run.is_sealed:
+            _link(run.folder / "evaluation.json", run.evaluation)
+            _link(Path("results/latest") / run.name, run.folder)
+    if project.report.exists():
+        _link(Path("results/report"), project.report.parent)
+
+
+def _link(link: Path, target: Path) -> None:
+    relative = os.path.relpath(target, link.parent)
+    if link.is_symlink() and link.readlink() == Path(relative):
+        return
+    if link.is_dir() and not link.is_symlink():
+        shutil.rmtree(link)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    scratch = link.with_name(f".{link.name}.{os.getpid()}.tmp")
+    scratch.unlink(missing_ok=True)
+    scratch.symlink_to(relative)
+    scratch.replace(link)

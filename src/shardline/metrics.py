@@ -1,0 +1,120 @@
+"""Metrics as JSON lines, and progress as plain lines."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers.logger import Logger, rank_zero_experiment
+from pytorch_lightning.utilities import rank_zero_only
+
+
+class JsonLinesLogger(Logger):
+    """Appends one JSON object per record to a file, on rank 0 only.
+
+    A record holds `step` (optimiser steps), `epoch`, `wall_s` (seconds of
+    training, all attempts together) and the metrics by name. NaN and infinity,
+    which JSON lacks, are written as null.
+
+    Args:
+        path: the file; records after the resumed step are dropped by `rewind`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._started = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """Name for Lightning; unused."""
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        """Version for Lightning; unused."""
+        return ""
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Path:
+        """The file."""
+        return self._path
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: settings stand in run.json."""
+
+    @rank_zero_only
+    def rewind(self, step: int) -> None:
+        """Drop the records after `step`, which a resumed training writes again."""
+        records = read_records(self._path) if self._path.exists() else []
+        kept = [record for record in records if record["step"] <= step]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+        self._started = time.monotonic() - (kept[-1]["wall_s"] if kept else 0.0)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Append one record."""
+        values = {
+            # `_step` and `_epoch` are Lightning's marks for one metric logged at both paces
+            key: float(value) if math.isfinite(value) else None
+            for key, value in metrics.items()
+            if key != "epoch"
+        }
+        record = {
+            "step": (step or 0) + 1,
+            "epoch": int(metrics.get("epoch", 0)),
+            "wall_s": round(time.monotonic() - self._started, 3),
+            **values,
+        }
+        with self._path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics file; a torn last line is dropped."""
+    records = []
+    for line in path.read_text().splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
+class PlainProgress(pl.Callback):
+    """Prints a line at most every `every_s` seconds: what a log, or a bar made of it, needs."""
+
+    def __init__(self, every_s: float = 2.0) -> None:
+        self._every_s = every_s
+        self._last = 0.0
+
+    @rank_zero_only
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Print the step if the last line is old enough."""
+        if time.monotonic() - self._last >= self._every_s:
+            self._print(trainer)
+
+    @rank_zero_only
+    def on_train_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Print the final line."""
+        self._print(trainer)
+
+    def _print(self, trainer: pl.Trainer) -> None:
+        self._last = time.monotonic()
+        metrics = "".join(
+            f" {name}={value:.4g}"
+            for name, value in sorted(trainer.logged_metrics.items())
+            if name != "epoch"
+        )
+        total = int(trainer.estimated_stepping_batches)
+        epoch = min(trainer.current_epoch + 1, trainer.max_epochs or 0)
+        print(
+            f"progress step={trainer.global_step}/{total} epoch={epoch}/{trainer.max_epochs}{metrics}",
+            flush=True,
+        )

@@ -1,0 +1,72 @@
+"""Making a run's model from its import path."""
+
+import importlib
+import inspect
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+from shardline.errors import ConfigError
+
+_MAX_FRAMES = 4
+
+
+def import_class(path: str, what: str) -> Any:
+    """Import `module:Class`.
+
+    Raises:
+        ConfigError: the import fails; carries the user's own frames of the
+            traceback, without those of Python's import system and ours.
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise ConfigError(f"{what}={path} does not import: {_short_traceback(error)}") from error
+
+
+def _short_traceback(error: BaseException) -> str:
+    """Return the error's line and the user's own frames, deepest last."""
+    ours = Path(__file__)
+    frames = [
+        f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and Path(frame.filename) != ours
+    ]
+    if isinstance(error, SyntaxError):
+        frames.append(f"{error.filename}, line {error.lineno}: {(error.text or '').strip()}")
+    last = f"{type(error).__name__}: {error}"
+    return "\n  ".join([last, *frames[-_MAX_FRAMES:]])
+
+
+def make_model(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.LightningModule:
+    """Create a run's model.
+
+    The constructor gets `settings.model_args` and, where it names them,
+    `feature_shape` (tuple of int) and `num_classes` from the dataset's schema.
+
+    Raises:
+        ConfigError: the class does not import, is no LightningModule, or
+            refuses its arguments.
+    """
+    cls = import_class(spec["model_class"], f'run "{spec["name"]}": model')
+    if not (isinstance(cls, type) and issubclass(cls, pl.LightningModule)):
+        raise ConfigError(
+            f'run "{spec["name"]}": model={spec["model_class"]} is not a '
+            "pytorch_lightning.LightningModule; derive it from one"
+        )
+    given = {"feature_shape": tuple(schema["feature_shape"]), "num_classes": len(schema["classes"])}
+    parameters = inspect.signature(cls).parameters
+    arguments = {key: value for key, value in given.items() if key in parameters}
+    arguments.update(spec["settings"]["model_args"])
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f'run "{spec["name"]}": model={spec["model_class"]} does not take {arguments} ({error}); '
+            "change the model_args columns"
+        ) from None
+    return cls(**arguments)

@@ -1,0 +1,45 @@
+"""A small convolutional network for images of one channel."""
+
+import torch
+from torch import nn
+
+from shardline.errors import ConfigError
+from shardline.models.base import Classifier
+
+
+class CNN(Classifier):
+    """Two convolutions, one pooling, one hidden layer.
+
+    Args:
+        feature_shape: (height, width) of an image, from the dataset; each at least 4.
+        num_classes: number of classes, from the dataset.
+        channels: filters of the first convolution; the second has twice as many.
+
+    Raises:
+        ConfigError: the dataset's rows are not images of one channel.
+    """
+
+    def __init__(self, feature_shape: tuple[int, ...], num_classes: int, *, channels: int = 16) -> None:
+        super().__init__()
+        if len(feature_shape) != 2 or min(feature_shape) < 4:
+            raise ConfigError(
+                f"model=cnn takes images of height x width, but a row has shape {tuple(feature_shape)}; "
+                "use mlp or linear"
+            )
+        height, width = feature_shape
+        self.net = nn.Sequential(
+            nn.Conv2d(1, channels, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(channels, 2 * channels, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2 * channels * (height // 2) * (width // 2), 64),
+            nn.ReLU(),
+            nn.Linear(64, num_classes),
+        )
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return logits [B, C] of features [B, H, W]."""
+        logits: torch.Tensor = self.net(features.unsqueeze(1))
+        return logits

@@ -1,0 +1,26 @@
+"""The one-layer model with which distributed training is debugged."""
+
+import math
+
+import torch
+from torch import nn
+
+from shardline.models.base import Classifier
+
+
+class Linear(Classifier):
+    """Multinomial logistic regression.
+
+    Args:
+        feature_shape: shape of one row, from the dataset.
+        num_classes: number of classes, from the dataset.
+    """
+
+    def __init__(self, feature_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(math.prod(feature_shape), num_classes)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return logits [B, C] of features [B, *feature_shape]."""
+        logits: torch.Tensor = self.layer(features.flatten(1))
+        return logits

@@ -1,0 +1,37 @@
+"""A multilayer perceptron."""
+
+import math
+
+import torch
+from torch import nn
+
+from shardline.models.base import Classifier
+
+
+class MLP(Classifier):
+    """Fully connected layers with ReLU and dropout.
+
+    Args:
+        feature_shape: shape of one row, from the dataset.
+        num_classes: number of classes, from the dataset.
+        hidden: width of each hidden layer.
+        layers: number of hidden layers.
+        dropout: share of hidden units dropped in training.
+    """
+
+    def __init__(
+        self, feature_shape: tuple[int, ...], num_classes: int, *, hidden: int = 128, layers: int = 2,
+        dropout: float = 0.1,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        widths = [math.prod(feature_shape), *[hidden] * layers]
+        blocks = [
+            nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout))
+            for a, b in zip(widths, widths[1:], strict=False)
+        ]
+        self.net = nn.Sequential(nn.Flatten(), *blocks, nn.Linear(widths[-1], num_classes))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return logits [B, C] of features [B, *feature_shape]."""
+        logits: torch.Tensor = self.net(features)
+        return logits

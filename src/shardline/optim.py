@@ -1,0 +1,85 @@
+"""Optimiser and schedule from a run's settings, for models that bring none of their own."""
+
+import math
+from collections.abc import Mapping
+from types import MethodType
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities.model_helpers import is_overridden
+
+from shardline.errors import ConfigError
+
+
+def attach_optimizer(model: pl.LightningModule, spec: Mapping[str, Any]) -> None:
+    """Give a model the optimiser that its run asks for, unless it defines one.
+
+    Raises:
+        ConfigError: the run's row sets `optim.*` or `schedule.*`, and the
+            model's own `configure_optimizers` would ignore it.
+    """
+    if is_overridden("configure_optimizers", model):
+        ignored = [key for key in spec["explicit"] if key.startswith(("optim.", "schedule."))]
+        if ignored:
+            raise ConfigError(
+                f'run "{spec["name"]}" sets {", ".join(ignored)}, but {spec["model"]} has its own '
+                "configure_optimizers, which ignores it; drop the column's cell or the method"
+            )
+        return
+    settings = spec["settings"]
+
+    def configure_optimizers(self: pl.LightningModule) -> dict[str, Any]:
+        world_size = settings["nodes"] * settings["devices"]
+        optimizer = make_optimizer(self, settings["optim"], world_size)
+        total = int(self.trainer.estimated_stepping_batches)
+        schedule = make_schedule(optimizer, settings["schedule"], total)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    model.configure_optimizers = MethodType(configure_optimizers, model)  # type: ignore[method-assign]
+
+
+def make_optimizer(
+    model: torch.nn.Module, settings: Mapping[str, Any], world_size: int
+) -> torch.optim.Optimizer:
+    """Return the optimiser over a model's trainable parameters.
+
+    With `scale_lr` the learning rate is multiplied by the world size (linear
+    scaling rule, Goyal et al. 2017, arXiv:1706.02677).
+    """
+    lr = settings["lr"] * (world_size if settings["scale_lr"] else 1)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    common: dict[str, Any] = {"lr": lr, "weight_decay": settings["weight_decay"]}
+    match settings["name"]:
+        case "sgd":
+            return torch.optim.SGD(parameters, momentum=settings["momentum"], **common)
+        case "adam":
+            return torch.optim.Adam(parameters, **common)
+        case _:
+            return torch.optim.AdamW(parameters, **common)
+
+
+def lr_factor(step: int, *, name: str, warmup_steps: int, total_steps: int) -> float:
+    """Return the learning rate's factor at a step: linear warm-up, then the named course to zero."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    match name:
+        case "linear":
+            return max(0.0, 1 - progress)
+        case "cosine":
+            return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+        case _:
+            return 1.0
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, settings: Mapping[str, Any], total_steps: int
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Return the schedule over `total_steps` optimiser steps."""
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: lr_factor(
+            step, name=settings["name"], warmup_steps=settings["warmup_steps"], total_steps=total_steps
+        ),
+    )

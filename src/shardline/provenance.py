@@ -1,0 +1,109 @@
+"""Where, when and with what a result was made."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from shardline.launch import World
+
+_PACKAGES = ("shardline", "torch", "pytorch-lightning", "numpy", "safetensors", "scikit-learn", "snakemake")
+
+
+def software() -> dict[str, str]:
+    """Return the versions of Python, the platform and the packages that matter most, as installed."""
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def git_state(folder: Path) -> dict[str, Any]:
+    """Return commit, whether tracked files differ from it, and a digest of that difference.
+
+    The difference itself is not kept: it may hold what nobody meant to publish.
+    Outside a git checkout every value is None.
+    """
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return {"commit": None, "dirty": None, "diff_digest": None}
+    diff = _git(folder, "diff", "HEAD") or b""
+    return {
+        "commit": commit.decode().strip(),
+        "dirty": bool(diff),
+        "diff_digest": hashlib.sha256(diff).hexdigest() if diff else None,
+    }
+
+
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    try:
+        result = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout if result.returncode == 0 else None
+
+
+def now() -> str:
+    """Return the present time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def describe_rank(world: World, device: str, device_name: str) -> dict[str, Any]:
+    """Return what a rank says of itself."""
+    return {
+        "rank": world.rank,
+        "local_rank": world.local_rank,
+        "host": platform.node(),
+        "device": device,
+        "device_name": device_name,
+        "threads": int(os.environ.get("OMP_NUM_THREADS", "0")) or None,
+    }
+
+
+def processor() -> str:
+    """Return the processor's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def make_provenance(
+    spec: Mapping[str, Any], *, world: World, ranks: list[dict[str, Any]], manifest_sha256: str,
+    started: str, duration_s: float, attempts: int, training: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the provenance document of one trained run."""
+    return {
+        "run": spec["run"],
+        "identity": spec["identity"],
+        "dataset": {**spec["dataset"], "manifest_sha256": manifest_sha256},
+        "manifest_sha256": manifest_sha256,
+        "seed": spec["settings"]["seed"],
+        "started": started,
+        "ended": now(),
+        "duration_s": round(duration_s, 3),
+        "attempts": attempts,
+        "training": dict(training),
+        "world": {
+            "world_size": world.world_size,
+            "nodes": world.num_nodes,
+            "launcher": world.launcher,
+            "ranks": ranks,
+        },
+        "devices": [rank["device"] for rank in ranks],
+        "host": platform.node(),
+        "software": software(),
+        "git": git_state(Path.cwd()),
+    }

@@ -1,0 +1,142 @@
+"""Running the launcher as a child: its output to the log, its progress to a terminal, its end certain."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from shardline.errors import LaunchError, ShardlineError
+from shardline.files import read_json
+
+_PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
+_GRACE_S = 20.0
+
+
+class RankError(ShardlineError):
+    """A rank failed; carries that rank's own message."""
+
+
+def run_ranks(
+    command: Sequence[str], *, env: Mapping[str, str], log: Path, work: Path, title: str
+) -> None:
+    """Run a launcher until all its ranks have ended.
+
+    Every line goes to the log; where standard error is a terminal a bar shows
+    the progress. An interrupt or a termination ends the whole process group.
+
+    Raises:
+        RankError: a rank failed; its own message, not the launcher's summary.
+        KeyboardInterrupt: this job was told to stop; no rank is left running.
+    """
+    errors = work / "errors"
+    for old in errors.glob("rank-*.json"):
+        old.unlink()
+    with log.open("a") as log_file:
+        child = subprocess.Popen(
+            command,
+            env=dict(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # a terminal's Ctrl-C reaches the ranks through us alone
+        )
+        restore = _forward_signals(child)
+        try:
+            _relay(child, log_file, title)
+            code = child.wait()
+        except BaseException:
+            _end(child)
+            raise
+        finally:
+            restore()
+            _kill_group(child)  # ranks that outlived their launcher
+    if code:
+        raise RankError(_first_error(errors) or f"the launcher ended with code {code}; see {log}")
+
+
+def _forward_signals(child: subprocess.Popen[str]) -> "_Restore":
+    """Turn SIGTERM into the same orderly end as Ctrl-C."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        return _Restore(None)
+    return _Restore(signal.signal(signal.SIGTERM, stop))
+
+
+class _Restore:
+    def __init__(self, handler: object) -> None:
+        self._handler = handler
+
+    def __call__(self) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)  # type: ignore[arg-type]
+
+
+def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> None:
+    assert child.stdout is not None
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rest]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(title, total=None, rest="")
+        for line in child.stdout:
+            log.write(line)
+            log.flush()
+            _show(bar, task, line)
+
+
+def _show(bar: Progress, task: TaskID, line: str) -> None:
+    if match := _PROGRESS.match(line):
+        bar.update(task, completed=int(match["step"]), total=int(match["total"]), rest=match["rest"])
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Ask the launcher to end its ranks; after a grace time, end them all."""
+    child.terminate()
+    try:
+        child.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        _kill_group(child)
+        child.wait()
+
+
+def _kill_group(child: subprocess.Popen[str]) -> None:
+    # the group's number is the child's pid and stays taken while a member lives
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _first_error(folder: Path) -> str | None:
+    """Return the message of the rank that failed first: the others fail because it did."""
+    found = [read_json(path, remedy="") for path in folder.glob("rank-*.json")]
+    if not found:
+        return None
+    first = min(found, key=lambda error: error["time"])
+    return str(first["message"])
+
+
+def rank_environment(threads: int) -> dict[str, str]:
+    """Return the environment of the ranks: this one with a fixed number of CPU threads."""
+    if threads < 1:
+        raise LaunchError(f"threads_per_rank={threads} is not at least 1; set it to 1 or more")
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONUNBUFFERED": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic matrix products on GPUs
+    }

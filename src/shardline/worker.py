@@ -1,0 +1,141 @@
+"""The program of one rank: `python -m shardline.worker RUN_JSON ...`, started by a launcher."""
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from shardline.errors import ShardlineError
+from shardline.files import read_json, write_bytes, write_json
+from shardline.launch import World, check_world, resolve_world
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends, so that no rank is left over."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train one rank; rank 0 seals the results. Returns the exit code."""
+    die_with_parent()
+    args = _parse(arguments)
+    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    try:
+        world = resolve_world(os.environ)
+        _run(args, world)
+    except ShardlineError as error:
+        _report_error(args.work, str(error))
+        return error.exit_code
+    except Exception:
+        _report_error(args.work, traceback.format_exc())
+        return 1
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m shardline.worker", description=__doc__)
+    parser.add_argument("run_json", type=Path, help="the resolved run")
+    parser.add_argument("--manifest", type=Path, required=True, help="sealed manifest of the dataset")
+    parser.add_argument("--shards", type=Path, required=True, help="folder of the dataset's shards")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the run in the store")
+    parser.add_argument("--results", type=Path, required=True, help="folder for the sealed files")
+    parser.add_argument("--num-workers", type=int, default=0, help="data loading processes")
+    parser.add_argument("--log-every-steps", type=int, default=10, help="steps between records")
+    return parser.parse_args(arguments)
+
+
+def _report_error(work: Path, message: str) -> None:
+    """Leave the message where the job finds it: the first rank to fail tells the cause."""
+    rank = os.environ.get("RANK", "0")
+    print(message, file=sys.stderr, flush=True)
+    folder = work / "errors"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / f"rank-{rank}.json", {"rank": rank, "time": time.time(), "message": message})
+
+
+def _run(args: argparse.Namespace, world: World) -> None:
+    from shardline import provenance, train  # torch is imported only once the arguments are good
+
+    spec = read_json(args.run_json, remedy="run the pipeline again to resolve the run")
+    check_world(world, nodes=spec["settings"]["nodes"], devices=spec["settings"]["devices"])
+    started, clock = provenance.now(), time.monotonic()
+    attempts = _count_attempt(args.work) if world.rank == 0 else 0
+    trained = train.train(
+        spec,
+        world,
+        manifest=args.manifest,
+        shards=args.shards,
+        work=args.work,
+        num_workers=args.num_workers,
+        log_every_steps=args.log_every_steps,
+    )
+    ranks = _gather(provenance.describe_rank(world, trained.device, _device_name(trained.device)), world)
+    if world.rank == 0:
+        training = {key: value for key, value in asdict(trained).items() if key not in ("best", "device")}
+        document = provenance.make_provenance(
+            spec,
+            world=world,
+            ranks=ranks,
+            manifest_sha256=_sha256(args.manifest),
+            started=started,
+            duration_s=time.monotonic() - clock,
+            attempts=attempts,
+            training=training,
+        )
+        train.seal_model(trained, spec, args.results / "model.safetensors")
+        write_bytes(args.results / "metrics.jsonl", (args.work / "metrics.jsonl").read_bytes())
+        write_json(args.results / "provenance.json", document)
+    _leave(world)
+
+
+def _count_attempt(work: Path) -> int:
+    path = work / "attempts.json"
+    attempts = 1 + (read_json(path, remedy=f"delete {path}")["attempts"] if path.exists() else 0)
+    write_json(path, {"attempts": attempts})
+    return attempts
+
+
+def _gather(mine: dict[str, Any], world: World) -> list[dict[str, Any]]:
+    import torch.distributed as dist
+
+    if world.world_size == 1:
+        return [mine]
+    everyone: list[Any] = [None] * world.world_size
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def _device_name(device: str) -> str:
+    import torch
+
+    from shardline.provenance import processor
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else processor()
+
+
+def _sha256(path: Path) -> str:
+    from shardline.identity.content import file_sha256
+
+    return file_sha256(path)
+
+
+def _leave(world: World) -> None:
+    """End the process group together, so that no rank reports a peer's normal exit as a failure."""
+    import torch.distributed as dist
+
+    if world.world_size > 1 and dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
