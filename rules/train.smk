@@ -26,9 +26,9 @@ rule train:
         "logs/train/{run}.log",
     benchmark:
         "benchmarks/train/{run}.tsv"
-    threads: threads_of_run
     conda:
         "../envs/train.yaml"
+    threads: threads_of_run
     message:
         "Training {wildcards.run}"
     script:

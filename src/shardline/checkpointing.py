@@ -23,10 +23,16 @@ class LastCheckpoint(Callback):
     """
 
     def __init__(self, folder: Path, every_steps: int) -> None:
-        self._path = folder / LAST
+        self.path = folder / LAST
         self._every_steps = every_steps
         self._saved_step = 0
         self.seconds = 0.0
+
+    def step_saved(self) -> int:
+        """Return the optimiser step of the state on disk, 0 where there is none."""
+        if not self.path.exists():
+            return 0
+        return int(torch.load(self.path, map_location="cpu", weights_only=True)["global_step"])
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Count from the step that was resumed."""
@@ -45,7 +51,7 @@ class LastCheckpoint(Callback):
     def _save_if_due(self, trainer: pl.Trainer) -> None:
         if trainer.global_step // self._every_steps > self._saved_step // self._every_steps:
             started = time.monotonic()
-            trainer.save_checkpoint(self._path)
+            trainer.save_checkpoint(self.path)
             self.seconds += time.monotonic() - started
             self._saved_step = trainer.global_step
 

@@ -38,7 +38,9 @@ class ShardDataset(Dataset[Batch]):
     def __init__(
         self, manifest_path: Path, folder: Path, split: str, *, normalize: str = "none"
     ) -> None:
-        self.manifest = read_json(manifest_path, remedy="run the pipeline again to seal the dataset")
+        self.manifest = read_json(
+            manifest_path, remedy="run the pipeline again to seal the dataset"
+        )
         self.dataset_id: str = self.manifest["dataset"]
         self.shape = tuple(self.manifest["schema"]["feature_shape"])
         order = list(self.manifest["splits"])
@@ -96,11 +98,16 @@ class ShardDataset(Dataset[Batch]):
 
 def _map_shard(path: Path, record: Mapping[str, Any], dataset_id: str) -> dict[str, np.ndarray]:
     """Map a safetensors file: 8 bytes of header length, a JSON header, then the tensors' bytes."""
-    remedy = f"delete results/datasets/{dataset_id} and run the pipeline again to rebuild it"
+    remedy = (
+        f"delete the folders {path.parent} and results/datasets/{dataset_id}, "
+        "and run the pipeline again to rebuild them"
+    )
     try:
         size = path.stat().st_size
         if size != record["bytes"]:
-            raise DataError(f"shard {path} has {size:,} bytes, its manifest says {record['bytes']:,}; {remedy}")
+            raise DataError(
+                f"shard {path} has {size:,} bytes, its manifest says {record['bytes']:,}; {remedy}"
+            )
         raw = np.memmap(path, dtype=np.uint8, mode="r")
     except OSError as error:
         raise DataError(f"shard {path} cannot be read ({error.strerror}); {remedy}") from None
@@ -194,9 +201,13 @@ class HeldOutBatches(Sampler[list[int]]):
     equal slices, so that no rank waits for another and none is given padding.
     """
 
-    def __init__(self, num_rows: int, *, global_batch: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self, num_rows: int, *, global_batch: int, rank: int = 0, world_size: int = 1
+    ) -> None:
         if num_rows < world_size:
-            raise DataError(f"{num_rows} held-out rows cannot be shared by {world_size} ranks; enlarge the split")
+            raise DataError(
+                f"{num_rows} held-out rows cannot be shared by {world_size} ranks; enlarge the split"
+            )
         self.num_rows, self.rank, self.world_size = num_rows, rank, world_size
         self.num_batches = max(1, min(-(-num_rows // global_batch), num_rows // world_size))
 
@@ -244,7 +255,9 @@ class TrainLoader:
         self.sampler.start = state["samples"] * self.sampler.accumulate // self.sampler.global_batch
 
 
-def make_loader(dataset: ShardDataset, batches: Sampler[list[int]], num_workers: int) -> DataLoader[Batch]:
+def make_loader(
+    dataset: ShardDataset, batches: Sampler[list[int]], num_workers: int
+) -> DataLoader[Batch]:
     """Return a DataLoader that fetches whole batches at a time."""
     return DataLoader(
         dataset,
@@ -255,7 +268,7 @@ def make_loader(dataset: ShardDataset, batches: Sampler[list[int]], num_workers:
     )
 
 
-def _as_is(batch: Batch) -> Batch:
+def _as_is(batch: Any) -> Any:
     return batch
 
 
@@ -290,7 +303,7 @@ class ShardDataModule(LightningDataModule):
             num_workers,
         )
 
-    def train_dataloader(self) -> TrainLoader:  # type: ignore[override]
+    def train_dataloader(self) -> TrainLoader:
         """Return this rank's train batches."""
         return self.loader
 

@@ -14,7 +14,9 @@ from shardline.errors import DataError
 from shardline.modelling import make_model
 
 
-def evaluate(spec: Mapping[str, Any], *, model_file: Path, manifest: Path, shards: Path) -> dict[str, Any]:
+def evaluate(
+    spec: Mapping[str, Any], *, model_file: Path, manifest: Path, shards: Path
+) -> dict[str, Any]:
     """Evaluate a sealed model.
 
     The model's `forward` gives logits [B, C] for classification and values [B]
@@ -39,7 +41,9 @@ def evaluate(spec: Mapping[str, Any], *, model_file: Path, manifest: Path, shard
     model.load_state_dict(load_file(model_file))
     outputs, labels = _predict(model, dataset, settings["evaluation"]["batch"])
     if not bool(torch.isfinite(outputs).all()):
-        raise DataError(f'run "{spec["name"]}": the model gave NaN or infinite outputs; it cannot be judged')
+        raise DataError(
+            f'run "{spec["name"]}": the model gave NaN or infinite outputs; it cannot be judged'
+        )
     judged = _classification if schema["task"] == "classification" else _regression
     return {
         "split": settings["evaluation"]["split"],

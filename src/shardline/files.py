@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ _REMEDIES = {
     errno.EDQUOT: "the disk quota is used up; free space (`shardline gc --delete`) or ask for more",
     errno.EROFS: "the file system is read-only; set SHARDLINE_STORE to a writable folder",
     errno.EACCES: "no permission to write there; mend the folder's owner or set SHARDLINE_STORE",
+    errno.EEXIST: "a file stands where a folder is needed; move it away",
     errno.EFBIG: "the file is larger than the limit of this file system or shell (`ulimit -f`)",
 }
 
@@ -40,7 +41,8 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
         remedy = _REMEDIES.get(error.errno or 0, error.strerror or str(error))
         raise DataError(f"{path} could not be written: {remedy}") from error
     finally:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):  # never hides why the writing failed
+            scratch.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -27,7 +27,9 @@ def job(log: str) -> Iterator[Path]:
     """
     path = Path(log)
     path.parent.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(filename=path, filemode="w", level=logging.INFO, format="%(message)s", force=True)
+    logging.basicConfig(
+        filename=path, filemode="w", level=logging.INFO, format="%(message)s", force=True
+    )
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     try:
         yield path
@@ -89,20 +91,29 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
 
     dataset = _find_dataset(config, dataset_id)
     source = make_source(
-        dataset.source_class, dataset.settings["source"], num_shards=dataset.settings["shards"], files=dataset.files
+        dataset.source_class,
+        dataset.settings["source"],
+        num_shards=dataset.settings["shards"],
+        files=dataset.files,
     )
     folder = Path(part_json).parents[1]
     shards = dataset.parts[part]
     records, statistics = [], []
     shown = track(
-        shards, f"shards {part}", console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+        shards,
+        f"shards {part}",
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
     )
     for shard in shown:
         record, moments = build_shard(source, shard, dataset.settings["splits"], folder)
         logging.info("shard %d: %s rows, %d bytes", shard, sum(record.rows.values()), record.bytes)
         records.append(vars(record))
         statistics.append(moments)
-    write_json(Path(part_json), {"dataset": dataset_id, "shards": records, "statistics": statistics})
+    write_json(
+        Path(part_json), {"dataset": dataset_id, "shards": records, "statistics": statistics}
+    )
 
 
 def _find_dataset(config: Mapping[str, Any], dataset_id: str) -> Any:
@@ -115,16 +126,23 @@ def _find_dataset(config: Mapping[str, Any], dataset_id: str) -> Any:
     return project.datasets[dataset_id]
 
 
-def seal_dataset(config: Mapping[str, Any], dataset_id: str, parts: Sequence[str], manifest: str) -> None:
+def seal_dataset(
+    config: Mapping[str, Any], dataset_id: str, parts: Sequence[str], manifest: str
+) -> None:
     """Merge the parts into the manifest."""
     from shardline.shards import make_source, seal
 
     dataset = _find_dataset(config, dataset_id)
     source = make_source(
-        dataset.source_class, dataset.settings["source"], num_shards=dataset.settings["shards"], files=dataset.files
+        dataset.source_class,
+        dataset.settings["source"],
+        num_shards=dataset.settings["shards"],
+        files=dataset.files,
     )
     documents = [read_json(Path(part), remedy=_REBUILD) for part in parts]
-    sealed = seal(documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document)
+    sealed = seal(
+        documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document
+    )
     write_json(Path(manifest), sealed)
 
 
@@ -149,7 +167,11 @@ def train(config: Mapping[str, Any], spec: str, manifest: str, model: str, log: 
         "--log-every-steps", str(runtime["log_every_steps"]),
     ]  # fmt: skip
     command = launch_command(
-        runtime["launcher"], program, nodes=settings["nodes"], devices=settings["devices"], run_id=run["run"]
+        runtime["launcher"],
+        program,
+        nodes=settings["nodes"],
+        devices=settings["devices"],
+        run_id=run["run"],
     )
     threads = threads_per_rank(runtime["threads_per_rank"], settings["devices"])
     run_ranks(command, env=rank_environment(threads), log=log, work=work, title=run["name"])
@@ -170,9 +192,7 @@ def evaluate(
         manifest=Path(manifest),
         shards=project.store / "datasets" / run.dataset.id,
     )
-    write_json(
-        Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document}
-    )
+    write_json(Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document})
 
 
 def report(config: Mapping[str, Any], page: str) -> None:

@@ -91,7 +91,9 @@ def _integer(env: Mapping[str, str], name: str) -> int:
 
 def _check_range(name: str, value: int, limit_name: str, limit: int) -> None:
     if not 0 <= value < limit:
-        raise LaunchError(f"{name}={value} is outside 0..{limit - 1} ({limit_name}={limit}); mend the launcher")
+        raise LaunchError(
+            f"{name}={value} is outside 0..{limit - 1} ({limit_name}={limit}); mend the launcher"
+        )
 
 
 def check_world(world: World, *, nodes: int, devices: int) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.loggers.logger import Logger, rank_zero_experiment
+from lightning_fabric.loggers.logger import rank_zero_experiment
+from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 

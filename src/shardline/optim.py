@@ -12,8 +12,15 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from shardline.errors import ConfigError
 
 
-def attach_optimizer(model: pl.LightningModule, spec: Mapping[str, Any]) -> None:
+def attach_optimizer(
+    model: pl.LightningModule, spec: Mapping[str, Any], *, total_steps: int
+) -> None:
     """Give a model the optimiser that its run asks for, unless it defines one.
+
+    Args:
+        total_steps: optimiser steps of the whole training, at which schedules end.
+            (Lightning's own estimate would load the data before the resumed
+            state is known, and the resumed position would be lost.)
 
     Raises:
         ConfigError: the run's row sets `optim.*` or `schedule.*`, and the
@@ -32,8 +39,7 @@ def attach_optimizer(model: pl.LightningModule, spec: Mapping[str, Any]) -> None
     def configure_optimizers(self: pl.LightningModule) -> dict[str, Any]:
         world_size = settings["nodes"] * settings["devices"]
         optimizer = make_optimizer(self, settings["optim"], world_size)
-        total = int(self.trainer.estimated_stepping_batches)
-        schedule = make_schedule(optimizer, settings["schedule"], total)
+        schedule = make_schedule(optimizer, settings["schedule"], total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     model.configure_optimizers = MethodType(configure_optimizers, model)  # type: ignore[method-assign]
@@ -80,6 +86,9 @@ def make_schedule(
     return torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: lr_factor(
-            step, name=settings["name"], warmup_steps=settings["warmup_steps"], total_steps=total_steps
+            step,
+            name=settings["name"],
+            warmup_steps=settings["warmup_steps"],
+            total_steps=total_steps,
         ),
     )

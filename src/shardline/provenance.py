@@ -12,7 +12,15 @@ from typing import Any
 
 from shardline.launch import World
 
-_PACKAGES = ("shardline", "torch", "pytorch-lightning", "numpy", "safetensors", "scikit-learn", "snakemake")
+_PACKAGES = (
+    "shardline",
+    "torch",
+    "pytorch-lightning",
+    "numpy",
+    "safetensors",
+    "scikit-learn",
+    "snakemake",
+)
 
 
 def software() -> dict[str, str]:
@@ -83,13 +91,15 @@ def processor() -> str:
 def make_provenance(
     spec: Mapping[str, Any], *, world: World, ranks: list[dict[str, Any]], manifest_sha256: str,
     started: str, duration_s: float, attempts: int, training: Mapping[str, Any],
+    files: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the provenance document of one trained run."""
     return {
         "run": spec["run"],
         "identity": spec["identity"],
-        "dataset": {**spec["dataset"], "manifest_sha256": manifest_sha256},
+        "dataset": spec["dataset"],
         "manifest_sha256": manifest_sha256,
+        "files": dict(files),
         "seed": spec["settings"]["seed"],
         "started": started,
         "ended": now(),

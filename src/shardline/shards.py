@@ -54,8 +54,12 @@ def make_source(
     module, _, name = source_class.partition(":")
     cls = getattr(importlib.import_module(module), name)
     if not (isinstance(cls, type) and issubclass(cls, Source)):
-        raise DataError(f"source {source_class} is not a subclass of shardline.sources.Source; derive it")
-    named = {key: value for key, value in settings.items() if key not in ("type", "options", "files")}
+        raise DataError(
+            f"source {source_class} is not a subclass of shardline.sources.Source; derive it"
+        )
+    named = {
+        key: value for key, value in settings.items() if key not in ("type", "options", "files")
+    }
     options = {**named, **settings.get("options", {})}
     try:
         return cls(num_shards=num_shards, **({"files": files} if files else {}), **options)
@@ -92,7 +96,8 @@ def build_shard(
     order = np.argsort(split, kind="stable")
     columns = {name: np.ascontiguousarray(column[order]) for name, column in columns.items()}
     counts = np.bincount(split, minlength=len(SPLITS))
-    content = save(columns, metadata={"format": "shardline-shard-1", "shard": str(shard)})
+    # one key of metadata: safetensors writes several in no fixed order
+    content = save(columns, metadata={"shard": str(shard)})
     name = f"shard-{shard:05d}.safetensors"
     with atomic_writer(folder / name) as file:
         file.write(content)
@@ -109,16 +114,22 @@ def _read(source: Source, shard: int) -> dict[str, np.ndarray]:
     schema = source.schema
     tables = list(source.iter_tables(shard))
     if not tables:
-        raise DataError(f"source {type(source).__name__}: shard {shard} has no rows; use fewer shards")
+        raise DataError(
+            f"source {type(source).__name__}: shard {shard} has no rows; use fewer shards"
+        )
     for table in tables:
         found = table.features.shape[1:]
-        if found != schema.feature_shape or not len(table.ids) == len(table.labels) == len(table.features):
+        if found != schema.feature_shape or not len(table.ids) == len(table.labels) == len(
+            table.features
+        ):
             raise DataError(
                 f"source {type(source).__name__}: shard {shard} gave features {table.features.shape} with "
                 f"{len(table.labels)} labels and {len(table.ids)} ids; its schema says {schema.feature_shape} a row"
             )
     columns = {
-        "features": np.concatenate([t.features for t in tables]).astype(schema.feature_dtype, copy=False),
+        "features": np.concatenate([t.features for t in tables]).astype(
+            schema.feature_dtype, copy=False
+        ),
         "labels": np.concatenate([t.labels for t in tables]).astype(schema.label_dtype, copy=False),
         "ids": np.concatenate([t.ids for t in tables]).astype(np.int64, copy=False),
     }
@@ -141,8 +152,12 @@ def _check_values(columns: Mapping[str, np.ndarray], schema: Schema, where: str)
             )
 
 
-def _statistics(columns: Mapping[str, np.ndarray], split: np.ndarray, schema: Schema) -> dict[str, Any]:
-    statistics = asdict(Moments.of(columns["features"][split == 0].reshape(-1, int(np.prod(schema.feature_shape)))))
+def _statistics(
+    columns: Mapping[str, np.ndarray], split: np.ndarray, schema: Schema
+) -> dict[str, Any]:
+    statistics = asdict(
+        Moments.of(columns["features"][split == 0].reshape(-1, int(np.prod(schema.feature_shape))))
+    )
     counts: dict[str, list[int]] = {}
     if schema.task == "classification":
         for index, name in enumerate(SPLITS):
@@ -152,7 +167,12 @@ def _statistics(columns: Mapping[str, np.ndarray], split: np.ndarray, schema: Sc
 
 
 def seal(
-    parts: Iterable[Mapping[str, Any]], *, dataset: str, name: str, source: Source, document: Mapping[str, Any]
+    parts: Iterable[Mapping[str, Any]],
+    *,
+    dataset: str,
+    name: str,
+    source: Source,
+    document: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Merge the parts that the jobs wrote into a manifest.
 
@@ -170,12 +190,16 @@ def seal(
     order = sorted(range(len(records)), key=lambda i: records[i]["file"])
     wanted = [f"shard-{shard:05d}.safetensors" for shard in range(source.num_shards)]
     if [records[i]["file"] for i in order] != wanted:
-        raise DataError(f"dataset {dataset}: the parts describe {len(records)} shards, not each of {len(wanted)} once")
+        raise DataError(
+            f"dataset {dataset}: the parts describe {len(records)} shards, not each of {len(wanted)} once"
+        )
     records = [records[i] for i in order]
     splits = {split: sum(record["rows"][split] for record in records) for split in SPLITS}
     for split, rows in splits.items():
         if not rows:
-            raise DataError(f"dataset {dataset}: no row fell into the {split} split; give it a larger share")
+            raise DataError(
+                f"dataset {dataset}: no row fell into the {split} split; give it a larger share"
+            )
     return {
         "dataset": dataset,
         "name": name,

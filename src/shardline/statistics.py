@@ -56,4 +56,10 @@ class Moments:
     def summary(self) -> dict[str, Any]:
         """Return count, mean, standard deviation (population), minimum and maximum."""
         std = np.sqrt(np.array(self.m2) / max(self.count, 1)).tolist()
-        return {"count": self.count, "mean": self.mean, "std": std, "min": self.low, "max": self.high}
+        return {
+            "count": self.count,
+            "mean": self.mean,
+            "std": std,
+            "min": self.low,
+            "max": self.high,
+        }

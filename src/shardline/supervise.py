@@ -87,8 +87,15 @@ class _Restore:
 def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> None:
     assert child.stdout is not None
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rest]}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[rest]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
         task = bar.add_task(title, total=None, rest="")
         for line in child.stdout:
             log.write(line)
@@ -98,7 +105,9 @@ def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> None:
 
 def _show(bar: Progress, task: TaskID, line: str) -> None:
     if match := _PROGRESS.match(line):
-        bar.update(task, completed=int(match["step"]), total=int(match["total"]), rest=match["rest"])
+        bar.update(
+            task, completed=int(match["step"]), total=int(match["total"]), rest=match["rest"]
+        )
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -1,6 +1,7 @@
 """Training one run on one rank, from `run.json` to sealed weights."""
 
 import hashlib
+import logging
 import random
 import warnings
 from collections.abc import Mapping
@@ -11,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from pytorch_lightning.plugins.environments import ClusterEnvironment
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import save
 
-from shardline.checkpointing import LAST, LastCheckpoint, best_checkpoint, load_weights
+from shardline.checkpointing import LastCheckpoint, best_checkpoint, load_weights
 from shardline.datamodule import ShardDataModule
 from shardline.errors import ConfigError, LaunchError
 from shardline.files import write_bytes
@@ -136,10 +138,17 @@ def train(
     _quieten_lightning()
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     data = ShardDataModule(
-        spec, manifest, shards, rank=world.rank, world_size=world.world_size, num_workers=num_workers
+        spec,
+        manifest,
+        shards,
+        rank=world.rank,
+        world_size=world.world_size,
+        num_workers=num_workers,
     )
     model = make_model(spec, data.train.manifest["schema"])
-    attach_optimizer(model, spec)
+    steps_per_epoch = len(data.loader) // settings["trainer"]["accumulate"]
+    attach_optimizer(model, spec, total_steps=steps_per_epoch * settings["trainer"]["max_epochs"])
+    _check_validates(settings, model)
     logger = JsonLinesLogger(work / "metrics.jsonl")
     checkpoints = work / "checkpoints"
     best = best_checkpoint(
@@ -147,15 +156,21 @@ def train(
     )
     last = LastCheckpoint(checkpoints, settings["checkpoint"]["every_steps"])
     callbacks = [StepSeeds(settings["seed"], world.rank), PlainProgress(), best, last]
-    trainer = make_trainer(settings, world, [*callbacks, *_early_stopping(settings)], logger, log_every_steps)
-    resume = checkpoints / LAST
-    resumed_step = 0
-    if resume.exists():
-        resumed_step = int(torch.load(resume, map_location="cpu", weights_only=True)["global_step"])
-        print(f"resuming from step {resumed_step} ({resume})", flush=True)
+    trainer = make_trainer(
+        settings, world, [*callbacks, *_early_stopping(settings)], logger, log_every_steps
+    )
+    resumed_step = last.step_saved()
+    if world.rank == 0:
+        start = f"resuming from step {resumed_step}" if resumed_step else "starting"
+        print(
+            f"{start}: {world.world_size} ranks on {world.num_nodes} nodes ({world.launcher}), "
+            f"{type(trainer.accelerator).__name__}, {steps_per_epoch} steps an epoch",
+            flush=True,
+        )
     logger.rewind(resumed_step)
-    _check_monitors(settings, model)
-    trainer.fit(model, datamodule=data, ckpt_path=resume if resumed_step else None, weights_only=True)
+    trainer.fit(
+        model, datamodule=data, ckpt_path=last.path if resumed_step else None, weights_only=True
+    )
     return _summary(trainer, best, last, resumed_step)
 
 
@@ -180,10 +195,8 @@ def _summary(
     )
 
 
-def _check_monitors(settings: Mapping[str, Any], model: pl.LightningModule) -> None:
-    """Refuse early stopping on validation metrics by a model that never validates."""
-    from pytorch_lightning.utilities.model_helpers import is_overridden
-
+def _check_validates(settings: Mapping[str, Any], model: pl.LightningModule) -> None:
+    """Refuse a model that never validates: nothing could choose its weights."""
     if not is_overridden("validation_step", model):
         raise ConfigError(
             f"{type(model).__name__} has no validation_step, so checkpoint.monitor="
@@ -243,7 +256,9 @@ def resolve_accelerator(settings: Mapping[str, Any]) -> str:
     wanted, gpus = settings["accelerator"], torch.cuda.device_count()
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         if settings["strategy"] == "fsdp":
-            raise LaunchError("strategy=fsdp needs GPUs and this machine shows none; use strategy=ddp")
+            raise LaunchError(
+                "strategy=fsdp needs GPUs and this machine shows none; use strategy=ddp"
+            )
         return "cpu"
     if gpus < settings["devices"]:
         raise LaunchError(
@@ -276,11 +291,14 @@ def seal_model(trained: Trained, spec: Mapping[str, Any], path: Path) -> None:
             raise ConfigError(
                 f'run "{spec["name"]}": weight {name} is NaN or infinite; lower optim.lr or set trainer.gradient_clip'
             )
+    # one key of metadata: safetensors writes several in no fixed order
     weights = {name: value.clone().contiguous() for name, value in sorted(weights.items())}
-    write_bytes(path, save(weights, metadata={"format": "pt", "identity": spec["identity"]}))
+    write_bytes(path, save(weights, metadata={"identity": spec["identity"]}))
 
 
 def _quieten_lightning() -> None:
     """Silence hints that do not apply: loading is ours, and the trainer is fully set."""
-    for message in (".*does not have many workers.*", ".*`srun` command.*", ".*litlogger.*", ".*isinstance.treespec.*"):
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (".*does not have many workers.*", ".*isinstance.treespec.*"):
         warnings.filterwarnings("ignore", message)

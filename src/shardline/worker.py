@@ -13,8 +13,10 @@ from typing import Any
 
 from shardline.errors import ShardlineError
 from shardline.files import read_json, write_bytes, write_json
+from shardline.identity.content import file_sha256
 from shardline.launch import World, check_world, resolve_world
 
+_SEALED = ("model.safetensors", "metrics.jsonl")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -44,7 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m shardline.worker", description=__doc__)
     parser.add_argument("run_json", type=Path, help="the resolved run")
-    parser.add_argument("--manifest", type=Path, required=True, help="sealed manifest of the dataset")
+    parser.add_argument(
+        "--manifest", type=Path, required=True, help="sealed manifest of the dataset"
+    )
     parser.add_argument("--shards", type=Path, required=True, help="folder of the dataset's shards")
     parser.add_argument("--work", type=Path, required=True, help="folder of the run in the store")
     parser.add_argument("--results", type=Path, required=True, help="folder for the sealed files")
@@ -59,7 +63,9 @@ def _report_error(work: Path, message: str) -> None:
     print(message, file=sys.stderr, flush=True)
     folder = work / "errors"
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"rank-{rank}.json", {"rank": rank, "time": time.time(), "message": message})
+    write_json(
+        folder / f"rank-{rank}.json", {"rank": rank, "time": time.time(), "message": message}
+    )
 
 
 def _run(args: argparse.Namespace, world: World) -> None:
@@ -78,21 +84,26 @@ def _run(args: argparse.Namespace, world: World) -> None:
         num_workers=args.num_workers,
         log_every_steps=args.log_every_steps,
     )
-    ranks = _gather(provenance.describe_rank(world, trained.device, _device_name(trained.device)), world)
+    ranks = _gather(
+        provenance.describe_rank(world, trained.device, _device_name(trained.device)), world
+    )
     if world.rank == 0:
-        training = {key: value for key, value in asdict(trained).items() if key not in ("best", "device")}
+        training = {
+            key: value for key, value in asdict(trained).items() if key not in ("best", "device")
+        }
+        train.seal_model(trained, spec, args.results / "model.safetensors")
+        write_bytes(args.results / "metrics.jsonl", (args.work / "metrics.jsonl").read_bytes())
         document = provenance.make_provenance(
             spec,
             world=world,
             ranks=ranks,
-            manifest_sha256=_sha256(args.manifest),
+            manifest_sha256=file_sha256(args.manifest),
             started=started,
             duration_s=time.monotonic() - clock,
             attempts=attempts,
             training=training,
+            files={name: file_sha256(args.results / name) for name in _SEALED},
         )
-        train.seal_model(trained, spec, args.results / "model.safetensors")
-        write_bytes(args.results / "metrics.jsonl", (args.work / "metrics.jsonl").read_bytes())
         write_json(args.results / "provenance.json", document)
     _leave(world)
 
@@ -120,12 +131,6 @@ def _device_name(device: str) -> str:
     from shardline.provenance import processor
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else processor()
-
-
-def _sha256(path: Path) -> str:
-    from shardline.identity.content import file_sha256
-
-    return file_sha256(path)
 
 
 def _leave(world: World) -> None:

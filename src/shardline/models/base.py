@@ -12,7 +12,9 @@ class Classifier(LightningModule):
     no optimiser of its own, so the run's `optim.*` and `schedule.*` apply.
     """
 
-    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> torch.Tensor:
+    def training_step(
+        self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int
+    ) -> torch.Tensor:
         """Return the mean cross-entropy of one rank's part of a global batch."""
         features, labels = batch
         loss = functional.cross_entropy(self(features), labels)

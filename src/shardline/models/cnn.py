@@ -19,7 +19,9 @@ class CNN(Classifier):
         ConfigError: the dataset's rows are not images of one channel.
     """
 
-    def __init__(self, feature_shape: tuple[int, ...], num_classes: int, *, channels: int = 16) -> None:
+    def __init__(
+        self, feature_shape: tuple[int, ...], num_classes: int, *, channels: int = 16
+    ) -> None:
         super().__init__()
         if len(feature_shape) != 2 or min(feature_shape) < 4:
             raise ConfigError(

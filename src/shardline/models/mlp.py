@@ -1,6 +1,7 @@
 """A multilayer perceptron."""
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -27,7 +28,7 @@ class MLP(Classifier):
         widths = [math.prod(feature_shape), *[hidden] * layers]
         blocks = [
             nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout))
-            for a, b in zip(widths, widths[1:], strict=False)
+            for a, b in pairwise(widths)
         ]
         self.net = nn.Sequential(nn.Flatten(), *blocks, nn.Linear(widths[-1], num_classes))
 

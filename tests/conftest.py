@@ -1,0 +1,120 @@
+"""A tiny real project in a folder of its own, and the real Snakemake to run it with."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parents[1]
+SNAKEMAKE = Path(sys.executable).with_name("snakemake")
+
+TINY_CONFIG: dict[str, Any] = {
+    "runs": "config/runs.tsv",
+    "defaults": {
+        "global_batch": 32,
+        "trainer": {"max_epochs": 3},
+        "early_stopping": {"patience": 0},
+        "optim": {"lr": 0.01},
+    },
+    "datasets": {
+        "digits": {"source": {"type": "digits"}, "shards": 2},
+        "table": {
+            "source": {"type": "synthetic", "rows_per_shard": 200, "features": 8, "seed": 3},
+            "shards": 4,
+            "shards_per_job": 2,
+        },
+    },
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch that rewrites golden files."""
+    parser.addoption("--regen", action="store_true", help="rewrite the files in tests/golden")
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait for a condition while a process runs.
+
+    Files give no event to wait for, so this looks again each time that the
+    process has not ended within 20 ms.
+    """
+    while not condition():
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+        raise AssertionError(f"it ended with code {process.returncode} before the condition held")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A project folder outside the repository."""
+
+    path: Path
+
+    def write(self, relative: str, text: str) -> Path:
+        """Write a file of the project."""
+        path = self.path / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def configure(self, config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write config and run table."""
+        self.write("config/config.yaml", yaml.safe_dump(dict(config)))
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        lines = ["\t".join(columns)]
+        lines += ["\t".join(str(row.get(column, "")) for column in columns) for row in rows]
+        self.write("config/runs.tsv", "\n".join(lines) + "\n")
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command line that runs the pipeline on this folder."""
+        profile = REPOSITORY / "profiles" / "local"
+        return [
+            str(SNAKEMAKE), "--snakefile", str(REPOSITORY / "Snakefile"),
+            "--profile", str(profile), "--directory", str(self.path), *arguments,
+        ]  # fmt: skip
+
+    def snakemake(
+        self, *arguments: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the pipeline to its end and return its output."""
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.path,
+            env={**os.environ, **(env or {})},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=600,
+        )
+
+    def the(self, pattern: str) -> Path:
+        """Return the one file that a pattern matches."""
+        found = sorted(self.path.glob(pattern))
+        assert len(found) == 1, f"{pattern} matches {found}"
+        return found[0]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """An empty project folder."""
+    return Workspace(tmp_path)
+
+
+@pytest.fixture
+def tiny(workspace: Workspace) -> Callable[..., Workspace]:
+    """Make a project of the given rows over the tiny config."""
+
+    def make(*rows: Mapping[str, Any], **config: Any) -> Workspace:
+        workspace.configure({**TINY_CONFIG, **config}, rows)
+        return workspace
+
+    return make

@@ -1,0 +1,127 @@
+"""A built dataset and resolved runs, so that ranks can be started without Snakemake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline import jobs
+from shardline.config import load_project
+from shardline.launch import launch_command
+from shardline.supervise import rank_environment
+from tests.conftest import wait_until
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One run, ready to be trained as often as a test wants, each time in a store of its own."""
+
+    root: Path
+    run_json: Path
+    manifest: Path
+    shards: Path
+    devices: int
+    nodes: int
+
+    def command(self, name: str, *extra: str) -> list[str]:
+        """Return the command line of an attempt; attempts of one name share a store."""
+        program = [
+            "-m", "shardline.worker", str(self.run_json), "--manifest", str(self.manifest),
+            "--shards", str(self.shards), "--work", str(self.root / name / "work"),
+            "--results", str(self.results(name)), "--log-every-steps", "1", *extra,
+        ]  # fmt: skip
+        return launch_command("torchrun", program, nodes=self.nodes, devices=self.devices, run_id=name)
+
+    def results(self, name: str) -> Path:
+        """Return the folder of an attempt's sealed files."""
+        return self.root / name / "results"
+
+    def start(self, name: str, *extra: str) -> subprocess.Popen[str]:
+        """Start the ranks in a process group of their own."""
+        return subprocess.Popen(
+            self.command(name, *extra),
+            cwd=self.root,
+            env=rank_environment(1),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def train(self, name: str, *extra: str) -> str:
+        """Train to the end and return the output."""
+        process = self.start(name, *extra)
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        return output
+
+    def kill_when(self, name: str, condition: Callable[[], bool]) -> None:
+        """Start the ranks and kill all of them as soon as a condition holds."""
+        process = self.start(name)
+        wait_until(condition, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+    def model(self, name: str) -> bytes:
+        """Return the sealed weights."""
+        return (self.results(name) / "model.safetensors").read_bytes()
+
+    def provenance(self, name: str) -> dict[str, Any]:
+        """Return the sealed provenance."""
+        document: dict[str, Any] = json.loads((self.results(name) / "provenance.json").read_text())
+        return document
+
+    def steps(self, name: str) -> list[int]:
+        """Return the steps of the train records in the order of the attempt's metrics file."""
+        lines = (self.root / name / "work" / "metrics.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        return [record["step"] for record in records if "train_loss" in record]
+
+
+@pytest.fixture
+def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
+    """Build the dataset of one row and resolve it."""
+
+    def make(**row: Any) -> Ranks:
+        workspace = tiny({"name": "run", "dataset": "table", "model": "mlp", **row})
+        monkeypatch.chdir(workspace.path)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        project = load_project()
+        (run,) = project.runs.values()
+        build(project, run.dataset)
+        run_json = workspace.path / run.folder / "run.json"
+        config: Mapping[str, Any] = _config(workspace.path)
+        jobs.resolve_run(config, run.id, str(run_json), str(run_json.with_name("identity.json")))
+        return Ranks(
+            root=workspace.path,
+            run_json=run_json,
+            manifest=workspace.path / run.dataset.manifest,
+            shards=workspace.path / project.store / "datasets" / run.dataset.id,
+            devices=run.settings["devices"],
+            nodes=run.settings["nodes"],
+        )
+
+    return make
+
+
+def build(project: Any, dataset: Any) -> None:
+    """Write a dataset's shards and manifest, as its jobs do."""
+    config = _config(project.workdir)
+    parts = [project.store / "datasets" / dataset.id / "parts" / f"{part}.json" for part in dataset.parts]
+    for part in parts:
+        jobs.build_shards(config, dataset.id, part.stem, str(part))
+    jobs.seal_dataset(config, dataset.id, [str(part) for part in parts], str(dataset.manifest))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    import yaml
+
+    document: dict[str, Any] = yaml.safe_load((folder / "config/config.yaml").read_text())
+    return document

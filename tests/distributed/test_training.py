@@ -1,0 +1,64 @@
+"""Real ranks over gloo: the same bits twice, and after being killed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+
+def test_two_trainings_of_one_identity_give_the_same_bits(prepare):
+    ranks = prepare()
+    ranks.train("first")
+    ranks.train("second")
+    assert ranks.model("first") == ranks.model("second")
+    assert len(load_file(ranks.results("first") / "model.safetensors")) == 6
+
+
+def _last_step(folder: Path) -> int:
+    """Return the step of the newest training checkpoint, 0 if there is none."""
+    path = folder / "work" / "checkpoints" / "last.ckpt"
+    try:
+        return int(torch.load(path, map_location="cpu", weights_only=True)["global_step"])
+    except (OSError, RuntimeError, EOFError):
+        return 0
+
+
+# 640 train rows or so make 19 or 20 steps an epoch; saves every 7 steps fall
+# into mid-epoch, every 10 also onto an epoch's end.
+@pytest.mark.parametrize(
+    ("every_steps", "row"),
+    [
+        (7, {}),
+        (1, {}),
+        (7, {"trainer.accumulate": 2, "schedule.name": "cosine", "schedule.warmup_steps": 5}),
+        (7, {"devices": 1, "optim.name": "sgd", "early_stopping.patience": 2}),
+    ],
+)
+def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(prepare, every_steps, row):
+    ranks = prepare(**{"trainer.max_epochs": 4, "checkpoint.every_steps": every_steps, **row})
+    ranks.train("whole")
+    killed_at = []
+    for after in (8, 30):
+        ranks.kill_when("killed", lambda after=after: _last_step(ranks.root / "killed") >= after)
+        killed_at.append(_last_step(ranks.root / "killed"))
+    output = ranks.train("killed")
+    assert f"resuming from step {killed_at[-1]}" in output
+    assert killed_at[1] > killed_at[0] > 0
+    assert ranks.model("killed") == ranks.model("whole")
+    assert ranks.provenance("killed")["attempts"] == 3
+    recorded, wanted = ranks.steps("killed"), ranks.steps("whole")
+    assert len(recorded) == len(set(recorded)), "no step is recorded twice"
+    # a kill between a save and the writing of that very step's record loses the record
+    assert set(wanted) - set(recorded) <= set(killed_at)
+
+
+def test_world_size_changes_the_loss_by_rounding_alone(prepare):
+    losses = []
+    for devices in (1, 2):
+        ranks = prepare(devices=devices, **{"model_args.dropout": 0.0})
+        ranks.train(f"of{devices}")
+        lines = (ranks.results(f"of{devices}") / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["val_loss"] for line in lines if "val_loss" in line])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)

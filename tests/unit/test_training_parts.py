@@ -1,0 +1,135 @@
+"""The parts of training that need no ranks: optimiser, schedule, model, metrics, sealing."""
+
+import json
+import math
+
+import pytest
+import torch
+from pytorch_lightning import LightningModule
+
+from shardline.errors import ConfigError, LaunchError
+from shardline.launch import resolve_world
+from shardline.metrics import JsonLinesLogger, read_records
+from shardline.modelling import make_model
+from shardline.models.linear import Linear
+from shardline.optim import attach_optimizer, lr_factor, make_optimizer
+from shardline.train import Trained, make_strategy, resolve_accelerator, seal_model
+
+SCHEMA = {"feature_shape": [8, 8], "classes": list("0123456789")}
+OPTIM = {"name": "sgd", "lr": 0.1, "weight_decay": 0.0, "momentum": 0.9, "scale_lr": False}
+
+
+def spec(model_class="shardline.models.linear:Linear", explicit=(), **model_args):
+    settings = {
+        "model_args": model_args, "optim": OPTIM, "nodes": 1, "devices": 2,
+        "schedule": {"name": "linear", "warmup_steps": 2},
+    }  # fmt: skip
+    return {
+        "name": "r", "model": "m", "model_class": model_class, "identity": "f" * 64,
+        "settings": settings, "explicit": list(explicit),
+    }  # fmt: skip
+
+
+class OwnOptimizer(LightningModule):
+    """A model that brings its optimiser."""
+
+    def configure_optimizers(self):
+        return None
+
+
+def test_shipped_models_take_the_datasets_shape():
+    for name, shape in (("linear:Linear", (10,)), ("mlp:MLP", (10,)), ("cnn:CNN", (10,))):
+        model = make_model(spec(f"shardline.models.{name}"), SCHEMA)
+        assert model(torch.zeros(3, 8, 8)).shape == (3, *shape)
+
+
+@pytest.mark.parametrize(
+    ("given", "schema", "message"),
+    [
+        (spec("shardline.models.mlp:MLP", width=3), SCHEMA, "does not take .*width.*change the model_args"),
+        (spec("shardline.models.cnn:CNN"), {**SCHEMA, "feature_shape": [5]}, r"images.*shape \(5,\)"),
+        (spec("shardline.errors:ConfigError"), SCHEMA, "is not a pytorch_lightning.LightningModule"),
+        (spec("shardline.nothing:Net"), SCHEMA, "does not import: ModuleNotFoundError"),
+        (spec("shardline.errors:Net"), SCHEMA, "does not import: AttributeError"),
+    ],
+)
+def test_a_model_that_cannot_be_made_is_refused_by_name(given, schema, message):
+    with pytest.raises(ConfigError, match=message):
+        make_model(given, schema)
+
+
+def test_a_models_own_optimiser_rules_and_a_column_that_it_would_ignore_is_refused():
+    model = OwnOptimizer()
+    attach_optimizer(model, spec(), total_steps=10)
+    assert model.configure_optimizers() is None
+    with pytest.raises(ConfigError, match="sets optim.lr, but m has its own configure_optimizers"):
+        attach_optimizer(model, spec(explicit=["optim.lr", "seed"]), total_steps=10)
+
+
+def test_the_schedule_is_applied_to_the_optimiser():
+    model = Linear((4,), 2)
+    attach_optimizer(model, spec(), total_steps=12)
+    configured = model.configure_optimizers()
+    optimizer, scheduler = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
+    rates = []
+    for _ in range(13):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates[:3] == pytest.approx([0.05, 0.1, 0.1])
+    assert rates[7] == pytest.approx(0.05)
+    assert rates[12] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "factor"),
+    [("constant", 99, 1), ("linear", 55, 0.5), ("cosine", 55, 0.5), ("cosine", 100, 0), ("cosine", 4, 0.5)],
+)
+def test_schedules(name, step, factor):
+    assert lr_factor(step, name=name, warmup_steps=10, total_steps=100) == pytest.approx(factor, abs=1e-9)
+
+
+def test_the_learning_rate_scales_with_the_world_size_on_request():
+    for scale, lr in ((False, 0.1), (True, 0.4)):
+        optimizer = make_optimizer(Linear((4,), 2), {**OPTIM, "scale_lr": scale}, world_size=4)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(lr)
+
+
+def test_metrics_are_lines_without_nan_and_rewind_to_a_step(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    logger = JsonLinesLogger(path)
+    logger.rewind(0)
+    for step in range(4):
+        logger.log_metrics({"train_loss": math.nan if step == 1 else 0.5, "epoch": 2.0}, step=step)
+    records = read_records(path)
+    assert [r["step"] for r in records] == [1, 2, 3, 4]
+    assert records[0] == {"step": 1, "epoch": 2, "wall_s": records[0]["wall_s"], "train_loss": 0.5}
+    assert records[1]["train_loss"] is None
+    path.write_text(path.read_text() + '{"step": 5, "tor')
+    logger.rewind(2)
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_a_model_with_nan_weights_is_never_sealed(tmp_path):
+    weights = {"layer.weight": torch.tensor([1.0, float("nan")])}
+    torch.save({"state_dict": weights}, tmp_path / "best.ckpt")
+    trained = Trained(
+        best=tmp_path / "best.ckpt", best_score=None, steps=1, epochs=1, stopped_early=False,
+        resumed_step=0, device="cpu", checkpoint_s=0.0,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="weight layer.weight is NaN or infinite; lower optim.lr"):
+        seal_model(trained, spec(), tmp_path / "model.safetensors")
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_what_needs_gpus_is_refused_without_them():
+    with pytest.raises(LaunchError, match="strategy=fsdp needs GPUs and this machine shows none"):
+        resolve_accelerator({"accelerator": "auto", "strategy": "fsdp", "devices": 1})
+    with pytest.raises(LaunchError, match="devices=2, but this machine shows 0 GPUs"):
+        resolve_accelerator({"accelerator": "gpu", "strategy": "ddp", "devices": 2})
+
+
+def test_fsdp_saves_whole_states_that_can_be_resumed_and_sealed():
+    strategy = make_strategy({"strategy": "fsdp"}, resolve_world({}), "gpu")
+    assert strategy._state_dict_type == "full"

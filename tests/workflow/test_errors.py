@@ -1,0 +1,121 @@
+"""Mistakes and accidents, each really made: one clear sentence, a non-zero exit, nothing lost."""
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import wait_until
+
+LONG = {"trainer.max_epochs": 400, "checkpoint.every_steps": 5}
+
+
+def sealed(folder: Path) -> list[Path]:
+    """Return whatever was written below results/runs beside the resolved spec."""
+    return [f for f in folder.glob("results/runs/*/*") if f.name not in ("run.json", "identity.json")]
+
+
+def test_more_devices_than_the_machine_has_is_refused_before_any_job(tiny):
+    workspace = tiny({"name": "wide", "dataset": "digits", "model": "linear", "devices": 64, "global_batch": 64})
+    done = workspace.snakemake()
+    assert done.returncode != 0
+    assert 'config/runs.tsv row 1 (run "wide"): devices=64, but this machine has' in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not (workspace.path / "results").exists()
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_import_shows_the_users_own_traceback_only(tiny):
+    workspace = tiny({"name": "own", "dataset": "digits", "model": "mypkg.models:Net", "devices": 1})
+    workspace.write("mypkg/__init__.py", "")
+    workspace.write("mypkg/models.py", "from mypkg import helpers\n\nclass Net: ...\n")
+    workspace.write("mypkg/helpers.py", "def rate():\n    return 1 / 0\n\nRATE = rate()\n")
+    done = workspace.snakemake()
+    assert done.returncode != 0
+    assert 'run "own": model=mypkg.models:Net does not import: ZeroDivisionError' in done.stdout
+    assert "helpers.py, line 2, in rate: return 1 / 0" in done.stdout
+    assert "importlib" not in done.stdout
+    assert not sealed(workspace.path)
+
+
+@pytest.mark.slow
+def test_a_truncated_shard_is_named_with_its_remedy_and_the_remedy_works(tiny):
+    workspace = tiny({"name": "run", "dataset": "table", "model": "linear", "devices": 1})
+    assert workspace.snakemake("--until", "seal_dataset").returncode == 0
+    shard = sorted(workspace.path.glob("store/datasets/*/shard-*.safetensors"))[1]
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-100])
+    done = workspace.snakemake()
+    assert done.returncode != 0
+    folders = [shard.parent.relative_to(workspace.path), workspace.the("results/datasets/*")]
+    found = f"{shard.name} has {len(whole) - 100:,} bytes, its manifest says {len(whole):,}"
+    remedy = f"delete the folders {folders[0]} and results/datasets/{shard.parent.name}, and run"
+    assert f"{found}; {remedy}" in done.stdout
+    assert not sealed(workspace.path)
+    for folder in folders:
+        shutil.rmtree(workspace.path / folder)
+    assert workspace.snakemake("--until", "train").returncode == 0
+    assert shard.read_bytes() == whole
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_no_half_written_file_and_a_rerun_finishes(tiny, tmp_path_factory):
+    """The store is a real file system of 64 KiB, mounted in a namespace of the test's own."""
+    workspace = tiny({"name": "run", "dataset": "digits", "model": "linear"})
+    small = tmp_path_factory.mktemp("small")
+    listing = workspace.path / "listing.txt"
+    script = (
+        f"mount -t tmpfs -o size=64k tmpfs {small} && "
+        f"{' '.join(workspace.command('--until', 'build_shards'))}; code=$?; "
+        f"find {small} -type f > {listing}; exit $code"
+    )
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
+        cwd=workspace.path,
+        env={**os.environ, "SHARDLINE_STORE": str(small)},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "could not be written: the disk is full" in done.stderr + done.stdout
+    assert listing.read_text() == "", "nothing half-written stays"
+    assert workspace.snakemake("--until", "seal_dataset").returncode == 0
+
+
+def interrupt(workspace, when):
+    """Start the pipeline, press Ctrl-C once a condition holds, and see that nothing is left."""
+    process = subprocess.Popen(
+        workspace.command(), cwd=workspace.path, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        wait_until(when, process)
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert len(started) >= 3, "launcher and ranks are running"
+    finally:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert not alive, output
+    assert not sealed(workspace.path)
+    return output
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_nothing_running_and_the_next_run_resumes(tiny):
+    workspace = tiny({"name": "run", "dataset": "table", "model": "mlp", **LONG})
+
+    def has_saved():
+        return bool(list(workspace.path.glob("store/work/*/checkpoints/last.ckpt")))
+
+    def has_resumed():
+        return any("resuming from step" in log.read_text() for log in workspace.path.glob("logs/train/*.log"))
+
+    interrupt(workspace, has_saved)
+    interrupt(workspace, has_resumed)
