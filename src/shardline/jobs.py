@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -154,7 +153,6 @@ def train(config: Mapping[str, Any], spec: str, manifest: str, model: str, log: 
     run = read_json(Path(spec), remedy=_REBUILD)
     project, _ = find_run(config, run["run"])
     settings, runtime = run["settings"], project.runtime
-    project.runs[run["run"]]
     work = project.store / "work" / run["run"]
     work.mkdir(parents=True, exist_ok=True)
     program = [
@@ -165,6 +163,8 @@ def train(config: Mapping[str, Any], spec: str, manifest: str, model: str, log: 
         "--results", str(Path(model).parent),
         "--num-workers", str(runtime["num_workers"]),
         "--log-every-steps", str(runtime["log_every_steps"]),
+        "--checkpoint-every-steps", str(runtime["checkpoint_every_steps"]),
+        "--checkpoints-kept", str(runtime["checkpoints_kept"]),
     ]  # fmt: skip
     command = launch_command(
         runtime["launcher"],
@@ -230,8 +230,8 @@ def _link(link: Path, target: Path) -> None:
     relative = os.path.relpath(target, link.parent)
     if link.is_symlink() and link.readlink() == Path(relative):
         return
-    if link.is_dir() and not link.is_symlink():
-        shutil.rmtree(link)
+    if link.exists() and not link.is_symlink():
+        return  # somebody's own file or folder
     link.parent.mkdir(parents=True, exist_ok=True)
     scratch = link.with_name(f".{link.name}.{os.getpid()}.tmp")
     scratch.unlink(missing_ok=True)

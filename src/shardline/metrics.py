@@ -96,6 +96,16 @@ class PlainProgress(pl.Callback):
         self._last = 0.0
 
     @rank_zero_only
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Print what trains, and from where."""
+        start = f"resuming from step {trainer.global_step}" if trainer.global_step else "starting"
+        print(
+            f"{start}: {trainer.world_size} ranks on {trainer.num_nodes} nodes, "
+            f"{type(trainer.accelerator).__name__}, {trainer.num_training_batches} batches an epoch",
+            flush=True,
+        )
+
+    @rank_zero_only
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Print the step if the last line is old enough."""
         if time.monotonic() - self._last >= self._every_s:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shardline.launch import World
+from shardline.world import World
 
 _PACKAGES = (
     "shardline",
@@ -35,15 +35,16 @@ def software() -> dict[str, str]:
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """Return commit, whether tracked files differ from it, and a digest of that difference.
+    """Return commit, whether the checkout differs from it, and a digest of the difference.
 
-    The difference itself is not kept: it may hold what nobody meant to publish.
-    Outside a git checkout every value is None.
+    The difference (of tracked files, and the names of untracked ones) is not
+    kept itself: it may hold what nobody meant to publish. Outside a git
+    checkout every value is None.
     """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return {"commit": None, "dirty": None, "diff_digest": None}
-    diff = _git(folder, "diff", "HEAD") or b""
+    diff = (_git(folder, "diff", "HEAD") or b"") + (_git(folder, "status", "--porcelain") or b"")
     return {
         "commit": commit.decode().strip(),
         "dirty": bool(diff),
@@ -116,4 +117,5 @@ def make_provenance(
         "host": platform.node(),
         "software": software(),
         "git": git_state(Path.cwd()),
+        "shardline_git": git_state(Path(__file__).parent),
     }

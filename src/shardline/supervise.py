@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from shardline.errors import LaunchError, ShardlineError
 from shardline.files import read_json
+from shardline.launch import die_with_parent
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0
@@ -48,6 +49,7 @@ def run_ranks(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            preexec_fn=die_with_parent,  # even when this job is killed outright
             start_new_session=True,  # a terminal's Ctrl-C reaches the ranks through us alone
         )
         restore = _forward_signals(child)

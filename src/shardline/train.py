@@ -1,81 +1,31 @@
 """Training one run on one rank, from `run.json` to sealed weights."""
 
 import hashlib
-import logging
 import random
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import save
 
 from shardline.checkpointing import LastCheckpoint, best_checkpoint, load_weights
 from shardline.datamodule import ShardDataModule
-from shardline.errors import ConfigError, LaunchError
+from shardline.errors import ConfigError
 from shardline.files import write_bytes
-from shardline.launch import World
-from shardline.metrics import JsonLinesLogger, PlainProgress
 from shardline.modelling import make_model
 from shardline.optim import attach_optimizer
+from shardline.trainer import make_trainer
+from shardline.world import World
 
-
-class WorldEnvironment(ClusterEnvironment):
-    """Tells Lightning this process's place, so that it never guesses from variables."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    @property
-    def creates_processes_externally(self) -> bool:
-        """Ranks are started by a launcher, never by Lightning."""
-        return True
-
-    @property
-    def main_address(self) -> str:
-        """Address of rank 0."""
-        return self._world.master_addr
-
-    @property
-    def main_port(self) -> int:
-        """Port of rank 0."""
-        return self._world.master_port
-
-    @staticmethod
-    def detect() -> bool:
-        """Never chosen automatically."""
-        return False
-
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self._world.world_size
-
-    def set_world_size(self, size: int) -> None:
-        """Ignore Lightning's own count; the geometry is checked before."""
-
-    def global_rank(self) -> int:
-        """This rank."""
-        return self._world.rank
-
-    def set_global_rank(self, rank: int) -> None:
-        """Ignore Lightning's own count."""
-
-    def local_rank(self) -> int:
-        """Place on this node."""
-        return self._world.local_rank
-
-    def node_rank(self) -> int:
-        """Place of this node."""
-        return self._world.node_rank
+if TYPE_CHECKING:
+    # handed in by the caller: how metrics are written is no part of a run's identity
+    from shardline.metrics import JsonLinesLogger
 
 
 class StepSeeds(Callback):
@@ -100,6 +50,23 @@ class StepSeeds(Callback):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the work is done; none of it changes a result.
+
+    Attributes:
+        num_workers: data loading processes.
+        log_every_steps: optimiser steps between two metric records.
+        checkpoint_every_steps: optimiser steps between saves of the state to resume from.
+        checkpoints_kept: best training checkpoints kept, beside the last.
+    """
+
+    num_workers: int
+    log_every_steps: int
+    checkpoint_every_steps: int
+    checkpoints_kept: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trained:
     """What a training ended with.
 
@@ -120,8 +87,8 @@ class Trained:
 
 
 def train(
-    spec: Mapping[str, Any], world: World, *, manifest: Path, shards: Path, work: Path,
-    num_workers: int = 0, log_every_steps: int = 10,
+    spec: Mapping[str, Any], world: World, options: Options, *, manifest: Path, shards: Path, work: Path,
+    logger: "JsonLinesLogger", callbacks: Sequence[Callback] = (),
 ) -> Trained:  # fmt: skip
     """Train a run to its end, from its last training checkpoint where there is one.
 
@@ -130,43 +97,30 @@ def train(
         manifest: sealed manifest of the dataset.
         shards: folder of the dataset's shards in the store.
         work: the run's folder in the store; holds training checkpoints and metrics.
+        logger: writes the metrics.
+        callbacks: watch the training and change nothing in it.
 
     Raises:
         ConfigError, DataError, LaunchError: see the messages.
     """
     settings = spec["settings"]
-    _quieten_lightning()
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     data = ShardDataModule(
-        spec,
-        manifest,
-        shards,
-        rank=world.rank,
-        world_size=world.world_size,
-        num_workers=num_workers,
-    )
+        spec, manifest, shards,
+        rank=world.rank, world_size=world.world_size, num_workers=options.num_workers,
+    )  # fmt: skip
     model = make_model(spec, data.train.manifest["schema"])
     steps_per_epoch = len(data.loader) // settings["trainer"]["accumulate"]
     attach_optimizer(model, spec, total_steps=steps_per_epoch * settings["trainer"]["max_epochs"])
     _check_validates(settings, model)
-    logger = JsonLinesLogger(work / "metrics.jsonl")
-    checkpoints = work / "checkpoints"
     best = best_checkpoint(
-        checkpoints, **{key: settings["checkpoint"][key] for key in ("monitor", "mode", "top_k")}
+        work / "checkpoints", **settings["checkpoint"], top_k=options.checkpoints_kept
     )
-    last = LastCheckpoint(checkpoints, settings["checkpoint"]["every_steps"])
-    callbacks = [StepSeeds(settings["seed"], world.rank), PlainProgress(), best, last]
-    trainer = make_trainer(
-        settings, world, [*callbacks, *_early_stopping(settings)], logger, log_every_steps
-    )
+    last = LastCheckpoint(work / "checkpoints", options.checkpoint_every_steps)
+    seeds = StepSeeds(settings["seed"], world.rank)
+    callbacks = [seeds, *callbacks, *_early_stopping(settings), best, last]
+    trainer = make_trainer(settings, world, callbacks, logger, options.log_every_steps)
     resumed_step = last.step_saved()
-    if world.rank == 0:
-        start = f"resuming from step {resumed_step}" if resumed_step else "starting"
-        print(
-            f"{start}: {world.world_size} ranks on {world.num_nodes} nodes ({world.launcher}), "
-            f"{type(trainer.accelerator).__name__}, {steps_per_epoch} steps an epoch",
-            flush=True,
-        )
     logger.rewind(resumed_step)
     trainer.fit(
         model, datamodule=data, ckpt_path=last.path if resumed_step else None, weights_only=True
@@ -220,65 +174,6 @@ def _early_stopping(settings: Mapping[str, Any]) -> list[Callback]:
     ]
 
 
-def make_trainer(
-    settings: Mapping[str, Any], world: World, callbacks: list[Callback], logger: JsonLinesLogger,
-    log_every_steps: int,
-) -> pl.Trainer:  # fmt: skip
-    """Return the Trainer of this rank, with nothing left for Lightning to guess."""
-    accelerator = resolve_accelerator(settings)
-    return pl.Trainer(
-        accelerator=accelerator,
-        devices=settings["devices"],
-        num_nodes=settings["nodes"],
-        strategy=make_strategy(settings, world, accelerator),
-        precision=settings["precision"],
-        max_epochs=settings["trainer"]["max_epochs"],
-        accumulate_grad_batches=settings["trainer"]["accumulate"],
-        gradient_clip_val=settings["trainer"]["gradient_clip"] or None,
-        check_val_every_n_epoch=settings["trainer"]["validate_every_epochs"],
-        deterministic=settings["deterministic"],
-        callbacks=callbacks,
-        logger=logger,
-        log_every_n_steps=log_every_steps,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-
-
-def resolve_accelerator(settings: Mapping[str, Any]) -> str:
-    """Return `gpu` or `cpu` for this machine.
-
-    Raises:
-        LaunchError: the run asks for GPUs that are not there.
-    """
-    wanted, gpus = settings["accelerator"], torch.cuda.device_count()
-    if wanted == "cpu" or (wanted == "auto" and not gpus):
-        if settings["strategy"] == "fsdp":
-            raise LaunchError(
-                "strategy=fsdp needs GPUs and this machine shows none; use strategy=ddp"
-            )
-        return "cpu"
-    if gpus < settings["devices"]:
-        raise LaunchError(
-            f"devices={settings['devices']}, but this machine shows {gpus} GPUs; "
-            "use fewer devices, or accelerator=cpu"
-        )
-    return "gpu"
-
-
-def make_strategy(settings: Mapping[str, Any], world: World, accelerator: str) -> Strategy | str:
-    """Return the Lightning strategy; a world of one without sharding needs none."""
-    environment = WorldEnvironment(world)
-    if settings["strategy"] == "fsdp":
-        return FSDPStrategy(cluster_environment=environment, state_dict_type="full")
-    if world.world_size == 1:
-        return "auto"
-    backend = "gloo" if accelerator == "cpu" else "nccl"
-    return DDPStrategy(cluster_environment=environment, process_group_backend=backend)
-
-
 def seal_model(trained: Trained, spec: Mapping[str, Any], path: Path) -> None:
     """Write the best weights as safetensors, all or nothing.
 
@@ -294,11 +189,3 @@ def seal_model(trained: Trained, spec: Mapping[str, Any], path: Path) -> None:
     # one key of metadata: safetensors writes several in no fixed order
     weights = {name: value.clone().contiguous() for name, value in sorted(weights.items())}
     write_bytes(path, save(weights, metadata={"identity": spec["identity"]}))
-
-
-def _quieten_lightning() -> None:
-    """Silence hints that do not apply: loading is ours, and the trainer is fully set."""
-    for name in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (".*does not have many workers.*", ".*isinstance.treespec.*"):
-        warnings.filterwarnings("ignore", message)

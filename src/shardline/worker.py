@@ -1,9 +1,7 @@
 """The program of one rank: `python -m shardline.worker RUN_JSON ...`, started by a launcher."""
 
 import argparse
-import ctypes
 import os
-import signal
 import sys
 import time
 import traceback
@@ -14,16 +12,11 @@ from typing import Any
 from shardline.errors import ShardlineError
 from shardline.files import read_json, write_bytes, write_json
 from shardline.identity.content import file_sha256
-from shardline.launch import World, check_world, resolve_world
+from shardline.launch import die_with_parent
+from shardline.world import World, check_world, resolve_world
 
+_OPTIONS = ("num_workers", "log_every_steps", "checkpoint_every_steps", "checkpoints_kept")
 _SEALED = ("model.safetensors", "metrics.jsonl")
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, so that no rank is left over."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,8 +45,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--shards", type=Path, required=True, help="folder of the dataset's shards")
     parser.add_argument("--work", type=Path, required=True, help="folder of the run in the store")
     parser.add_argument("--results", type=Path, required=True, help="folder for the sealed files")
-    parser.add_argument("--num-workers", type=int, default=0, help="data loading processes")
-    parser.add_argument("--log-every-steps", type=int, default=10, help="steps between records")
+    for name in _OPTIONS:
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=int, required=True, help=f"runtime.{name}"
+        )
     return parser.parse_args(arguments)
 
 
@@ -69,7 +64,9 @@ def _report_error(work: Path, message: str) -> None:
 
 
 def _run(args: argparse.Namespace, world: World) -> None:
-    from shardline import provenance, train  # torch is imported only once the arguments are good
+    # torch is imported only once the arguments are good
+    from shardline import provenance, train
+    from shardline.metrics import JsonLinesLogger, PlainProgress
 
     spec = read_json(args.run_json, remedy="run the pipeline again to resolve the run")
     check_world(world, nodes=spec["settings"]["nodes"], devices=spec["settings"]["devices"])
@@ -78,11 +75,12 @@ def _run(args: argparse.Namespace, world: World) -> None:
     trained = train.train(
         spec,
         world,
+        train.Options(**{name: getattr(args, name) for name in _OPTIONS}),
         manifest=args.manifest,
         shards=args.shards,
         work=args.work,
-        num_workers=args.num_workers,
-        log_every_steps=args.log_every_steps,
+        logger=JsonLinesLogger(args.work / "metrics.jsonl"),
+        callbacks=[PlainProgress()],
     )
     ranks = _gather(
         provenance.describe_rank(world, trained.device, _device_name(trained.device)), world

@@ -1,0 +1,134 @@
+"""Lightning's Trainer for one rank, with nothing left for it to guess."""
+
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers.logger import Logger
+from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
+
+from shardline.errors import LaunchError
+from shardline.world import World
+
+
+class WorldEnvironment(ClusterEnvironment):
+    """Tells Lightning this process's place, so that it never guesses from variables."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """Ranks are started by a launcher, never by Lightning."""
+        return True
+
+    @property
+    def main_address(self) -> str:
+        """Address of rank 0."""
+        return self._world.master_addr
+
+    @property
+    def main_port(self) -> int:
+        """Port of rank 0."""
+        return self._world.master_port
+
+    @staticmethod
+    def detect() -> bool:
+        """Never chosen automatically."""
+        return False
+
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._world.world_size
+
+    def set_world_size(self, size: int) -> None:
+        """Ignore Lightning's own count; the geometry is checked before."""
+
+    def global_rank(self) -> int:
+        """This rank."""
+        return self._world.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """Ignore Lightning's own count."""
+
+    def local_rank(self) -> int:
+        """Place on this node."""
+        return self._world.local_rank
+
+    def node_rank(self) -> int:
+        """Place of this node."""
+        return self._world.node_rank
+
+
+def make_trainer(
+    settings: Mapping[str, Any], world: World, callbacks: list[Callback], logger: Logger,
+    log_every_steps: int,
+) -> pl.Trainer:  # fmt: skip
+    """Return the Trainer of this rank, with nothing left for Lightning to guess."""
+    _quieten_lightning()
+    accelerator = resolve_accelerator(settings)
+    return pl.Trainer(
+        accelerator=accelerator,
+        devices=settings["devices"],
+        num_nodes=settings["nodes"],
+        strategy=make_strategy(settings, world, accelerator),
+        precision=settings["precision"],
+        max_epochs=settings["trainer"]["max_epochs"],
+        accumulate_grad_batches=settings["trainer"]["accumulate"],
+        gradient_clip_val=settings["trainer"]["gradient_clip"] or None,
+        check_val_every_n_epoch=settings["trainer"]["validate_every_epochs"],
+        deterministic=settings["deterministic"],
+        callbacks=callbacks,
+        logger=logger,
+        log_every_n_steps=log_every_steps,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def resolve_accelerator(settings: Mapping[str, Any]) -> str:
+    """Return `gpu` or `cpu` for this machine.
+
+    Raises:
+        LaunchError: the run asks for GPUs that are not there.
+    """
+    wanted, gpus = settings["accelerator"], torch.cuda.device_count()
+    if wanted == "cpu" or (wanted == "auto" and not gpus):
+        if settings["strategy"] == "fsdp":
+            raise LaunchError(
+                "strategy=fsdp needs GPUs and this machine shows none; use strategy=ddp"
+            )
+        return "cpu"
+    if gpus < settings["devices"]:
+        raise LaunchError(
+            f"devices={settings['devices']}, but this machine shows {gpus} GPUs; "
+            "use fewer devices, or accelerator=cpu"
+        )
+    return "gpu"
+
+
+def make_strategy(settings: Mapping[str, Any], world: World, accelerator: str) -> Strategy | str:
+    """Return the Lightning strategy; a world of one without sharding needs none."""
+    environment = WorldEnvironment(world)
+    if settings["strategy"] == "fsdp":
+        return FSDPStrategy(cluster_environment=environment, state_dict_type="full")
+    if world.world_size == 1:
+        return "auto"
+    backend = "gloo" if accelerator == "cpu" else "nccl"
+    return DDPStrategy(cluster_environment=environment, process_group_backend=backend)
+
+
+def _quieten_lightning() -> None:
+    """Silence hints that do not apply: loading is ours, and the trainer is fully set."""
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (".*does not have many workers.*", ".*isinstance.treespec.*"):
+        warnings.filterwarnings("ignore", message)

@@ -1,0 +1,71 @@
+"""The launcher as a child: its end is certain, and the first rank's own error is what one sees."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from shardline.launch import launch_command
+from shardline.supervise import RankError, rank_environment, run_ranks
+from tests.conftest import wait_until
+
+# What a rank does, without torch: rank 1 fails, rank 0 fails because of it.
+FAILING = """
+import os, sys, time, pathlib
+from shardline.worker import _report_error
+work = pathlib.Path(sys.argv[1])
+if os.environ["RANK"] == "1":
+    _report_error(work, "rank 1 is the culprit")
+    sys.exit(3)
+while not (work / "errors" / "rank-1.json").exists():
+    time.sleep(0.01)
+_report_error(work, "connection closed by peer")
+sys.exit(1)
+"""
+WAITING = """
+import pathlib, sys, os, time
+from shardline.launch import die_with_parent
+die_with_parent()
+(pathlib.Path(sys.argv[1]) / ("pid-" + os.environ["RANK"])).write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Return a function that makes the command line of a two-rank program."""
+
+    def make(code):
+        program = tmp_path / "program.py"
+        program.write_text(code)
+        return launch_command("torchrun", [str(program), str(tmp_path)], nodes=1, devices=2, run_id="test")
+
+    return make
+
+
+def test_the_first_ranks_own_error_is_what_one_sees(command, tmp_path):
+    with pytest.raises(RankError, match=r"^rank 1 is the culprit$"):
+        run_ranks(command(FAILING), env=rank_environment(1), log=tmp_path / "log", work=tmp_path, title="t")
+    assert "connection closed by peer" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_rank_outlives_its_job(command, tmp_path, number):
+    code = (
+        "import sys; from pathlib import Path; from shardline.supervise import run_ranks, rank_environment;"
+        "work = Path(sys.argv[1]);"
+        "run_ranks(sys.argv[2:], env=rank_environment(1), log=work / 'log', work=work, title='t')"
+    )
+    job = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), *command(WAITING)], text=True, stderr=subprocess.PIPE
+    )
+    wait_until(lambda: all((tmp_path / f"pid-{rank}").exists() for rank in (0, 1)), job)
+    started = psutil.Process(job.pid).children(recursive=True)
+    assert len(started) == 3
+    os.kill(job.pid, number)
+    job.communicate(timeout=60)
+    _, alive = psutil.wait_procs(started, timeout=30)
+    assert not alive
