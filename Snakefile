@@ -22,7 +22,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        evaluations=ancient([str(run.evaluation) for run in PROJECT.runs.values()]),
+        evaluations=ancient(EVALUATIONS),
         report=ancient(str(PROJECT.report)),
 
 

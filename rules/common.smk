@@ -18,6 +18,7 @@ if workflow.is_main_process and not workflow.output_settings.dryrun:
     publish(PROJECT)
 
 STORE = str(PROJECT.store)
+EVALUATIONS = [str(run.evaluation) for run in PROJECT.runs.values()]
 
 
 wildcard_constraints:
@@ -26,6 +27,10 @@ wildcard_constraints:
     part=r"\d{5}-\d{5}",
     evaluation=r"[0-9a-f]{12}",
     report=r"[0-9a-f]{12}",
+
+
+def files_of_runs(name):
+    return [str(run.folder / name) for run in PROJECT.runs.values()]
 
 
 def parts_of_dataset(wildcards):

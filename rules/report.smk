@@ -1,7 +1,9 @@
 rule render_report:
     input:
-        runs=ancient([str(run.folder / "run.json") for run in PROJECT.runs.values()]),
-        evaluations=ancient([str(run.evaluation) for run in PROJECT.runs.values()]),
+        runs=ancient(files_of_runs("run.json")),
+        metrics=ancient(files_of_runs("metrics.jsonl")),
+        provenances=ancient(files_of_runs("provenance.json")),
+        evaluations=ancient(EVALUATIONS),
     output:
         page="results/reports/{report}/index.html",
     log:

@@ -75,7 +75,6 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
         "model": run.row.model,
         "model_class": run.model_class,
         "settings": run.settings,
-        "explicit": sorted(run.row.settings),
         "varied": run.row.varied,
     }
     write_json(Path(run_json), document)
@@ -151,20 +150,21 @@ def train(config: Mapping[str, Any], spec: str, manifest: str, model: str, log: 
     from shardline.supervise import rank_environment, run_ranks
 
     run = read_json(Path(spec), remedy=_REBUILD)
-    project, _ = find_run(config, run["run"])
+    project, asked = find_run(config, run["run"])
     settings, runtime = run["settings"], project.runtime
     work = project.store / "work" / run["run"]
     work.mkdir(parents=True, exist_ok=True)
     program = [
         "-m", "shardline.worker", spec,
         "--manifest", manifest,
-        "--shards", str(project.store / "datasets" / run["dataset"]["id"]),
+        "--shards", str(project.store / "datasets" / asked.dataset.id),
         "--work", str(work),
         "--results", str(Path(model).parent),
         "--num-workers", str(runtime["num_workers"]),
         "--log-every-steps", str(runtime["log_every_steps"]),
         "--checkpoint-every-steps", str(runtime["checkpoint_every_steps"]),
         "--checkpoints-kept", str(runtime["checkpoints_kept"]),
+        "--set-by-row", *sorted(asked.row.settings),
     ]  # fmt: skip
     command = launch_command(
         runtime["launcher"],

@@ -1,7 +1,7 @@
 """Optimiser and schedule from a run's settings, for models that bring none of their own."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -13,11 +13,16 @@ from shardline.errors import ConfigError
 
 
 def attach_optimizer(
-    model: pl.LightningModule, spec: Mapping[str, Any], *, total_steps: int
+    model: pl.LightningModule,
+    spec: Mapping[str, Any],
+    *,
+    total_steps: int,
+    set_by_row: Sequence[str] = (),
 ) -> None:
     """Give a model the optimiser that its run asks for, unless it defines one.
 
     Args:
+        set_by_row: dotted keys that the run's own row sets.
         total_steps: optimiser steps of the whole training, at which schedules end.
             (Lightning's own estimate would load the data before the resumed
             state is known, and the resumed position would be lost.)
@@ -27,7 +32,7 @@ def attach_optimizer(
             model's own `configure_optimizers` would ignore it.
     """
     if is_overridden("configure_optimizers", model):
-        ignored = [key for key in spec["explicit"] if key.startswith(("optim.", "schedule."))]
+        ignored = [key for key in set_by_row if key.startswith(("optim.", "schedule."))]
         if ignored:
             raise ConfigError(
                 f'run "{spec["name"]}" sets {", ".join(ignored)}, but {spec["model"]} has its own '

@@ -58,12 +58,14 @@ class Options:
         log_every_steps: optimiser steps between two metric records.
         checkpoint_every_steps: optimiser steps between saves of the state to resume from.
         checkpoints_kept: best training checkpoints kept, beside the last.
+        set_by_row: settings that the run's own row sets; refused where the model ignores them.
     """
 
     num_workers: int
     log_every_steps: int
     checkpoint_every_steps: int
     checkpoints_kept: int
+    set_by_row: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,12 @@ def train(
     )  # fmt: skip
     model = make_model(spec, data.train.manifest["schema"])
     steps_per_epoch = len(data.loader) // settings["trainer"]["accumulate"]
-    attach_optimizer(model, spec, total_steps=steps_per_epoch * settings["trainer"]["max_epochs"])
+    attach_optimizer(
+        model,
+        spec,
+        total_steps=steps_per_epoch * settings["trainer"]["max_epochs"],
+        set_by_row=options.set_by_row,
+    )
     _check_validates(settings, model)
     best = best_checkpoint(
         work / "checkpoints", **settings["checkpoint"], top_k=options.checkpoints_kept

@@ -49,6 +49,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=int, required=True, help=f"runtime.{name}"
         )
+    parser.add_argument(
+        "--set-by-row", nargs="*", default=[], help="settings that the run's own row sets"
+    )
     return parser.parse_args(arguments)
 
 
@@ -75,7 +78,9 @@ def _run(args: argparse.Namespace, world: World) -> None:
     trained = train.train(
         spec,
         world,
-        train.Options(**{name: getattr(args, name) for name in _OPTIONS}),
+        train.Options(
+            **{name: getattr(args, name) for name in _OPTIONS}, set_by_row=tuple(args.set_by_row)
+        ),
         manifest=args.manifest,
         shards=args.shards,
         work=args.work,

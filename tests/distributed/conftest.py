@@ -29,15 +29,19 @@ class Ranks:
     shards: Path
     devices: int
     nodes: int
+    every_steps: int
 
     def command(self, name: str, *extra: str) -> list[str]:
         """Return the command line of an attempt; attempts of one name share a store."""
         program = [
             "-m", "shardline.worker", str(self.run_json), "--manifest", str(self.manifest),
             "--shards", str(self.shards), "--work", str(self.root / name / "work"),
-            "--results", str(self.results(name)), "--log-every-steps", "1", *extra,
+            "--results", str(self.results(name)), "--num-workers", "0", "--log-every-steps", "1",
+            "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1", *extra,
         ]  # fmt: skip
-        return launch_command("torchrun", program, nodes=self.nodes, devices=self.devices, run_id=name)
+        return launch_command(
+            "torchrun", program, nodes=self.nodes, devices=self.devices, run_id=name
+        )
 
     def results(self, name: str) -> Path:
         """Return the folder of an attempt's sealed files."""
@@ -89,7 +93,7 @@ class Ranks:
 def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
     """Build the dataset of one row and resolve it."""
 
-    def make(**row: Any) -> Ranks:
+    def make(every_steps: int = 100, **row: Any) -> Ranks:
         workspace = tiny({"name": "run", "dataset": "table", "model": "mlp", **row})
         monkeypatch.chdir(workspace.path)
         monkeypatch.setattr(sys, "path", [*sys.path])
@@ -106,6 +110,7 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
             shards=workspace.path / project.store / "datasets" / run.dataset.id,
             devices=run.settings["devices"],
             nodes=run.settings["nodes"],
+            every_steps=every_steps,
         )
 
     return make
@@ -114,7 +119,9 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
 def build(project: Any, dataset: Any) -> None:
     """Write a dataset's shards and manifest, as its jobs do."""
     config = _config(project.workdir)
-    parts = [project.store / "datasets" / dataset.id / "parts" / f"{part}.json" for part in dataset.parts]
+    parts = [
+        project.store / "datasets" / dataset.id / "parts" / f"{part}.json" for part in dataset.parts
+    ]
     for part in parts:
         jobs.build_shards(config, dataset.id, part.stem, str(part))
     jobs.seal_dataset(config, dataset.id, [str(part) for part in parts], str(dataset.manifest))

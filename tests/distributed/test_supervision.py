@@ -41,14 +41,22 @@ def command(tmp_path):
     def make(code):
         program = tmp_path / "program.py"
         program.write_text(code)
-        return launch_command("torchrun", [str(program), str(tmp_path)], nodes=1, devices=2, run_id="test")
+        return launch_command(
+            "torchrun", [str(program), str(tmp_path)], nodes=1, devices=2, run_id="test"
+        )
 
     return make
 
 
 def test_the_first_ranks_own_error_is_what_one_sees(command, tmp_path):
     with pytest.raises(RankError, match=r"^rank 1 is the culprit$"):
-        run_ranks(command(FAILING), env=rank_environment(1), log=tmp_path / "log", work=tmp_path, title="t")
+        run_ranks(
+            command(FAILING),
+            env=rank_environment(1),
+            log=tmp_path / "log",
+            work=tmp_path,
+            title="t",
+        )
     assert "connection closed by peer" in (tmp_path / "log").read_text()
 
 
@@ -60,7 +68,9 @@ def test_no_rank_outlives_its_job(command, tmp_path, number):
         "run_ranks(sys.argv[2:], env=rank_environment(1), log=work / 'log', work=work, title='t')"
     )
     job = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path), *command(WAITING)], text=True, stderr=subprocess.PIPE
+        [sys.executable, "-c", code, str(tmp_path), *command(WAITING)],
+        text=True,
+        stderr=subprocess.PIPE,
     )
     wait_until(lambda: all((tmp_path / f"pid-{rank}").exists() for rank in (0, 1)), job)
     started = psutil.Process(job.pid).children(recursive=True)

@@ -36,8 +36,10 @@ def _last_step(folder: Path) -> int:
         (7, {"devices": 1, "optim.name": "sgd", "early_stopping.patience": 2}),
     ],
 )
-def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(prepare, every_steps, row):
-    ranks = prepare(**{"trainer.max_epochs": 4, "checkpoint.every_steps": every_steps, **row})
+def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(
+    prepare, every_steps, row
+):
+    ranks = prepare(every_steps, **{"trainer.max_epochs": 4, **row})
     ranks.train("whole")
     killed_at = []
     for after in (8, 30):

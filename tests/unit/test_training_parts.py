@@ -20,14 +20,14 @@ SCHEMA = {"feature_shape": [8, 8], "classes": list("0123456789")}
 OPTIM = {"name": "sgd", "lr": 0.1, "weight_decay": 0.0, "momentum": 0.9, "scale_lr": False}
 
 
-def spec(model_class="shardline.models.linear:Linear", explicit=(), **model_args):
+def spec(model_class="shardline.models.linear:Linear", **model_args):
     settings = {
         "model_args": model_args, "optim": OPTIM, "nodes": 1, "devices": 2,
         "schedule": {"name": "linear", "warmup_steps": 2},
     }  # fmt: skip
     return {
         "name": "r", "model": "m", "model_class": model_class, "identity": "f" * 64,
-        "settings": settings, "explicit": list(explicit),
+        "settings": settings,
     }  # fmt: skip
 
 
@@ -47,9 +47,21 @@ def test_shipped_models_take_the_datasets_shape():
 @pytest.mark.parametrize(
     ("given", "schema", "message"),
     [
-        (spec("shardline.models.mlp:MLP", width=3), SCHEMA, "does not take .*width.*change the model_args"),
-        (spec("shardline.models.cnn:CNN"), {**SCHEMA, "feature_shape": [5]}, r"images.*shape \(5,\)"),
-        (spec("shardline.errors:ConfigError"), SCHEMA, "is not a pytorch_lightning.LightningModule"),
+        (
+            spec("shardline.models.mlp:MLP", width=3),
+            SCHEMA,
+            "does not take .*width.*change the model_args",
+        ),
+        (
+            spec("shardline.models.cnn:CNN"),
+            {**SCHEMA, "feature_shape": [5]},
+            r"images.*shape \(5,\)",
+        ),
+        (
+            spec("shardline.errors:ConfigError"),
+            SCHEMA,
+            "is not a pytorch_lightning.LightningModule",
+        ),
         (spec("shardline.nothing:Net"), SCHEMA, "does not import: ModuleNotFoundError"),
         (spec("shardline.errors:Net"), SCHEMA, "does not import: AttributeError"),
     ],
@@ -64,7 +76,7 @@ def test_a_models_own_optimiser_rules_and_a_column_that_it_would_ignore_is_refus
     attach_optimizer(model, spec(), total_steps=10)
     assert model.configure_optimizers() is None
     with pytest.raises(ConfigError, match="sets optim.lr, but m has its own configure_optimizers"):
-        attach_optimizer(model, spec(explicit=["optim.lr", "seed"]), total_steps=10)
+        attach_optimizer(model, spec(), total_steps=10, set_by_row=["optim.lr", "seed"])
 
 
 def test_the_schedule_is_applied_to_the_optimiser():
@@ -84,10 +96,18 @@ def test_the_schedule_is_applied_to_the_optimiser():
 
 @pytest.mark.parametrize(
     ("name", "step", "factor"),
-    [("constant", 99, 1), ("linear", 55, 0.5), ("cosine", 55, 0.5), ("cosine", 100, 0), ("cosine", 4, 0.5)],
+    [
+        ("constant", 99, 1),
+        ("linear", 55, 0.5),
+        ("cosine", 55, 0.5),
+        ("cosine", 100, 0),
+        ("cosine", 4, 0.5),
+    ],
 )
 def test_schedules(name, step, factor):
-    assert lr_factor(step, name=name, warmup_steps=10, total_steps=100) == pytest.approx(factor, abs=1e-9)
+    assert lr_factor(step, name=name, warmup_steps=10, total_steps=100) == pytest.approx(
+        factor, abs=1e-9
+    )
 
 
 def test_the_learning_rate_scales_with_the_world_size_on_request():

@@ -11,16 +11,20 @@ import pytest
 
 from tests.conftest import wait_until
 
-LONG = {"trainer.max_epochs": 400, "checkpoint.every_steps": 5}
+LONG = {"trainer.max_epochs": 400}
 
 
 def sealed(folder: Path) -> list[Path]:
     """Return whatever was written below results/runs beside the resolved spec."""
-    return [f for f in folder.glob("results/runs/*/*") if f.name not in ("run.json", "identity.json")]
+    return [
+        f for f in folder.glob("results/runs/*/*") if f.name not in ("run.json", "identity.json")
+    ]
 
 
 def test_more_devices_than_the_machine_has_is_refused_before_any_job(tiny):
-    workspace = tiny({"name": "wide", "dataset": "digits", "model": "linear", "devices": 64, "global_batch": 64})
+    workspace = tiny(
+        {"name": "wide", "dataset": "digits", "model": "linear", "devices": 64, "global_batch": 64}
+    )
     done = workspace.snakemake()
     assert done.returncode != 0
     assert 'config/runs.tsv row 1 (run "wide"): devices=64, but this machine has' in done.stdout
@@ -30,7 +34,9 @@ def test_more_devices_than_the_machine_has_is_refused_before_any_job(tiny):
 
 @pytest.mark.slow
 def test_a_model_that_does_not_import_shows_the_users_own_traceback_only(tiny):
-    workspace = tiny({"name": "own", "dataset": "digits", "model": "mypkg.models:Net", "devices": 1})
+    workspace = tiny(
+        {"name": "own", "dataset": "digits", "model": "mypkg.models:Net", "devices": 1}
+    )
     workspace.write("mypkg/__init__.py", "")
     workspace.write("mypkg/models.py", "from mypkg import helpers\n\nclass Net: ...\n")
     workspace.write("mypkg/helpers.py", "def rate():\n    return 1 / 0\n\nRATE = rate()\n")
@@ -109,13 +115,17 @@ def interrupt(workspace, when):
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_nothing_running_and_the_next_run_resumes(tiny):
-    workspace = tiny({"name": "run", "dataset": "table", "model": "mlp", **LONG})
+    row = {"name": "run", "dataset": "table", "model": "mlp", **LONG}
+    workspace = tiny(row, runtime={"checkpoint_every_steps": 5})
 
     def has_saved():
         return bool(list(workspace.path.glob("store/work/*/checkpoints/last.ckpt")))
 
     def has_resumed():
-        return any("resuming from step" in log.read_text() for log in workspace.path.glob("logs/train/*.log"))
+        return any(
+            "resuming from step" in log.read_text()
+            for log in workspace.path.glob("logs/train/*.log")
+        )
 
     interrupt(workspace, has_saved)
     interrupt(workspace, has_resumed)

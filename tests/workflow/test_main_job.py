@@ -27,11 +27,22 @@ def test_main_job_learns_reports_and_is_then_up_to_date(tiny):
     assert "known" in page
 
     latest = workspace.path / "results/latest/linear"
-    contract = ["run.json", "identity.json", "metrics.jsonl", "model.safetensors", "evaluation.json", "provenance.json"]
+    contract = [
+        "run.json",
+        "identity.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "evaluation.json",
+        "provenance.json",
+    ]
     assert [name for name in contract if not (latest / name).is_file()] == []
     evaluation = json.loads((latest / "evaluation.json").read_text())
     manifest = json.loads(workspace.the("results/datasets/digits-*/manifest.json").read_text())
-    assert evaluation["num_samples"] == manifest["splits"]["test"] == np.sum(evaluation["confusion"]["counts"])
+    assert (
+        evaluation["num_samples"]
+        == manifest["splits"]["test"]
+        == np.sum(evaluation["confusion"]["counts"])
+    )
     assert evaluation["metrics"]["accuracy"] > 0.9
     provenance = json.loads((latest / "provenance.json").read_text())
     assert provenance["world"]["world_size"] == len(provenance["devices"]) == 2

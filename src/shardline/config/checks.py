@@ -3,12 +3,14 @@
 import glob
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from shardline.config.schema import suggest
 from shardline.errors import ConfigError
 from shardline.identity import CodeIndex
+from shardline.identity.code import INSTALLED
 
 SHIPPED_MODELS = {
     "linear": "shardline.models.linear:Linear",
@@ -46,8 +48,13 @@ def check_geometry(settings: Mapping[str, Any], where: str) -> None:
         )
 
 
-def check_devices(settings: Mapping[str, Any], where: str, *, oversubscribe: bool) -> None:
+def check_devices(settings: Mapping[str, Any], runtime: Mapping[str, Any], where: str) -> None:
     """Refuse more ranks than this machine has devices, where jobs run on this machine."""
+    if runtime["launcher"] == "none" and settings["devices"] > 1:
+        raise ConfigError(
+            f"{where}: devices={settings['devices']}, but runtime.launcher=none starts one rank; "
+            "use devices=1 or launcher=torchrun"
+        )
     if settings["nodes"] > 1:
         raise ConfigError(
             f"{where}: nodes={settings['nodes']}, but this profile runs on one machine; "
@@ -55,9 +62,11 @@ def check_devices(settings: Mapping[str, Any], where: str, *, oversubscribe: boo
         )
     gpus = num_gpus() if settings["accelerator"] != "cpu" else 0
     if settings["accelerator"] == "gpu" and not gpus:
-        raise ConfigError(f"{where}: accelerator=gpu, but this machine shows no GPU; use cpu or auto")
+        raise ConfigError(
+            f"{where}: accelerator=gpu, but this machine shows no GPU; use cpu or auto"
+        )
     available, kind = (gpus, "GPUs") if gpus else (num_cpus(), "CPU cores")
-    if settings["devices"] > available and (gpus or not oversubscribe):
+    if settings["devices"] > available and (gpus or not runtime["oversubscribe"]):
         remedy = "" if gpus else ", or set runtime.oversubscribe: true"
         raise ConfigError(
             f"{where}: devices={settings['devices']}, but this machine has {available} {kind}; "
@@ -75,7 +84,7 @@ def num_gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
-    return len(glob.glob("/proc/driver/nvidia/gpus/*"))
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
 
 
 def check_splits(splits: Mapping[str, float], where: str) -> None:
@@ -103,7 +112,7 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
             f"such as mypkg.models:Net; {suggest(path, shipped)}"
         )
     if code.find(module) is None:
-        if _is_installed(module):
+        if _is_installed(module.partition(".")[0], code):
             return path
         searched = ", ".join(map(str, code.roots[:3]))
         raise ConfigError(
@@ -112,21 +121,25 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
         )
     names = code.module(module).names
     if name not in names and "*" not in names:
-        raise ConfigError(f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}")
+        raise ConfigError(
+            f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}"
+        )
     return path
 
 
-def _is_installed(module: str) -> bool:
-    from importlib.util import find_spec
-
+def _is_installed(package: str, code: CodeIndex) -> bool:
+    if code.find(package) is not None:
+        return False  # the project's own, which lacks the module
     try:
-        return find_spec(module.partition(".")[0]) is not None
+        spec = find_spec(package)
     except (ImportError, ValueError):
         return False
+    places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
+    return any(INSTALLED & set(Path(place).parts) for place in places)
 
 
 def source_files(source: Mapping[str, Any], workdir: Path, where: str) -> list[Path]:
-    """Return the files that a source reads, sorted; globs are expanded.
+    """Return the files that a source reads: patterns in their order, each sorted.
 
     Raises:
         ConfigError: a name or pattern matches no file.
@@ -135,17 +148,26 @@ def source_files(source: Mapping[str, Any], workdir: Path, where: str) -> list[P
         return [_digits_file()]
     found: list[Path] = []
     for pattern in source.get("files", ()):
-        matches = [Path(m) for m in sorted(glob.glob(str(workdir / pattern), recursive=True))]
-        files = [match for match in matches if match.is_file()]
+        files = _match(pattern, workdir)
         if not files:
-            raise ConfigError(f"{where}.source.files: {pattern} matches no file; check the path")
+            hint = "matches no file; check the path"
+            if (workdir / pattern).is_dir():
+                hint = f"is a folder; write {pattern.rstrip('/')}/*"
+            raise ConfigError(f"{where}.source.files: {pattern} {hint}")
         found.extend(files)
     return found
 
 
-def _digits_file() -> Path:
-    from importlib.util import find_spec
+def _match(pattern: str, workdir: Path) -> list[Path]:
+    if (workdir / pattern).is_file():  # its name may hold what would be a pattern
+        return [Path(os.path.normpath(workdir / pattern))]
+    # Path.glob refuses absolute patterns
+    matches = sorted(glob.glob(pattern, root_dir=workdir, recursive=True))  # noqa: PTH207
+    paths = [Path(os.path.normpath(workdir / match)) for match in matches]
+    return [path for path in paths if path.is_file()]
 
+
+def _digits_file() -> Path:
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
         raise ConfigError("source type digits needs scikit-learn; install it, or drop the dataset")

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,24 +12,15 @@ from typing import Any
 import yaml
 
 from shardline.config import schema
+from shardline.config.document import plain
 from shardline.errors import ConfigError
 
 FIXED_COLUMNS = ("name", "dataset", "model")
+MAX_NAME = 200  # with identity and ending, a file name may have 255 bytes
 _NAME_UNSAFE = re.compile(r"[^A-Za-z0-9.+_-]+")
-
-
-class _CellLoader(yaml.SafeLoader):
-    """YAML without dates and without `no`/`off` as booleans: a cell means what it looks like."""
-
-
-_CellLoader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in (
-    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
-    ("null", r"^(?:~|null|Null|NULL)$", "~nN"),
-    ("int", r"^[-+]?[0-9]+$", "-+0123456789"),
-    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
-):
-    _CellLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
+_INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS = {"true": True, "false": False, "null": None, "~": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,116 +42,192 @@ class Row:
     varied: dict[str, Any]
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path, shown: str | None = None) -> list[Row]:
     """Read and expand a tab-separated run table.
 
+    Args:
+        shown: the path as messages name it.
+
     Raises:
-        ConfigError: the file is missing, empty or ragged, a column is unknown,
-            a cell has the wrong form, or two runs have one name.
+        ConfigError: the file cannot be read or holds no run, a column is
+            unknown, a cell has the wrong form, or two runs have one name.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            table = [row for row in csv.reader(file, delimiter="\t") if any(map(str.strip, row))]
-    except OSError as error:
-        raise ConfigError(f"runs={path}: cannot be read ({error.strerror}); create it") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    shown = str(path) if shown is None else shown
+    table = _read_table(path, shown)
     if len(table) < 2:
-        raise ConfigError(f"{path}: holds no run; give a header and one row per run")
-    header = [column.strip() for column in table[0]]
-    _check_header(header, path)
-    rows = [run for i, cells in enumerate(table[1:], 1) for run in _expand(header, cells, path, i)]
-    _check_unique(rows)
+        raise ConfigError(f"{shown}: holds no run; give a header and one row per run")
+    _check_header(table[0], shown)
+    rows = [
+        run for i, cells in enumerate(table[1:], 1) for run in _expand(table[0], cells, shown, i)
+    ]
+    _check_names(rows)
     return rows
 
 
-def _check_header(header: list[str], path: Path) -> None:
+def _read_table(path: Path, shown: str) -> list[list[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = list(csv.reader(file, delimiter="\t", strict=True))
+    except OSError as error:
+        raise ConfigError(f"runs={shown}: cannot be read ({error.strerror}); create it") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{shown}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+    except csv.Error as error:
+        raise ConfigError(
+            f"{shown}: not a tab-separated table ({error}); close the quotes in its cells"
+        ) from None
+    table = [[cell.strip() for cell in line] for line in lines if any(map(str.strip, line))]
+    for cell in itertools.chain.from_iterable(table):
+        if re.search(r"[\x00-\x1f]", cell):
+            raise ConfigError(
+                f"{shown}: cell {cell[:40]!r} holds a tab, line break or control character; close its quotes"
+            )
+    return table
+
+
+def _check_header(header: list[str], path: str) -> None:
     for column in FIXED_COLUMNS:
         if column not in header:
             hint = " (columns are separated by tabs)" if len(header) == 1 else ""
             raise ConfigError(f'{path}: column "{column}" is missing from the header{hint}; add it')
-    for column in header:
+    for number, column in enumerate(header, 1):
+        if not column:
+            raise ConfigError(f"{path}: column {number} has no name; name it or drop its tabs")
         if header.count(column) > 1:
             raise ConfigError(f'{path}: column "{column}" stands twice in the header; drop one')
         if column not in FIXED_COLUMNS:
             _check_column(column, path)
+        for other in header:
+            if other.startswith(f"{column}."):
+                raise ConfigError(
+                    f'{path}: column "{other}" lies below column "{column}"; drop one'
+                )
 
 
-def _check_column(column: str, path: Path) -> None:
+def _check_column(column: str, path: str) -> None:
+    known = schema.flatten(schema.defaults_of(schema.load_schema("settings")))
     try:
         part = schema.subschema("settings", column)
+        if "" in column.split("."):
+            raise KeyError(column)
     except KeyError:
-        known = [*schema.flatten(schema.defaults_of(schema.load_schema("settings"))), *FIXED_COLUMNS]
-        raise ConfigError(
-            f'{path}: column "{column}" is not a known setting; {schema.suggest(column, known)}'
-        ) from None
+        hint = schema.suggest(column, [*known, *FIXED_COLUMNS])
+        raise ConfigError(f'{path}: column "{column}" is not a known setting; {hint}') from None
     if part.get("type") == "object":
-        keys = ", ".join(f"{column}.{key}" for key in part.get("properties", {"hidden": 0}))
-        raise ConfigError(f'{path}: column "{column}" is a group; name one key of it, such as {keys}')
+        keys = ", ".join(f"{column}.{key}" for key in part.get("properties", ["hidden"]))
+        raise ConfigError(
+            f'{path}: column "{column}" is a group; name one key of it, such as {keys}'
+        )
 
 
-def _expand(header: list[str], cells: list[str], path: Path, number: int) -> Iterator[Row]:
-    shown = dict(zip(header, map(str.strip, cells), strict=False))
+def _expand(header: list[str], cells: list[str], path: str, number: int) -> Iterator[Row]:
+    shown = dict(zip(header, cells, strict=False))
     where = f'{path} row {number} (run "{shown.get("name", "")}")'
     if len(cells) > len(header):
-        raise ConfigError(f"{where}: {len(cells)} cells under {len(header)} columns; drop the surplus tabs")
-    fixed = {key: shown.get(key, "") for key in FIXED_COLUMNS}
+        raise ConfigError(
+            f"{where}: {len(cells)} cells under {len(header)} columns; drop the surplus tabs"
+        )
+    fixed = {key: shown.pop(key, "") for key in FIXED_COLUMNS}
     for key, value in fixed.items():
         schema.validate(value, "runs", where=where, dotted_key=key)
-    values = {key: _cell(text, key, where) for key, text in shown.items() if text and key not in fixed}
-    grid = {key: value for key, value in values.items() if isinstance(value, list)}
-    for key, value in grid.items():
-        if not value:
-            raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
-    for choice in itertools.product(*grid.values()):
-        varied = {key: _checked(key, v, where) for key, v in zip(grid, choice, strict=True)}
-        settings = {key: varied.get(key, value) for key, value in values.items()}
-        settings = {key: _checked(key, value, where) for key, value in settings.items()}
-        name = fixed["name"] + _suffix(varied)
+    choices = {key: _choices(text, key, where) for key, text in shown.items() if text}
+    for values in itertools.product(*choices.values()):
+        settings = dict(zip(choices, values, strict=True))
+        varied = {key: settings[key] for key, choice in choices.items() if len(choice) > 1}
         yield Row(
-            name=name, dataset=fixed["dataset"], model=fixed["model"],
-            where=where, settings=settings, varied=varied,
-        )  # fmt: skip
+            name=fixed["name"] + _suffix(varied),
+            dataset=fixed["dataset"],
+            model=fixed["model"],
+            where=where,
+            settings=settings,
+            varied=varied,
+        )
+
+
+def _choices(text: str, key: str, where: str) -> list[Any]:
+    """Return the values of a cell: those of its list, or the one that it is."""
+    cell = _cell(text, key, where)
+    if isinstance(cell, Mapping):
+        raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
+    if cell == []:
+        raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
+    part = schema.subschema("settings", key)
+    values = [schema.coerce(item, part) for item in (cell if isinstance(cell, list) else [cell])]
+    seen = set()
+    for value in values:
+        schema.validate(value, "settings", where=where, dotted_key=key)
+        if (exact := json.dumps(value)) in seen:
+            raise ConfigError(f"{where}: {key}={text} lists {exact} twice; drop one")
+        seen.add(exact)
+    return values
+
+
+class _CellLoader(yaml.SafeLoader):
+    """YAML in which an unquoted word means what it looks like: no octal, no dates, no `no`."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (so declared by PyYAML)
+
+
+def _construct_scalar(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+    return _scalar(node.value) if node.style is None else node.value
+
+
+_CellLoader.add_constructor("tag:yaml.org,2002:str", _construct_scalar)
 
 
 def _cell(text: str, key: str, where: str) -> Any:
-    if not any(c in text for c in "[]{},:'\"#&*!|>%@`\n") and " " not in text:
-        return _scalar(text)
+    if text[0] not in "[{\"'":
+        return plain(_scalar(text), where, key)
     try:
-        value = yaml.load(text, Loader=_CellLoader)  # noqa: S506 (a SafeLoader)
-    except yaml.YAMLError:
-        raise ConfigError(f"{where}: {key}={text} is not valid YAML; write a value or [a, b]") from None
-    if isinstance(value, Mapping):
-        raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
-    return value
+        return plain(yaml.load(text, Loader=_CellLoader), where, key)
+    except (yaml.YAMLError, ValueError, TypeError):  # such as a table as a key
+        raise ConfigError(
+            f"{where}: {key}={text} is not valid YAML; write a value or a list such as [a, b]"
+        ) from None
 
 
 def _scalar(text: str) -> Any:
-    return yaml.load(text, Loader=_CellLoader)  # noqa: S506 (a SafeLoader)
-
-
-def _checked(key: str, value: Any, where: str) -> Any:
-    value = schema.coerce(value, schema.subschema("settings", key))
-    schema.validate(value, "settings", where=where, dotted_key=key)
-    return value
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 def _suffix(varied: Mapping[str, Any]) -> str:
-    """Return `_lr=0.1` for a grid over `optim.lr`; the whole key where the last part is not unique."""
+    """Return `_lr=0.1` for a grid over `optim.lr`; the whole key where its end is not unique."""
     last = [key.rpartition(".")[2] for key in varied]
-    parts = []
-    for key, short in zip(varied, last, strict=True):
-        label = short if last.count(short) == 1 else key
-        value = _NAME_UNSAFE.sub("-", str(varied[key]).lower() if isinstance(varied[key], bool) else str(varied[key]))
-        parts.append(f"_{label}={value}")
-    return "".join(parts)
+    labels = [
+        short if last.count(short) == 1 else key for key, short in zip(varied, last, strict=True)
+    ]
+    return "".join(
+        f"_{_safe(label)}={_safe(_text(value))}"
+        for label, value in zip(labels, varied.values(), strict=True)
+    )
 
 
-def _check_unique(rows: list[Row]) -> None:
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "-".join(map(_text, value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _safe(text: str) -> str:
+    return _NAME_UNSAFE.sub("-", text)
+
+
+def _check_names(rows: list[Row]) -> None:
     seen: dict[str, Row] = {}
     for row in rows:
-        if row.name in seen:
+        if len(row.name) > MAX_NAME:
             raise ConfigError(
-                f'{row.where}: the name "{row.name}" is taken by {seen[row.name].where}; rename one of them'
+                f'{row.where}: the name "{row.name[:40]}..." has {len(row.name)} characters, more than '
+                f"{MAX_NAME}; shorten it or vary fewer keys"
+            )
+        if row.name in seen:
+            other = seen[row.name]
+            taken = "two of its grid's values" if other.where == row.where else other.where
+            raise ConfigError(
+                f'{row.where}: the name "{row.name}" is taken by {taken}; rename one of them'
             )
         seen[row.name] = row

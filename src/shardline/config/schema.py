@@ -1,7 +1,10 @@
 """Validation against `config/schemas/`, with messages that name key, value and remedy."""
 
 import difflib
+import json
+import math
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,7 +16,9 @@ from jsonschema.exceptions import ValidationError, best_match
 
 from shardline.errors import ConfigError
 
-_FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+# What YAML 1.1 takes for text and nobody means so: an exponent with a sign.
+_EXPONENT = re.compile(r"[-+]?[0-9]+\.?[0-9]*[eE][-+][0-9]+")
 _EXPECTED = {
     "integer": "a whole number",
     "number": "a number",
@@ -35,26 +40,52 @@ def schema_dir() -> Path:
 @cache
 def load_schema(name: str) -> dict[str, Any]:
     """Return one schema (`config`, `settings` or `runs`) as a dictionary."""
-    text = (schema_dir() / f"{name}.schema.yaml").read_text()
-    return dict(yaml.safe_load(text))
+    text = (schema_dir() / f"{name}.schema.yaml").read_text(encoding="utf-8")
+    return dict(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """Return the sentence part that names the nearest valid name, or all of them."""
+def suggest(name: str, known: Iterable[str], below: Iterable[str] = ()) -> str:
+    """Return the sentence part that names the nearest valid name, or all of them.
+
+    A name without its group is found as well: `lr` for `optim.lr`.
+
+    Args:
+        known: the valid names.
+        below: names that are valid too, but too many to be told.
+    """
     known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    names = sorted({*known, *below}, reverse=True)
+    by_last = {key.rpartition(".")[2]: key for key in names}
+    nearest = difflib.get_close_matches(name, names, n=1)
+    if not nearest:
+        nearest = [by_last[last] for last in difflib.get_close_matches(name, by_last, n=1)]
     return f'did you mean "{nearest[0]}"?' if nearest else f"known are {', '.join(known)}"
 
 
-def defaults_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document that a schema's `default` keywords make."""
+def parts_of(schema: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    """Return the schemas of a table's keys, with those that `if`/`then` add for this value."""
+    parts = {key: part for key, part in schema.get("properties", {}).items() if part is not True}
+    for rule in schema.get("allOf", ()):
+        if Draft202012Validator(rule["if"]).is_valid(value):
+            parts |= {
+                key: part for key, part in rule["then"]["properties"].items() if part is not True
+            }
+    return parts
+
+
+def defaults_of(schema: Mapping[str, Any], value: Any = None) -> dict[str, Any]:
+    """Return the document that a schema's `default` keywords make.
+
+    Args:
+        value: the table that lacks the defaults; decides which `if`/`then` apply.
+    """
     found: dict[str, Any] = {}
-    for key, part in schema.get("properties", {}).items():
+    for key, part in parts_of(schema, value).items():
         if "default" in part:
             found[key] = part["default"]
         elif part.get("properties"):
             found[key] = defaults_of(part)
-    return found
+    return merge(found, {})
 
 
 def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
@@ -64,19 +95,26 @@ def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
     a number both become floats, so that equal settings have equal identities.
     """
     if isinstance(value, Mapping):
-        parts = schema.get("properties", {})
-        return {key: coerce(item, parts.get(key, {})) for key, item in value.items()}
+        parts, rest = parts_of(schema, value), schema.get("additionalProperties")
+        rest = rest if isinstance(rest, Mapping) else {}
+        return {key: coerce(item, parts.get(key, rest)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [coerce(item, schema.get("items", {})) for item in value]
     types = schema.get("type", ())
-    types = [types] if isinstance(types, str) else types
-    if isinstance(value, bool) or value is None:
+    types = {types} if isinstance(types, str) else set(types)
+    if isinstance(value, str) and "string" not in types:
+        value = _read_number(value, _NUMBER if types & {"number", "integer"} else _EXPONENT)
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    if isinstance(value, str) and {"number", "integer"} & set(types) and _FLOAT.match(value):
-        value = float(value)
-    if "number" in types and isinstance(value, int | float):
-        return float(value)
-    if "integer" in types and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+    if "number" in types and abs(value) <= sys.float_info.max:
+        return float(value) + 0.0  # -0.0 is 0.0
+    return int(value) if "integer" in types and value == value // 1 else value
+
+
+def _read_number(text: str, form: re.Pattern[str]) -> Any:
+    if not form.fullmatch(text) or math.isinf(float(text)):
+        return text
+    return float(text) if set(text) & set(".eE") else int(text)
 
 
 @cache
@@ -84,6 +122,7 @@ def _validator(schema_name: str, dotted_key: str) -> Draft202012Validator:
     return Draft202012Validator(subschema(schema_name, dotted_key))
 
 
+@cache
 def subschema(schema_name: str, dotted_key: str) -> dict[str, Any]:
     """Return the part of a schema that describes a dotted key; `{}` below a free-form key.
 
@@ -101,8 +140,15 @@ def subschema(schema_name: str, dotted_key: str) -> dict[str, Any]:
     return schema
 
 
-def validate(document: Any, schema_name: str, *, where: str, dotted_key: str = "") -> None:
+def validate(
+    document: Any, schema_name: str, *, where: str, dotted_key: str = "", prefix: str = ""
+) -> None:
     """Check a document against a schema, or against the part for one dotted key.
+
+    Args:
+        where: file and row, as messages begin.
+        dotted_key: key that the document is the value of.
+        prefix: what stands before that key in the file, such as `defaults`.
 
     Raises:
         ConfigError: names `where`, the key as the user wrote it, its value and
@@ -110,36 +156,46 @@ def validate(document: Any, schema_name: str, *, where: str, dotted_key: str = "
     """
     error = best_match(_validator(schema_name, dotted_key).iter_errors(document))
     if error is not None:
-        raise ConfigError(f"{where}: {_explain(error, dotted_key)}")
+        raise ConfigError(f"{where}: {_explain(error, [prefix, dotted_key])}")
 
 
-def _explain(error: ValidationError, prefix: str) -> str:
-    path = ".".join([*filter(None, [prefix]), *(str(part) for part in error.absolute_path)])
-    if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
-        known = error.schema.get("properties", {})
-        unknown = next(key for key in error.instance if key not in known)
-        return f"{path + '.' if path else ''}{unknown} is not a known key; {suggest(unknown, known)}"
+def _explain(error: ValidationError, prefix: Iterable[str]) -> str:
+    path = ".".join(filter(None, [*prefix, *map(str, error.absolute_path)]))
+    below = f"{path}." if path else ""
+    schema: Any = error.schema
+    instance: Any = error.instance
+    wanted: Any = error.validator_value
+    if error.validator == "additionalProperties":
+        known = schema.get("properties", {})
+        unknown = next(key for key in instance if key not in known)
+        hint = suggest(unknown, known, flatten(defaults_of(schema)))
+        return f"{below}{unknown} is not a known key; {hint}"
     if error.validator == "required":
-        missing = next(key for key in error.validator_value if key not in error.instance)
-        return f"{path + '.' if path else ''}{missing} is missing; add it"
-    return f"{path}={_shown(error.instance)} is not {_expected(error)}"
+        missing = next(key for key in wanted if key not in instance)
+        return f"{below}{missing} is missing; add it"
+    if error.validator == "minProperties":
+        return f"{path} is empty; add an entry"
+    if "propertyNames" in error.absolute_schema_path:
+        return f'{below}"{instance}": the name is not {_expected(str(error.validator), wanted)}; rename it'
+    return f"{path}={_shown(instance, error)} is not {_expected(str(error.validator), wanted)}{_hint(error)}"
 
 
-def _shown(value: Any) -> str:
-    text = "empty" if value is None or value == "" else str(value)
+def _shown(value: Any, error: ValidationError) -> str:
+    if value is None or value == "":
+        return "empty"
+    # `"true"` and `true` look alike without quotes
+    bare = isinstance(value, str) and error.validator != "type"
+    text = value if bare else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _expected(error: ValidationError) -> str:
-    wanted = error.validator_value
-    match error.validator:
+def _expected(validator: str, wanted: Any) -> str:
+    match validator:
         case "type":
             types = [wanted] if isinstance(wanted, str) else wanted
             return " or ".join(_EXPECTED.get(name, name) for name in types)
         case "enum":
-            choices = ", ".join(map(str, wanted))
-            nearest = difflib.get_close_matches(str(error.instance), map(str, wanted), n=1)
-            return f"one of {choices}" + (f'; did you mean "{nearest[0]}"?' if nearest else "")
+            return f"one of {', '.join(map(str, wanted))}"
         case "minimum":
             return f"at least {wanted}"
         case "exclusiveMinimum":
@@ -148,10 +204,26 @@ def _expected(error: ValidationError) -> str:
             return f"at most {wanted}"
         case "exclusiveMaximum":
             return f"less than {wanted}"
+        case "minLength":
+            return "given; fill it in"
+        case "maxLength":
+            return f"at most {wanted} characters long"
         case "pattern":
-            return f"of the form {wanted} (letters, digits, and . _ + - after the first)"
+            return "made of letters, digits and . _ + - after a first letter or digit"
         case _:
-            return f"valid: {error.message}"
+            return f"what {validator}={wanted} allows"
+
+
+def _hint(error: ValidationError) -> str:
+    if error.validator == "enum":
+        choices = map(str, error.schema["enum"])  # type: ignore[index]
+        nearest = difflib.get_close_matches(str(error.instance), choices, n=1)
+        return f'; did you mean "{nearest[0]}"?' if nearest else ""
+    if error.instance is None:
+        return "; fill it in or drop the line"
+    if error.validator == "pattern":
+        return "; rename it"
+    return ""
 
 
 def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,12 +240,18 @@ def _flatten(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, An
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with those of `over` in front of those of `base`."""
-    merged = dict(base)
-    for key, value in over.items():
-        known = merged.get(key)
-        both = isinstance(known, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(known, value) if both else value  # type: ignore[arg-type]
+    """Return nested settings with those of `over` in front of those of `base`.
+
+    No table of the result is shared with either, so that one run's settings
+    are never another's.
+    """
+    merged: dict[str, Any] = {}
+    for key in [*base, *(key for key in over if key not in base)]:
+        value = over[key] if key in over else base[key]
+        if isinstance(value, Mapping):
+            below = base.get(key)
+            value = merge(below if isinstance(below, Mapping) else {}, over.get(key, {}))
+        merged[key] = value
     return merged
 
 
@@ -181,9 +259,9 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted keys as nested settings."""
     nested: dict[str, Any] = {}
     for dotted, value in flat.items():
-        nested = merge(nested, _nest(dotted.split("."), value))
+        *groups, last = dotted.split(".")
+        table = nested
+        for group in groups:
+            table = table.setdefault(group, {})
+        table[last] = value
     return nested
-
-
-def _nest(keys: list[str], value: Any) -> dict[str, Any]:
-    return {keys[0]: value if len(keys) == 1 else _nest(keys[1:], value)}

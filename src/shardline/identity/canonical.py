@@ -17,9 +17,7 @@ def canonical_json(document: Any) -> str:
         ValueError: a float is NaN or infinite, which JSON cannot hold.
         TypeError: a value is not a JSON type.
     """
-    return json.dumps(
-        document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest(document: Any) -> str:

@@ -5,53 +5,60 @@ Snakefile and safe for code whose import is slow or has side effects. Imports
 made from computed names cannot be seen; docs/identity.md says what to do then.
 """
 
-import ast
-import hashlib
+import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from shardline.errors import ConfigError
-from shardline.identity.canonical import DIGEST_LENGTH
+from shardline.identity.syntax import Module, binary_module, parse_module
 
-_PACKAGE_DIR = Path(__file__).parents[1]
-_NEVER_RUN = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+LIBRARY = Path(__file__).parents[2]  # the folder that holds the package shardline
+INSTALLED = {"site-packages", "dist-packages"}  # folders whose packages count by version
+_NO_FOLDER = (
+    "#",
+    "import ",
+    "import\t",
+)  # lines of a .pth file that Python's `site` reads otherwise
+_SUFFIXES = (*EXTENSION_SUFFIXES, ".py")  # in the order in which Python looks
+
+Closure = tuple[dict[str, dict[str, str]], frozenset[str]]
 
 
 def import_roots(workdir: Path) -> tuple[Path, ...]:
     """Return the folders that hold a project's own code, in import order.
 
-    These are the working directory and every import path entry that is neither
-    the standard library nor a folder of installed packages: what is installed
-    counts through the environment digest instead.
+    These are the working directory, the folders of PYTHONPATH and those of
+    editable installs; what is installed counts through the environment digest.
+    `sys.path` would not do: Snakemake adds its scripts' folders to it in jobs
+    only, and a job must find the identity that the parse found.
     """
-    installed = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib")}
-    installed |= {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib")}
-    roots = [workdir.resolve()]
-    for entry in sys.path:
-        path = Path(entry or ".").resolve()
-        if path.is_dir() and path.name != "lib-dynload" and path not in {*installed, *roots}:
+    named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    stdlib = {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib")}
+    entries: list[str | Path] = [workdir, *named, *_editable_folders()]
+    roots: list[Path] = []
+    for entry in entries:
+        path = (workdir / entry).resolve()
+        if path.is_dir() and path.name not in INSTALLED and path not in {*stdlib, *roots}:
             roots.append(path)
     return tuple(roots)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Module:
-    """One parsed module.
-
-    Attributes:
-        definitions: digest of each function and method, of each class's own
-            statements, and of the module's remaining statements (`<module>`).
-        imports: absolute dotted names that the module imports.
-        names: names bound at the top level; holds `*` after a star import.
-    """
-
-    definitions: dict[str, str]
-    imports: frozenset[str]
-    names: frozenset[str]
+def _editable_folders() -> Iterator[Path]:
+    """Yield what editable installs add: lines of `.pth` files, or an import hook's mapping."""
+    for folder in {Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")}:
+        for file in sorted(folder.glob("*.pth")):
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            named = (line.strip() for line in lines if not line.startswith(_NO_FOLDER))
+            yield from (folder / line for line in named if line)
+    for finder in sys.meta_path:
+        module = getattr(finder, "__module__", "")
+        if module.startswith("__editable__"):
+            mapping = getattr(sys.modules[module], "MAPPING", {})
+            yield from (Path(target).parent for target in mapping.values())
 
 
 @dataclass
@@ -65,45 +72,31 @@ class CodeIndex:
     roots: Sequence[Path]
     _files: dict[str, Path | None] = field(default_factory=dict)
     _modules: dict[str, Module] = field(default_factory=dict)
-    _closures: dict[tuple[str, ...], tuple[dict[str, dict[str, str]], frozenset[str]]] = field(
-        default_factory=dict
-    )
+    _closures: dict[tuple[str, ...], Closure] = field(default_factory=dict)
 
     def find(self, name: str) -> Path | None:
         """Return the file of a dotted module name, or None if it is not project code."""
         if name not in self._files:
-            self._files[name] = self._find(name)
+            # wherever shardline is installed, it is ours and counts by file
+            is_ours = name.partition(".")[0] == "shardline"
+            roots = (LIBRARY,) if is_ours else self.roots
+            self._files[name] = next((f for root in roots if (f := _module_file(root, name))), None)
         return self._files[name]
-
-    def _find(self, name: str) -> Path | None:
-        top, *rest = name.split(".")
-        if top == "shardline":  # wherever it is installed, it is ours and counts by file
-            return _module_file(_PACKAGE_DIR.parent, name)
-        if top in sys.stdlib_module_names:
-            return None
-        return next((f for root in self.roots if (f := _module_file(root, name))), None)
 
     def module(self, name: str) -> Module:
         """Return a project module, parsed.
 
         Raises:
-            ConfigError: the file is not valid Python; the message names file and line.
+            ConfigError: the file cannot be read or is not valid Python; the
+                message names file and line.
         """
         if name not in self._modules:
             path = self.find(name)
             assert path is not None, f"{name} is not project code"
-            try:
-                tree = ast.parse(path.read_bytes(), filename=str(path))
-            except (SyntaxError, ValueError) as error:
-                line = getattr(error, "lineno", None) or 1
-                raise ConfigError(
-                    f"{path}, line {line}: not valid Python ({getattr(error, 'msg', error)}); "
-                    "mend it before the pipeline can tell what it would change"
-                ) from None
-            self._modules[name] = _parse(tree, name, is_package=path.name == "__init__.py")
+            self._modules[name] = _read_module(path, name)
         return self._modules[name]
 
-    def closure(self, *entries: str) -> tuple[dict[str, dict[str, str]], frozenset[str]]:
+    def closure(self, *entries: str) -> Closure:
         """Digest every project module that the entry modules import, directly or not.
 
         Args:
@@ -119,35 +112,26 @@ class CodeIndex:
             self._closures[key] = self._closure(key)
         return self._closures[key]
 
-    def _closure(self, entries: tuple[str, ...]) -> tuple[dict[str, dict[str, str]], frozenset[str]]:
+    def _closure(self, entries: tuple[str, ...]) -> Closure:
         code: dict[str, dict[str, str]] = {}
-        third_party: set[str] = set()
+        seen: set[str] = set()
         pending = list(entries)
         while pending:
             name = pending.pop()
-            if name in code:
+            if name in seen:
                 continue
-            if self.find(name) is None:
-                # `from package import name` is looked up as package.name, which may be no module
-                if not self._is_inside_project(name):
-                    third_party.add(name.partition(".")[0])
-                continue
-            module = self.module(name)
-            code[name] = module.definitions
-            pending.extend(module.imports)
-            pending.extend(p for p in _parents(name) if self.find(p))
-        return code, frozenset(third_party - set(sys.stdlib_module_names))
-
-    def _is_inside_project(self, name: str) -> bool:
-        return any(self.find(parent) for parent in _parents(name))
+            seen.add(name)
+            pending.extend(_parents(name))
+            # `from package import name` is looked up as package.name, which may be no module
+            if self.find(name) is not None:
+                module = self.module(name)
+                code[name] = module.definitions
+                pending.extend(module.imports)
+        return code, frozenset(_tops(seen) - _tops(code) - sys.stdlib_module_names)
 
 
-def _module_file(root: Path, name: str) -> Path | None:
-    base = root.joinpath(*name.split("."))
-    for candidate in (base / "__init__.py", base.with_name(base.name + ".py")):
-        if candidate.is_file():
-            return candidate
-    return None
+def _tops(names: Sequence[str] | set[str] | dict[str, dict[str, str]]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
 
 
 def _parents(name: str) -> Iterator[str]:
@@ -156,104 +140,23 @@ def _parents(name: str) -> Iterator[str]:
         yield name
 
 
-def _parse(tree: ast.Module, name: str, *, is_package: bool) -> Module:
-    package = name if is_package else name.rpartition(".")[0]
-    return Module(
-        definitions=_definitions(_DropDocstrings().visit(tree)),
-        imports=frozenset(_imports(tree, package)),
-        names=frozenset(_bound_names(tree.body)),
+def _module_file(root: Path, name: str) -> Path | None:
+    base = root.joinpath(*name.split("."))
+    beside = (base.with_name(base.name + suffix) for suffix in _SUFFIXES)
+    return next((path for path in (base / "__init__.py", *beside) if path.is_file()), None)
+
+
+def _read_module(path: Path, name: str) -> Module:
+    try:
+        content = path.read_bytes()
+        if path.suffix != ".py":
+            return binary_module(content)
+        return parse_module(content, name, is_package=path.name == "__init__.py")
+    except OSError as error:
+        found, line = f"cannot be read ({error.strerror})", ""
+    except (SyntaxError, ValueError, RecursionError) as error:
+        found = f"not valid Python ({getattr(error, 'msg', error)})"
+        line = f", line {getattr(error, 'lineno', None) or 1}"
+    raise ConfigError(
+        f"{path}{line}: {found}; mend it before the pipeline can tell what it would change"
     )
-
-
-class _DropDocstrings(ast.NodeTransformer):
-    """Drop every string that stands alone as a statement: it has no effect."""
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [s for s in body if not _is_docstring(s)] or [ast.Pass()]  # type: ignore[attr-defined]
-        return node
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
-
-
-def _definitions(tree: ast.Module) -> dict[str, str]:
-    texts: dict[str, list[str]] = {"<module>": []}
-    for node in tree.body:
-        if not isinstance(node, _DEFINITIONS):
-            texts["<module>"].append(ast.dump(node))
-            continue
-        texts["<module>"].append(f"def {node.name}")  # keeps the order of definitions
-        if isinstance(node, ast.ClassDef):
-            for name, text in _class_definitions(node):
-                texts.setdefault(name, []).append(text)
-        else:
-            texts.setdefault(node.name, []).append(ast.dump(node))
-    return {name: _hash("\n".join(parts)) for name, parts in texts.items()}
-
-
-def _class_definitions(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    head: list[str] = [ast.dump(part) for part in (*node.bases, *node.keywords)]
-    head += [ast.dump(decorator) for decorator in node.decorator_list]
-    for statement in node.body:
-        if isinstance(statement, _DEFINITIONS):
-            yield f"{node.name}.{statement.name}", ast.dump(statement)
-            head.append(f"def {statement.name}")
-        else:
-            head.append(ast.dump(statement))
-    yield node.name, "\n".join(head)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
-
-
-def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    for node in _walk_executed(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
-
-
-def _walk_executed(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without what stands under `if TYPE_CHECKING`, which never runs."""
-    yield node
-    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-    if isinstance(node, ast.If) and ast.unparse(node.test) in _NEVER_RUN:
-        children = node.orelse
-    for child in children:
-        yield from _walk_executed(child)
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = package.split(".")
-    base = ".".join(parts[: len(parts) - node.level + 1])
-    return f"{base}.{node.module}" if node.module else base
-
-
-def _bound_names(body: Sequence[ast.stmt]) -> Iterator[str]:
-    for node in body:
-        if isinstance(node, _DEFINITIONS):
-            yield node.name
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        else:
-            for child in ast.walk(node):
-                if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-                    yield child.id
-                elif isinstance(child, _DEFINITIONS):
-                    yield child.name
-                elif isinstance(child, ast.Import | ast.ImportFrom):
-                    yield from (a.asname or a.name.partition(".")[0] for a in child.names)

@@ -3,11 +3,16 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardline.errors import DataError
+
+# A file written again within one tick of its clock keeps its mtime, so a digest
+# is remembered only once the file has been left alone for longer than any tick.
+_SETTLED_NS = 2_000_000_000
 
 
 def file_sha256(path: Path) -> str:
@@ -30,9 +35,11 @@ class FileDigests:
 
     def __post_init__(self) -> None:
         try:
-            self._known = json.loads(self.cache_file.read_text())
+            known = json.loads(self.cache_file.read_bytes())
         except (OSError, ValueError):
-            self._known = {}
+            return
+        if isinstance(known, dict):
+            self._known = {key: v for key, v in known.items() if isinstance(v, list)}
 
     def digest(self, path: Path) -> str:
         """Return a file's SHA-256, reading it only if size or mtime changed.
@@ -44,23 +51,40 @@ class FileDigests:
         try:
             status = path.stat()
             stamp = [status.st_size, status.st_mtime_ns]
-            known = self._known.get(key)
-            if known and known[:2] == stamp:
+            known = self._known.get(key, [])
+            if len(known) == 3 and known[:2] == stamp:
                 return str(known[2])
             sha256 = file_sha256(path)
         except OSError as error:
-            raise DataError(f"source file {path}: cannot be read ({error.strerror})") from None
-        self._known[key] = [*stamp, sha256]
-        self._dirty = True
+            raise DataError(
+                f"source file {path}: cannot be read ({error.strerror}); "
+                "mend its permissions or drop it from source.files"
+            ) from None
+        if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
+            self._known[key] = [*stamp, sha256]
+            self._dirty = True
         return sha256
 
-    def digest_all(self, paths: Iterable[Path]) -> dict[str, str]:
-        """Return digests keyed by file name and content order, not by folder.
+    def digest_all(self, paths: Sequence[Path], *, workdir: Path) -> dict[str, str]:
+        """Return digests keyed by place in the list and path below the common folder.
 
-        A source that is moved keeps its identity; one that is renamed, or whose
-        bytes change, does not.
+        A tree of files that is moved, or a project that is moved with its files,
+        keeps its identity. A renamed file or subfolder does not: a source may
+        read a label from it.
+
+        Args:
+            paths: absolute paths.
+            workdir: the project's folder.
         """
-        return {f"{i:05d}/{path.name}": self.digest(path) for i, path in enumerate(paths)}
+        bases = {
+            inside: os.path.commonpath([path.parent for path in group])
+            for inside in (True, False)
+            if (group := [p for p in paths if p.is_relative_to(workdir) is inside])
+        }
+        return {
+            f"{i:05d}/{path.relative_to(bases[path.is_relative_to(workdir)])}": self.digest(path)
+            for i, path in enumerate(paths)
+        }
 
     def save(self) -> None:
         """Write what was learnt; a cache that cannot be written costs time, nothing else."""

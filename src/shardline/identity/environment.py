@@ -16,9 +16,17 @@ from pathlib import Path
 from shardline.errors import ConfigError
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?==(?P<version>[^\s;\\]+)")
-_VIA = re.compile(r"^\s+#\s*(via\s+)?(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?(\s|$)")
-# import names that differ from the package's by more than spelling
-_DISTRIBUTIONS = {"yaml": "pyyaml", "sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python"}
+_VIA = re.compile(r"^\s+#\s*(via\b)?|#\s*via\b")
+_NAME = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
+# Import names that differ from the package's by more than spelling. Others are
+# found among the installed packages, which takes 0.14 s.
+_DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "sklearn": "scikit-learn",
+    "vl_convert": "vl-convert-python",
+    "yaml": "pyyaml",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +34,7 @@ class Lock:
     """The pinned packages and who needs them.
 
     Attributes:
-        versions: version by normalised package name.
+        versions: version by normalised package name; `1 or 2` where markers choose.
         needs: the packages that a package needs directly.
     """
 
@@ -36,7 +44,7 @@ class Lock:
     def environment(self, imports: Iterable[str]) -> dict[str, object]:
         """Return the environment of code that imports these top-level names."""
         packages: dict[str, str] = {}
-        pending = [self._package(name) for name in imports]
+        pending = [package for name in imports for package in self._packages(name)]
         while pending:
             name = pending.pop()
             if name not in packages:
@@ -44,11 +52,12 @@ class Lock:
                 pending.extend(self.needs.get(name, ()))
         return {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "packages": packages}
 
-    def _package(self, import_name: str) -> str:
+    def _packages(self, import_name: str) -> set[str]:
         name = normalize(_DISTRIBUTIONS.get(import_name, import_name))
         if name in self.versions:
-            return name
-        return normalize(_distributions().get(import_name, [import_name])[0])
+            return {name}
+        # several packages may share one name, as all of azure.* do
+        return {normalize(package) for package in _distributions().get(import_name, [import_name])}
 
 
 @cache
@@ -56,6 +65,7 @@ def _distributions() -> dict[str, list[str]]:
     return dict(importlib.metadata.packages_distributions())
 
 
+@cache
 def _unlocked_version(name: str) -> str:
     try:
         return importlib.metadata.version(name) + " (not in the lock)"
@@ -69,27 +79,43 @@ def normalize(name: str) -> str:
 
 
 def load_lock(path: Path) -> Lock:
-    """Read a lock that pip-compile (or `uv pip compile`) wrote, with its `# via` lines.
+    """Read a lock that pip-compile (or `uv pip compile`) wrote, with its `# via` notes.
 
     Raises:
-        ConfigError: the file is missing or pins nothing.
+        ConfigError: the file cannot be read, pins nothing or has no such notes.
     """
     try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise ConfigError(f"lock={path}: cannot be read ({error.strerror}); run `make lock`") from None
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        found = getattr(error, "strerror", None) or "not UTF-8"
+        raise ConfigError(
+            f"lock={path}: cannot be read ({found}); check the path, or write it with pip-compile"
+        ) from None
+    versions, needs = _parse(text)
+    if not versions:
+        raise ConfigError(f"lock={path}: no line like `package==1.2.3`; write it with pip-compile")
+    if not re.search(r"#\s*via\b", text):
+        raise ConfigError(
+            f"lock={path}: no `# via` notes, so what a package needs is not known; "
+            "write it with pip-compile or `uv pip compile`"
+        )
+    return Lock(versions=versions, needs={key: frozenset(names) for key, names in needs.items()})
+
+
+def _parse(text: str) -> tuple[dict[str, str], dict[str, set[str]]]:
     versions: dict[str, str] = {}
     needs: dict[str, set[str]] = {}
-    current = None
-    for line in lines:
+    current = ""
+    for line in text.splitlines():
         if match := _PIN.match(line):
-            current = normalize(match["name"])
-            versions[current] = match["version"]
-        elif current and (match := _VIA.match(line)) and match["name"] != "via":
-            needs.setdefault(normalize(match["name"]), set()).add(current)
-    if not versions:
-        raise ConfigError(f"lock={path}: no line like `package==1.2.3`; run `make lock`")
-    return Lock(versions=versions, needs={k: frozenset(v) for k, v in needs.items()})
+            current, version = normalize(match["name"]), match["version"]
+            versions[current] = (
+                f"{versions[current]} or {version}" if current in versions else version
+            )
+        if current and (note := _VIA.search(line)):
+            for name in filter(None, map(_NAME.match, line[note.end() :].split(","))):
+                needs.setdefault(normalize(name["name"]), set()).add(current)
+    return versions, needs
 
 
 def default_lock() -> Path:

@@ -1,0 +1,171 @@
+"""From config and run table to the project: validation, resolution, identities."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.config import checks, schema
+from shardline.config.document import plain, read_config, refuse_duplicates
+from shardline.config.project import Dataset, Project, Run, store_root
+from shardline.config.runs import Row, read_rows
+from shardline.errors import ConfigError
+from shardline.identity import CodeIndex, FileDigests, load_lock, short_digest
+from shardline.identity.code import import_roots
+from shardline.identity.environment import default_lock
+
+BUILD_ENTRY, TRAIN_ENTRY = "shardline.shards", "shardline.train"
+EVALUATE_ENTRY = "shardline.evaluate"
+
+
+def load_project(
+    config: Mapping[str, Any] | None = None,
+    *,
+    workdir: Path | None = None,
+    config_file: Path = Path("config/config.yaml"),
+) -> Project:
+    """Validate a config and its run table, and give every dataset and run its identity.
+
+    Args:
+        config: the config as Snakemake merged it; read from `config_file` if None.
+        workdir: folder that relative paths start from; the current one if None.
+        config_file: the config's path, for messages.
+
+    Raises:
+        ConfigError: anything in config or table is wrong; names file, row and key.
+        DataError: a source file cannot be read.
+    """
+    workdir = (workdir or Path.cwd()).resolve()
+    where = str(config_file)
+    if config is None:
+        config = read_config(workdir / config_file)
+    else:
+        refuse_duplicates(workdir / config_file)
+    config = _resolve_config(config, where)
+    project = Project(
+        workdir=workdir,
+        store=store_root(),
+        table=config["runs"],
+        runtime=config["runtime"],
+        lock=load_lock(workdir / config["lock"] if "lock" in config else default_lock()),
+        code=CodeIndex(import_roots(workdir)),
+    )
+    rows = read_rows(workdir / config["runs"], config["runs"])
+    datasets = _load_datasets(project, rows, config["datasets"], where)
+    for row in rows:
+        run = _load_run(project, row, config["defaults"], datasets[row.dataset])
+        project.runs[run.id] = run
+    return project
+
+
+def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    shape, settings = schema.load_schema("config"), schema.load_schema("settings")
+    config = schema.coerce(plain(config, where), shape)
+    schema.validate(config, "config", where=where)
+    defaults = schema.coerce(config["defaults"], settings)
+    schema.validate(defaults, "settings", where=where, prefix="defaults")
+    entry = shape["properties"]["datasets"]["additionalProperties"]
+    return {
+        **config,
+        "defaults": schema.merge(schema.defaults_of(settings), defaults),
+        "datasets": {key: _fill_dataset(item, entry) for key, item in config["datasets"].items()},
+        "runtime": schema.merge(schema.defaults_of(shape)["runtime"], config.get("runtime", {})),
+    }
+
+
+def _fill_dataset(given: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    source = schema.defaults_of(entry["properties"]["source"], given["source"])
+    return schema.merge({**schema.defaults_of(entry), "source": source}, given)
+
+
+def _load_datasets(
+    project: Project, rows: list[Row], entries: Mapping[str, Any], config_file: str
+) -> dict[str, Dataset]:
+    digests = FileDigests(project.workdir / ".snakemake" / "shardline-digests.json")
+    loaded: dict[str, Dataset] = {}
+    for row in rows:
+        name = row.dataset
+        if name not in entries:
+            raise ConfigError(
+                f"{row.where}: dataset={name} is not in datasets of {config_file}; "
+                f"{schema.suggest(name, entries)}"
+            )
+        if name not in loaded:
+            where = f"{config_file}: datasets.{name}"
+            loaded[name] = _load_dataset(project, name, entries[name], digests, where)
+            project.datasets[loaded[name].id] = loaded[name]
+    digests.save()
+    return loaded
+
+
+def _load_dataset(
+    project: Project, name: str, settings: dict[str, Any], digests: FileDigests, where: str
+) -> Dataset:
+    checks.check_splits(settings["splits"], where)
+    source_class = checks.resolve_class(
+        settings["source"]["type"], checks.SHIPPED_SOURCES, project.code, f"{where}.source.type"
+    )
+    files = checks.source_files(settings["source"], project.workdir, where)
+    code, environment = project.environment_of(BUILD_ENTRY, source_class.partition(":")[0])
+    source = {key: value for key, value in settings["source"].items() if key != "files"}
+    document = {
+        "stage": "dataset",
+        "settings": {"source": source, "shards": settings["shards"], "splits": settings["splits"]},
+        "source": digests.digest_all(files, workdir=project.workdir),
+        "code": code,
+        "environment": environment,
+    }
+    return Dataset(
+        name=name,
+        id=f"{name}-{short_digest(document)}",
+        settings=settings,
+        source_class=source_class,
+        files=tuple(files),
+        document=document,
+    )
+
+
+def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: Dataset) -> Run:
+    settings = schema.merge(defaults, schema.unflatten(row.settings))
+    checks.check_geometry(settings, row.where)
+    model_class = checks.resolve_class(
+        row.model, checks.SHIPPED_MODELS, project.code, f"{row.where}: model"
+    )
+    document = _train_document(project, settings, model_class, dataset)
+    digest = short_digest(document)
+    return Run(
+        name=row.name,
+        id=f"{row.name}-{digest}",
+        row=row,
+        dataset=dataset,
+        model_class=model_class,
+        settings=settings,
+        document=document,
+        evaluation_document=_evaluate_document(project, settings, model_class, digest),
+    )
+
+
+def _train_document(
+    project: Project, settings: Mapping[str, Any], model_class: str, dataset: Dataset
+) -> dict[str, Any]:
+    code, environment = project.environment_of(TRAIN_ENTRY, model_class.partition(":")[0])
+    return {
+        "stage": "train",
+        "settings": {key: value for key, value in settings.items() if key != "evaluation"},
+        "model": model_class,
+        "inputs": {"dataset": dataset.digest},
+        "code": code,
+        "environment": environment,
+    }
+
+
+def _evaluate_document(
+    project: Project, settings: Mapping[str, Any], model_class: str, run_digest: str
+) -> dict[str, Any]:
+    code, environment = project.environment_of(EVALUATE_ENTRY, model_class.partition(":")[0])
+    return {
+        "stage": "evaluate",
+        "settings": settings["evaluation"],
+        "inputs": {"run": run_digest},
+        "code": code,
+        "environment": environment,
+    }

@@ -1,0 +1,317 @@
+"""The report page as text: what it says, what it refuses, what it escapes, how large it is."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from shardline import charts
+from shardline.errors import DataError
+from shardline.report import RunFiles, render, wilson_interval, write_report
+
+CLASSES = [str(digit) for digit in range(10)]
+
+
+def write_run(folder: Path, name: str, *, accuracy=0.97, num_samples=270, num_steps=100, **changes):
+    """Write one run's files, shaped like training on the digits: noisy decay, validation each 50."""
+    folder = folder / f"{len(list(folder.iterdir())):03d}" if folder.exists() else folder / "000"
+    folder.mkdir(parents=True)
+    run = f"{name}-0123456789ab"
+    documents = {
+        "run": {
+            "run": run,
+            "name": name,
+            "dataset": {"name": "digits", "id": "digits-0123456789ab"},
+            "model": "mlp",
+            "settings": {"seed": 7, "optim": {"name": "adam", "lr": 0.1}, "devices": 2},
+            "varied": {},
+            "identity": "ab" * 32,
+        },
+        "evaluation": {
+            "run": run,
+            "split": "test",
+            "task": "classification",
+            "num_samples": num_samples,
+            "metrics": {"accuracy": accuracy, "loss": 0.11},
+            "headline": {"metric": "accuracy", "value": accuracy, "mode": "max"},
+            "confusion": {
+                "classes": CLASSES,
+                "counts": [[27 if i == j else (i + j) % 3 for j in range(10)] for i in range(10)],
+            },
+        },
+        "provenance": {
+            "run": run,
+            "duration_s": 3725.0,
+            "world": {"world_size": 2, "nodes": 1, "launcher": "torchrun"},
+            "devices": ["cuda:0", "cuda:1"],
+            "software": {"python": "3.11.7", "torch": "2.13.0"},
+            "git": {"commit": "5f0c2d1", "dirty": False, "diff_digest": None},
+        },
+    }
+    for stem, document in documents.items():
+        (folder / f"{stem}.json").write_text(json.dumps(document | changes.get(stem, {})))
+    lines = [
+        json.dumps({"step": step, "epoch": 0, "wall_s": step / 9, "train_loss": loss(step)})
+        for step in range(1, num_steps + 1)
+    ]
+    lines += [
+        json.dumps({"step": step, "epoch": 0, "val_loss": loss(step), "val_accuracy": 1 - 1 / step})
+        for step in range(50, num_steps + 1, 50)
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(changes.get("lines", lines)) + "\n")
+    return RunFiles(
+        run=folder / "run.json",
+        metrics=folder / "metrics.jsonl",
+        evaluation=folder / "evaluation.json",
+        provenance=folder / "provenance.json",
+    )
+
+
+def loss(step: int) -> float:
+    return 2.3 * math.exp(-step / 300) + 0.2 + 0.09123456 * math.sin(step * 12.9898)
+
+
+def page_of(*runs: RunFiles) -> str:
+    return render(runs, generated_from="config/runs.tsv")
+
+
+def markup(page: str) -> str:
+    """Return the page without what stands in its scripts and styles."""
+    return re.sub(r"<(script|style)\b([^>]*)>.*?</\1>", r"<\1\2>", page, flags=re.DOTALL)
+
+
+def own_text(page: str) -> str:
+    """Return what a reader sees, as running text."""
+    return " ".join(re.sub(r"<[^>]*>", " ", markup(page)).split())
+
+
+def specs(page: str) -> list[dict]:
+    found = re.findall(r'<script type="application/json">(.*?)</script>', page, flags=re.DOTALL)
+    return [json.loads(text) for text in found]
+
+
+def curve(values) -> charts.Curve:
+    return charts.Curve(steps=tuple(range(len(values))), values=tuple(values))
+
+
+@pytest.mark.parametrize(
+    ("proportion", "num_samples", "expected"),
+    [
+        # statsmodels.stats.proportion.proportion_confint(count, n, method="wilson")
+        (0.97, 100, (0.915476, 0.989746)),
+        (1.0, 10, (0.722467, 1.0)),
+        (0.0, 10, (0.0, 0.277533)),
+        (0.5, 20, (0.299298, 0.700702)),
+    ],
+)
+def test_wilson_interval_equals_the_published_formula(proportion, num_samples, expected):
+    assert wilson_interval(proportion, num_samples) == pytest.approx(expected, abs=1e-5)
+
+
+def test_page_shows_score_interval_samples_time_and_ranks(tmp_path):
+    text = own_text(page_of(write_run(tmp_path, "wide", accuracy=0.97, num_samples=100)))
+    assert "97.0 %" in text
+    assert "91.5 % to 99.0 %, n = 100" in text
+    assert "1 h 02 min" in text
+    assert "2 ranks on 1 node, torchrun" in text
+    assert "2 × cuda" in text
+
+
+def test_runs_are_best_close_or_neither(tmp_path):
+    runs = [write_run(tmp_path, f"acc{share}", accuracy=share) for share in (0.97, 0.955, 0.7)]
+    text = own_text(page_of(*runs))
+    assert "acc0.97 best mlp" in text
+    assert "acc0.955 ≈ best mlp" in text
+    assert "acc0.7 mlp" in text
+    assert "Best of 3 runs; 1 is not clearly different." in text
+
+
+def test_lower_is_better_for_an_error_and_no_interval_is_claimed(tmp_path):
+    def regression(mse):
+        headline = {"metric": "mse", "value": mse, "mode": "min"}
+        return {"headline": headline, "metrics": {"mse": mse}, "confusion": None}
+
+    runs = [write_run(tmp_path, f"mse{mse}", evaluation=regression(mse)) for mse in (9.5, 3.25)]
+    text = own_text(page_of(*runs))
+    assert text.index("mse3.25 best") < text.index("mse9.5")
+    assert "95 % interval 9" not in text
+    assert "≈ best mlp" not in text
+
+
+def test_a_failed_run_comes_last_and_says_so(tmp_path):
+    headline = {"metric": "accuracy", "value": None, "mode": "max"}
+    lines = ['{"step": 1, "train_loss": 2.5}', '{"step": 2, "train_loss": null}']
+    failed = write_run(tmp_path, "failed", evaluation={"headline": headline}, lines=lines)
+    text = own_text(page_of(failed, write_run(tmp_path, "good")))
+    assert text.index("good best") < text.index("failed mlp")
+    assert "not finite" in text
+    assert "values that are not finite, left out of curves: failed." in text
+
+
+def test_only_settings_that_differ_become_columns(tmp_path):
+    one = write_run(tmp_path, "one", run={"varied": {"optim.lr": 0.1, "seed": 7}})
+    two = write_run(tmp_path, "two", run={"varied": {"optim.lr": 0.3, "seed": 7}})
+    headers = re.findall(
+        r'<th scope="col" role="columnheader".*?>([^<>]+)</button>', page_of(one, two)
+    )
+    assert "optim.lr" in headers
+    assert "seed" not in headers
+
+
+def test_text_from_files_is_escaped_everywhere(tmp_path):
+    hostile = '</script><script>alert(1)</script><img src=x onerror="alert(1)">'
+    evaluation = {
+        "confusion": {"classes": [hostile, "b"], "counts": [[3, 1], [0, 4]]},
+        "metrics": {hostile: 1.0},
+        "reference": {"metric": "accuracy", "value": 0.9, "meaning": hostile},
+    }
+    run = {
+        "name": hostile,
+        "model": hostile,
+        "dataset": {"name": hostile, "id": hostile},
+        "settings": {hostile: hostile},
+    }
+    files = write_run(tmp_path, "x", run=run, evaluation=evaluation, lines=[
+        json.dumps({"step": 1, "train_loss": 1.0, hostile: 2.0}),
+    ])  # fmt: skip
+    page = render([files], generated_from=hostile)
+    assert "<script>alert" not in page
+    assert "<img" not in markup(page)
+    assert page.count("</script") == 3  # one chart, the libraries, our own
+    assert specs(page)[0]["concat"]
+
+
+def test_page_names_no_address_to_load_from(tmp_path):
+    page = page_of(write_run(tmp_path, "one"))
+    assert not re.findall(r'<(?:link|script|img)[^>]+(?:src|href)="(?!data:)', markup(page))
+    assert "default-src 'none'" in page
+
+
+def test_same_files_give_the_same_bytes_in_any_order(tmp_path):
+    runs = [write_run(tmp_path, f"run{index}", accuracy=0.9 + index / 100) for index in range(3)]
+    assert page_of(*runs) == page_of(*reversed(runs))
+
+
+def test_a_hundred_runs_of_three_thousand_steps_stay_under_5_mb(tmp_path):
+    runs = [
+        write_run(
+            tmp_path,
+            f"digits-mlp_lr={index}",
+            accuracy=0.9 + index / 2000,
+            num_steps=3000,
+            run={"varied": {"optim.lr": index / 1000}},
+        )
+        for index in range(100)
+    ]
+    page = page_of(*runs)
+    assert len(page.encode()) < 5_000_000
+    assert charts.OTHER_RUNS in own_text(page)
+
+
+@pytest.mark.parametrize("stem", ["run", "metrics", "evaluation", "provenance"])
+def test_a_missing_file_is_named_with_its_remedy(tmp_path, stem):
+    files = write_run(tmp_path, "one")
+    path = getattr(files, stem)
+    path.unlink()
+    with pytest.raises(DataError) as caught:
+        page_of(files)
+    assert str(path) in str(caught.value)
+    assert "run `snakemake` again" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stem", "content", "said"),
+    [
+        ("evaluation", "{", "is not valid JSON"),
+        ("evaluation", '{"headline": {"metric": "accuracy"}}', "has no headline.value"),
+        ("evaluation", "[]", "has no headline.metric"),
+        ("run", '{"run": "one"}', "has no dataset.name"),
+        ("metrics", '{"step": 1}\n{"step": 2, "trai', "line 2 is not JSON"),
+        ("metrics", '{"epoch": 1}', "line 1 has no integer `step` (found None)"),
+        ("provenance", '{"run": "other-1"}', "is of run 'other-1'"),
+    ],
+)
+def test_a_malformed_file_is_named_with_what_was_found(tmp_path, stem, content, said):
+    files = write_run(tmp_path, "one")
+    getattr(files, stem).write_text(content)
+    with pytest.raises(DataError, match=re.escape(said)) as caught:
+        page_of(files)
+    assert str(getattr(files, stem)) in str(caught.value)
+
+
+def test_a_malformed_confusion_is_named(tmp_path):
+    evaluation = {"confusion": {"classes": ["a", "b"], "counts": [[1, 2]]}}
+    with pytest.raises(DataError, match="malformed confusion"):
+        page_of(write_run(tmp_path, "one", evaluation=evaluation))
+
+
+def test_no_runs_is_an_error_with_a_remedy():
+    with pytest.raises(DataError, match=re.escape("add a row to config/runs.tsv")):
+        page_of()
+
+
+def test_optional_keys_may_be_missing(tmp_path):
+    files = write_run(tmp_path, "bare")
+    files.run.write_text('{"run": "bare-1", "dataset": {"name": "digits"}}')
+    files.evaluation.write_text('{"headline": {"metric": "f1", "value": 0.5}}')
+    files.provenance.write_text("{}")
+    files.metrics.write_text("")
+    assert "bare-1" in own_text(page_of(files))
+
+
+def test_many_classes_give_the_worst_mistakes_instead_of_a_table(tmp_path):
+    size = charts.MAX_CONFUSION_CLASSES + 1
+    counts = [[9 if row == column else 0 for column in range(size)] for row in range(size)]
+    counts[3][5] = 7
+    confusion = {"classes": [f"class {index}" for index in range(size)], "counts": counts}
+    page = page_of(write_run(tmp_path, "one", evaluation={"confusion": confusion}))
+    assert 'class="confusion"' not in page
+    assert "class 3 class 5 7" in own_text(page)
+
+
+def test_two_runs_of_one_name_are_told_apart(tmp_path):
+    runs = [
+        write_run(tmp_path, "same", **{stem: {"run": f"same-{end}"} for stem in
+                  ("run", "evaluation", "provenance")})
+        for end in "ab"
+    ]  # fmt: skip
+    text = own_text(page_of(*runs))
+    assert "same-a" in text
+    assert "same-b" in text
+
+
+def test_thinned_curve_keeps_ends_and_extremes():
+    values = [math.sin(index / 50) for index in range(5000)]
+    values[1234] = 40.0
+    thinned = charts.thin(curve(values), 300)
+    assert len(thinned.steps) <= 300
+    assert (thinned.steps[0], thinned.steps[-1]) == (0, 4999)
+    assert max(thinned.values) == 40.0
+    assert list(thinned.steps) == sorted(set(thinned.steps))
+
+
+def test_short_curve_is_not_thinned():
+    short = curve([1.0, 2.0, 3.0])
+    assert charts.thin(short, 300) is short
+
+
+def test_a_later_line_of_the_same_step_counts(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 5, "train_loss": 9.0}\n\n{"step": 5, "train_loss": 1.0}\n')
+    assert charts.read_curves(path)["train_loss"].values == (1.0,)
+
+
+def test_panels_follow_what_was_recorded(tmp_path):
+    full = specs(page_of(write_run(tmp_path / "full", "full")))[0]
+    bare = write_run(tmp_path / "bare", "bare", lines=['{"step": 1, "train_loss": 0.5}'])
+    assert len(full["concat"]) == 3
+    assert len(specs(page_of(bare))[0]["concat"]) == 1
+
+
+def test_write_report_makes_the_folder_and_leaves_no_partial_file(tmp_path):
+    target = tmp_path / "results" / "report.html"
+    write_report([write_run(tmp_path / "runs", "one")], target, generated_from="config/runs.tsv")
+    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+    assert target.read_text().startswith("<!doctype html>")

@@ -1,0 +1,39 @@
+"""What there is of a run, from the files that a pipeline leaves."""
+
+from pathlib import Path
+
+from shardline.files import read_json
+from shardline.states import State, last_step, sealed_names, state_of
+from tests.unit.conftest import RUNS
+
+
+def test_every_state_of_a_run(fake):
+    fake.load()
+
+    def state() -> State:
+        return state_of(fake.run("flat"), Path("store"), sealed_names())
+
+    assert state() is State.NEW
+    fake.begin_training(fake.run("flat"), steps=3)
+    assert state() is State.IN_PROGRESS
+    fake.seal_run(fake.run("flat"))
+    assert state() is State.TRAINED
+    fake.seal_evaluation(fake.run("flat"))
+    assert state() is State.DONE
+    fake.rows[1]["optim.lr"] = 0.7
+    assert state() is State.STALE
+
+
+def test_the_last_step_is_read_past_a_torn_line(fake):
+    run = fake.run("flat")
+    assert last_step(run, Path("store")) is None
+    fake.begin_training(run, steps=20_000)
+    assert last_step(run, Path("store")) == 20_000
+
+
+def test_a_name_with_hyphens_is_not_mistaken_for_a_shorter_one(fake):
+    fake.rows.append({**RUNS[1], "name": "flat-2"})
+    fake.seal_run(fake.run("flat-2"))
+    assert sealed_names() == {"flat-2"}
+    assert read_json(fake.run("flat-2").folder / "run.json", remedy="")["name"] == "flat-2"
+    assert state_of(fake.run("flat"), Path("store"), sealed_names()) is State.NEW

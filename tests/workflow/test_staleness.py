@@ -1,0 +1,152 @@
+"""What Snakemake would run: nothing for what changes no result, else exactly what is stale.
+
+Nothing is trained here: the declared files of every job are made by hand, and
+`snakemake --dry-run` says what it would make again.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from shardline.config import load_project
+from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace
+
+_JOB = re.compile(r"^Job \d+: (.*)$", re.MULTILINE)
+_DIGEST = re.compile(r"-[0-9a-f]{12}\b")
+REPORT = {"Writing the report"}
+MODEL = "import pytorch_lightning\nfrom helpers import scale\n\n\nclass Net(pytorch_lightning.LightningModule): ...\n"
+
+
+def write_results(workspace: Workspace) -> None:
+    """Make the declared files of every job of the present config."""
+    project = load_project(workdir=workspace.path)
+    for dataset in project.datasets.values():
+        parts = [
+            project.store / "datasets" / dataset.id / "parts" / f"{p}.json" for p in dataset.parts
+        ]
+        for path in (*parts, dataset.manifest):
+            workspace.write(str(path), "{}")
+    for run in project.runs.values():
+        names = (
+            "run.json",
+            "identity.json",
+            "model.safetensors",
+            "metrics.jsonl",
+            "provenance.json",
+        )
+        for path in (*(run.folder / name for name in names), run.evaluation):
+            workspace.write(str(path), "{}")
+    workspace.write(str(project.report), "")
+
+
+def jobs(workspace: Workspace, *arguments: str) -> set[str]:
+    """The jobs that Snakemake would run, in its words, names without their digests."""
+    done = workspace.snakemake("--dry-run", *arguments)
+    assert done.returncode == 0, done.stdout
+    found = {_DIGEST.sub("", message) for message in _JOB.findall(done.stdout)}
+    assert bool(found) != ("Nothing to be done" in done.stdout), done.stdout
+    return found
+
+
+def of_run(name: str) -> set[str]:
+    return {f"Resolving {name}", f"Training {name}", f"Evaluating {name}"} | REPORT
+
+
+def configure(workspace: Workspace, **optim: float) -> None:
+    rows = [
+        {"name": "a", "dataset": "digits", "model": "mlp", **optim},
+        {"name": "b", "dataset": "table", "model": "linear"},
+        {"name": "own", "dataset": "table", "model": "mymodels:Net"},
+    ]
+    workspace.configure(TINY_CONFIG, rows)
+
+
+@pytest.fixture
+def finished(workspace: Workspace) -> Workspace:
+    """A project of three runs with all results there."""
+    workspace.write("mymodels.py", MODEL)
+    workspace.write(
+        "helpers.py", "from deep import FACTOR\n\n\ndef scale(x):\n    return x * FACTOR\n"
+    )
+    workspace.write("deep.py", "FACTOR = 2\n")
+    configure(workspace, **{"optim.lr": 0.1, "optim.weight_decay": 0.2})
+    write_results(workspace)
+    return workspace
+
+
+def touch_oldest_results_newest_inputs(workspace: Workspace) -> None:
+    """Date results before what they were made from, as a fresh checkout may."""
+    for number, path in enumerate(sorted(workspace.path.rglob("*"), reverse=True)):
+        if path.is_file() and ".snakemake" not in path.parts:
+            os.utime(path, ns=(number, 10**18 + number))
+
+
+def add_comments(workspace: Workspace) -> None:
+    for path in workspace.path.glob("*.py"):
+        path.write_text(f'"""Why."""\n# a comment\n{path.read_text()}')
+
+
+def set_runtime(workspace: Workspace) -> None:
+    runtime = {"launcher": "torchrun", "num_workers": 2, "threads_per_rank": 1}
+    path = workspace.path / "config" / "config.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "runtime": runtime}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda workspace: None, touch_oldest_results_newest_inputs, add_comments, set_runtime],
+    ids=["nothing", "dates", "comments", "runtime"],
+)
+def test_nothing_to_do(finished: Workspace, change: Callable[[Workspace], None]) -> None:
+    change(finished)
+    assert jobs(finished) == set()
+
+
+def test_another_profile_changes_nothing(finished: Workspace) -> None:
+    profile = finished.path / "profiles" / "local"
+    shutil.copytree(REPOSITORY / "profiles" / "local", profile)
+    with (profile / "profile.yaml").open("a") as file:
+        file.write("default-resources:\n  slurm_partition: renamed\n")
+    assert jobs(finished, "--profile", str(profile)) == set()
+
+
+def test_swapped_settings_are_stale_and_going_back_is_not(finished: Workspace) -> None:
+    configure(finished, **{"optim.lr": 0.2, "optim.weight_decay": 0.1})
+    assert jobs(finished) == of_run("a")
+    configure(finished, **{"optim.lr": 0.1, "optim.weight_decay": 0.2})
+    assert jobs(finished) == set()
+
+
+def test_helper_two_imports_away(finished: Workspace) -> None:
+    finished.write("deep.py", "FACTOR = 3\n")
+    assert jobs(finished) == of_run("own")
+
+
+def test_dataset_and_evaluation(finished: Workspace) -> None:
+    batch = ("--config", "defaults={evaluation: {batch: 8}}")
+    evaluations = {f"Evaluating {name}" for name in ("a", "b", "own")}
+    assert jobs(finished, *batch) == evaluations | REPORT
+    seed = ("--config", "datasets={table: {source: {seed: 4}}}")
+    built = {f"Cutting shards {part} of table" for part in ("00000-00001", "00002-00003")}
+    built.add("Sealing the manifest of table")
+    assert jobs(finished, *seed) == built | of_run("b") | of_run("own")
+
+
+def test_lost_result_is_made_again(finished: Workspace) -> None:
+    finished.the("results/runs/b-*/evaluations/*.json").unlink()
+    assert jobs(finished) == {"Evaluating b"} | REPORT
+
+
+def test_mistake_is_told_in_one_sentence(finished: Workspace) -> None:
+    configure(finished, **{"optim.lrr": 0.2})
+    done = finished.snakemake("--dry-run")
+    assert done.returncode == 1
+    assert (
+        'config/runs.tsv: column "optim.lrr" is not a known setting; did you mean "optim.lr"?'
+        in (" ".join(done.stdout.split()))
+    )
+    assert "Traceback" not in done.stdout
