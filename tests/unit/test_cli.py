@@ -14,20 +14,9 @@ from typer.testing import CliRunner, Result
 from shardline import __version__
 from shardline.cli import EXIT_CODES, app
 from shardline.files import write_json
-from tests.conftest import Workspace
-from tests.unit.test_why import FakeProject
+from tests.unit.conftest import DIGEST
 
 COMMANDS = ("ls", "why", "gc", "verify")
-DIGEST = "0123456789ab"
-
-
-@pytest.fixture
-def fake(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> FakeProject:
-    monkeypatch.chdir(workspace.path)
-    monkeypatch.delenv("SHARDLINE_STORE", raising=False)
-    for name in ("COLUMNS", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    return FakeProject(workspace)
 
 
 def shardline(*arguments: str) -> Result:
@@ -44,15 +33,6 @@ def help_of(*command: str) -> str:
 def lines(result: Result) -> list[list[str]]:
     """Return each line's cells."""
     return [re.split(r"\s{2,}", line.strip()) for line in result.stdout.splitlines()]
-
-
-def process(*arguments: str, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from shardline.cli import main; main()", *arguments]
-    # named, since readline, which pytest loads, puts COLUMNS where os.environ does not see it
-    env = dict(os.environ)
-    return subprocess.run(
-        command, stdin=stdin, env=env, capture_output=True, text=True, check=False, timeout=60
-    )
 
 
 # --- the command as a whole -------------------------------------------------------------------
@@ -89,10 +69,10 @@ def test_a_wrong_command_line_is_code_2(arguments):
 def test_a_wrong_config_is_one_sentence_and_code_2(fake):
     fake.rows[0]["optim.lr"] = "fast"
     fake.workspace.configure(fake.config, fake.rows)
-    done = process("ls")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith('config/runs.tsv row 1 (run "net"): optim.lr=')
-    assert done.stderr.count("\n") == 1
+    result = shardline("ls")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith('config/runs.tsv row 1 (run "net"): optim.lr=')
+    assert result.stderr.count("\n") == 1
 
 
 def test_outside_a_project_the_config_is_missed_by_name(fake):
@@ -175,7 +155,7 @@ def test_ls_survives_a_damaged_evaluation(fake):
 def test_a_pipe_gets_whole_lines_however_long_the_name(fake):
     fake.rows[0]["name"] = "n" * 150
     fake.load()
-    assert len(process("ls").stdout.splitlines()) == 5
+    assert len(shardline("ls").stdout.splitlines()) == 5
 
 
 # --- why --------------------------------------------------------------------------------------
@@ -257,9 +237,9 @@ def test_why_of_an_unknown_run_suggests_the_nearest(fake):
 
 def test_values_are_printed_as_they_are_and_never_as_markup(fake):
     fake.seal_all()
-    fake.config["datasets"]["rows"]["source"]["options"] = {"tags": ["bold", "red"]}
+    fake.config["datasets"]["rows"]["source"]["options"] = {"tags": ["bold", ":car:"]}
     fake.load()
-    assert 'source.options.tags unset -> ["bold", "red"]' in shardline("why", "net").stdout
+    assert 'source.options.tags unset -> ["bold", ":car:"]' in shardline("why", "net").stdout
 
 
 # --- gc ---------------------------------------------------------------------------------------
@@ -289,6 +269,14 @@ def test_gc_of_a_clean_project(fake):
         )
 
 
+def test_gc_keeps_what_the_config_names_and_no_run_uses(fake):
+    fake.seal_all()
+    fake.rows[0]["dataset"] = "table"
+    fake.load()
+    items = json.loads(shardline("gc", "--json").stdout)["items"]
+    assert [item["path"].rpartition("-")[0] for item in items] == ["results/runs/net"]
+
+
 def test_gc_points_out_models_that_have_no_successor(fake):
     fake.seal_all()
     fake.rows[1]["seed"] = 2
@@ -309,10 +297,10 @@ def test_gc_delete_with_yes_says_what_it_freed(fake):
 def test_gc_delete_deletes_nothing_unasked(fake):
     fake.load()
     fake.workspace.write(f"store/work/old-{DIGEST}/f", "x")
-    done = process("gc", "--delete", stdin=subprocess.DEVNULL)
-    assert done.returncode == 1
-    assert (
-        done.stderr == "gc --delete asks before it deletes and here is nobody to ask; add --yes\n"
+    result = shardline("gc", "--delete")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "gc --delete asks before it deletes and here is nobody to ask; add --yes\n",
     )
     assert Path(f"store/work/old-{DIGEST}/f").exists()
 
@@ -321,10 +309,11 @@ def test_gc_delete_deletes_nothing_unasked(fake):
 def test_gc_delete_asks_on_a_terminal(fake, answer, code):
     fake.load()
     fake.workspace.write(f"store/work/old-{DIGEST}/f", "x")
+    command = [sys.executable, "-c", "from shardline.cli import main; main()", "gc", "--delete"]
     master, slave = pty.openpty()
     try:
         os.write(master, f"{answer}\n".encode())
-        done = process("gc", "--delete", stdin=slave)
+        done = subprocess.run(command, stdin=slave, capture_output=True, check=False, timeout=60)
     finally:
         os.close(master)
         os.close(slave)

@@ -13,11 +13,13 @@ SOURCE = Path(__file__).parents[2] / "src"
 LAYERS = [
     ["errors"],
     ["files", "identity"],
-    ["config", "sources", "statistics", "launch"],
+    ["config", "sources", "statistics", "launch", "world"],
     ["shards", "provenance", "metrics", "supervise"],
-    ["datamodule", "checkpointing", "models", "optim", "modelling"],
+    ["datamodule", "checkpointing", "models", "optim", "modelling", "trainer"],
     ["train", "evaluate"],
-    ["charts", "report", "worker", "jobs", "why", "upkeep"],
+    ["charts", "report", "worker", "jobs", "states"],
+    ["why", "garbage", "verify"],
+    ["display"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -36,9 +38,15 @@ def imports_of(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "shardline":
             parts = (node.module or "").split(".")
-            found |= {parts[1]} if len(parts) > 1 else {a.name for a in node.names} - {"__version__"}
+            found |= (
+                {parts[1]} if len(parts) > 1 else {a.name for a in node.names} - {"__version__"}
+            )
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("shardline.")}
+            found |= {
+                alias.name.split(".")[1]
+                for alias in node.names
+                if alias.name.startswith("shardline.")
+            }
     return found
 
 

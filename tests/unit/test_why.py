@@ -3,142 +3,18 @@
 import json
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from shardline.config import Dataset, Project, Run, load_project
-from shardline.files import read_json, write_json
-from shardline.identity import digest
-from shardline.identity.content import file_sha256
-from shardline.why import State, diff_documents, explain, last_step, sealed_names, state_of
-from tests.conftest import Workspace
-
-MODEL = """
-class Net:
-    def __init__(self, width=8):
-        self.width = width
-
-    def forward(self, x):
-        return x
-"""
-LOCK = "torch=={torch}\n    # via shardline\nnumpy==2.4.6\n    # via shardline\n"
-RUNS = (
-    {"name": "net", "dataset": "rows", "model": "mypkg.models:Net", "optim.lr": 0.1},
-    {"name": "flat", "dataset": "table", "model": "linear", "optim.lr": 0.1},
-)
+from shardline.files import write_json
+from shardline.states import State
+from shardline.why import explain, find_causes
+from tests.unit.conftest import LOCK, MODEL, RUNS
 
 
-class FakeProject:
-    """A real config with results that were never computed, in the present folder."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
-        self.rows: list[dict[str, Any]] = [dict(row) for row in RUNS]
-        self.config: dict[str, Any] = {
-            "runs": "config/runs.tsv",
-            "lock": "my.lock",
-            "defaults": {"global_batch": 8, "devices": 1},
-            "datasets": {
-                "table": {
-                    "source": {"type": "synthetic", "rows_per_shard": 8, "features": 2},
-                    "shards": 4,
-                },
-                "rows": {
-                    "source": {"type": "mypkg.sources:Rows", "files": ["data/*.csv"]},
-                    "shards": 1,
-                },
-            },
-        }
-        workspace.write("mypkg/__init__.py", "")
-        workspace.write("mypkg/models.py", MODEL)
-        workspace.write("mypkg/sources.py", "class Rows:\n    pass\n")
-        workspace.write("data/a.csv", "1,2\n")
-        workspace.write("data/b.csv", "3,4\n")
-        workspace.write("my.lock", LOCK.format(torch="2.12.0"))
-
-    def load(self) -> Project:
-        self.workspace.configure(self.config, self.rows)
-        return load_project()
-
-    def run(self, name: str) -> Run:
-        return next(run for run in self.load().runs.values() if run.name == name)
-
-    def seal_all(self) -> Project:
-        project = self.load()
-        for dataset in project.datasets.values():
-            self.seal_dataset(project, dataset)
-        for run in project.runs.values():
-            self.seal_run(run)
-            self.seal_evaluation(run)
-        return project
-
-    def seal_dataset(self, project: Project, dataset: Dataset) -> None:
-        records = []
-        for number in range(dataset.settings["shards"]):
-            path = project.store / "datasets" / dataset.id / f"shard-{number:05d}.safetensors"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_file({"ids": np.arange(number, 64 + number)}, path)
-            size, sha256 = path.stat().st_size, file_sha256(path)
-            records.append({"file": path.name, "rows": {}, "bytes": size, "sha256": sha256})
-        total = sum(record["bytes"] for record in records)
-        document = {
-            "dataset": dataset.id,
-            "bytes": total,
-            "shards": records,
-            "identity": dataset.document,
-        }
-        write_json(dataset.manifest, document)
-
-    def seal_run(self, run: Run) -> None:
-        identity = digest(run.document)
-        write_json(run.folder / "identity.json", run.document)
-        spec = {
-            "run": run.id, "name": run.name, "identity": identity,
-            "dataset": {"name": run.dataset.name, "id": run.dataset.id},
-            "model_class": run.model_class, "settings": run.settings,
-        }  # fmt: skip
-        write_json(run.folder / "run.json", spec)
-        model, metrics = run.folder / "model.safetensors", run.folder / "metrics.jsonl"
-        save_file(
-            {"w": np.zeros(3, np.float32)}, model, metadata={"format": "pt", "identity": identity}
-        )
-        metrics.write_text('{"step": 1}\n{"step": 2, "val_loss": 0.5}\n')
-        provenance = {
-            "identity": identity,
-            "manifest_sha256": file_sha256(run.dataset.manifest)
-            if run.dataset.manifest.exists()
-            else "",
-            "files": {path.name: file_sha256(path) for path in (model, metrics)},
-        }
-        write_json(run.folder / "provenance.json", provenance)
-
-    def seal_evaluation(self, run: Run, accuracy: float = 0.9778) -> None:
-        headline = {"metric": "accuracy", "value": accuracy, "mode": "max"}
-        document = {"run": run.id, "headline": headline, "identity": run.evaluation_document}
-        write_json(run.evaluation, document)
-
-    def begin_training(self, run: Run, steps: int) -> None:
-        work = Path("store/work") / run.id
-        (work / "checkpoints").mkdir(parents=True)
-        (work / "checkpoints" / "last.ckpt").write_bytes(b"state")
-        lines = [json.dumps({"step": step}) for step in range(1, steps + 1)]
-        (work / "metrics.jsonl").write_text("\n".join(lines) + '\n{"st')  # a line being written
-
-    def why(self, name: str) -> list[str]:
-        project = self.load()
-        run = next(run for run in project.runs.values() if run.name == name)
-        return [cause.text for cause in explain(project, run).causes]
-
-
-@pytest.fixture
-def fake(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> FakeProject:
-    monkeypatch.chdir(workspace.path)
-    monkeypatch.delenv("SHARDLINE_STORE", raising=False)
-    return FakeProject(workspace)
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    return [cause.text for cause in find_causes(old, new)]
 
 
 # --- documents --------------------------------------------------------------------------------
@@ -150,7 +26,7 @@ def code(**definitions: str) -> dict[str, Any]:
 
 def test_equal_documents_have_no_difference():
     document = {"stage": "train", "settings": {"a": {"b": 1}}, "inputs": {"dataset": "x"}}
-    assert diff_documents(document, json.loads(json.dumps(document))) == []
+    assert differences(document, json.loads(json.dumps(document))) == []
 
 
 @pytest.mark.parametrize(
@@ -172,12 +48,12 @@ def test_equal_documents_have_no_difference():
     ],
 )
 def test_settings_differ_by_dotted_key_and_both_values(old, new, said):
-    assert diff_documents({"settings": old}, {"settings": new}) == said
+    assert differences({"settings": old}, {"settings": new}) == said
 
 
 def test_swapped_values_are_two_differences():
     old, new = {"lr": 0.1, "decay": 0.2}, {"lr": 0.2, "decay": 0.1}
-    assert diff_documents({"settings": old}, {"settings": new}) == [
+    assert differences({"settings": old}, {"settings": new}) == [
         "lr 0.1 -> 0.2",
         "decay 0.2 -> 0.1",
     ]
@@ -213,13 +89,13 @@ def test_swapped_values_are_two_differences():
     ],
 )
 def test_code_differs_by_module_and_definition(old, new, said):
-    assert diff_documents(old, new) == [said]
+    assert differences(old, new) == [said]
 
 
 def test_environment_differs_by_package_and_python():
     old = {"python": "3.11", "packages": {"torch": "2.12", "six": "1.0", "numpy": "2.4"}}
     new = {"python": "3.12", "packages": {"torch": "2.13", "einops": "0.8", "numpy": "2.4"}}
-    assert diff_documents({"environment": old}, {"environment": new}) == [
+    assert differences({"environment": old}, {"environment": new}) == [
         "python 3.11 -> 3.12",
         "einops 0.8 newly needed",
         "six 1.0 no longer needed",
@@ -247,7 +123,7 @@ def test_environment_differs_by_package_and_python():
     ],
 )
 def test_source_differs_by_file(old, new, said):
-    assert diff_documents({"source": old}, {"source": new}) == said
+    assert differences({"source": old}, {"source": new}) == said
 
 
 def test_what_is_not_known_is_still_named():
@@ -255,7 +131,7 @@ def test_what_is_not_known_is_still_named():
         {"template": "aa", "inputs": {"dataset": "d1"}},
         {"template": "bb", "inputs": {"dataset": "d2"}},
     )
-    assert diff_documents(old, new) == ["dataset d1 -> d2", "template aa -> bb"]
+    assert differences(old, new) == ["dataset d1 -> d2", "template aa -> bb"]
 
 
 # --- causes of a whole project ----------------------------------------------------------------
@@ -405,38 +281,3 @@ def test_a_damaged_document_is_passed_over(fake):
     (old.folder / "identity.json").write_text("{")
     fake.rows[1]["optim.lr"] = 0.3
     assert fake.why("flat") == ["optim.lr 0.2 -> 0.3"]
-
-
-# --- states -----------------------------------------------------------------------------------
-
-
-def test_every_state_of_a_run(fake):
-    fake.load()
-
-    def state() -> State:
-        return state_of(fake.run("flat"), Path("store"), sealed_names())
-
-    assert state() is State.NEW
-    fake.begin_training(fake.run("flat"), steps=3)
-    assert state() is State.IN_PROGRESS
-    fake.seal_run(fake.run("flat"))
-    assert state() is State.TRAINED
-    fake.seal_evaluation(fake.run("flat"))
-    assert state() is State.DONE
-    fake.rows[1]["optim.lr"] = 0.7
-    assert state() is State.STALE
-
-
-def test_the_last_step_is_read_past_a_torn_line(fake):
-    run = fake.run("flat")
-    assert last_step(run, Path("store")) is None
-    fake.begin_training(run, steps=20_000)
-    assert last_step(run, Path("store")) == 20_000
-
-
-def test_a_name_with_hyphens_is_not_mistaken_for_a_shorter_one(fake):
-    fake.rows.append({**RUNS[1], "name": "flat-2"})
-    fake.seal_run(fake.run("flat-2"))
-    assert sealed_names() == {"flat-2"}
-    assert read_json(fake.run("flat-2").folder / "run.json", remedy="")["name"] == "flat-2"
-    assert state_of(fake.run("flat"), Path("store"), sealed_names()) is State.NEW

@@ -1,0 +1,101 @@
+"""What there is of each run: sealed, evaluated, begun, stale or new."""
+
+import json
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from shardline.config.project import RESULTS, Project, Run
+from shardline.errors import DataError
+from shardline.files import read_json
+from shardline.identity import DIGEST_LENGTH
+
+# how folders of datasets and runs are named
+NAMED = re.compile(rf".+-[0-9a-f]{{{DIGEST_LENGTH}}}")
+
+
+class State(StrEnum):
+    """What there is of a run."""
+
+    DONE = "done"
+    TRAINED = "trained"
+    IN_PROGRESS = "in progress"
+    STALE = "stale"
+    NEW = "new"
+
+
+def describe_runs(project: Project) -> list[dict[str, Any]]:
+    """Return one record per run of the config, as `shardline ls --json` prints it."""
+    names = sealed_names()
+    records = []
+    for run in project.runs.values():
+        state = state_of(run, project.store, names)
+        records.append(
+            {
+                "run": run.name,
+                "id": run.id,
+                "identity": run.digest,
+                "dataset": run.dataset.name,
+                "model": run.row.model,
+                "state": state.value,
+                "step": last_step(run, project.store) if state is State.IN_PROGRESS else None,
+                "headline": _headline(run) if state is State.DONE else None,
+                "folder": str(run.folder),
+            }
+        )
+    return records
+
+
+def state_of(run: Run, store: Path, known_names: set[str]) -> State:
+    """Return a run's state.
+
+    Args:
+        store: root of the training checkpoints.
+        known_names: the names with a sealed model, from `sealed_names`.
+    """
+    if is_trained(run):
+        return State.DONE if run.evaluation.exists() else State.TRAINED
+    if (store / "work" / run.id / "checkpoints" / "last.ckpt").exists():
+        return State.IN_PROGRESS
+    return State.STALE if run.name in known_names else State.NEW
+
+
+def is_trained(run: Run) -> bool:
+    """Return whether a run's model is sealed."""
+    return (run.folder / "model.safetensors").exists()
+
+
+def sealed_names() -> set[str]:
+    """Return the names under which a model is sealed, whatever its identity."""
+    folders = [model.parent for model in (RESULTS / "runs").glob("*/model.safetensors")]
+    return {name_of(folder) for folder in folders if NAMED.fullmatch(folder.name)}
+
+
+def name_of(folder: Path) -> str:
+    """Return the name part of a folder that is named by name and identity."""
+    return folder.name.rpartition("-")[0]
+
+
+def last_step(run: Run, store: Path) -> int | None:
+    """Return the last optimiser step that an unfinished training recorded."""
+    try:
+        with (store / "work" / run.id / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 65536))  # a long training's file is large
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["step"])
+        except (ValueError, TypeError, KeyError):
+            continue  # the line that is being written
+    return None
+
+
+def _headline(run: Run) -> dict[str, Any]:
+    try:
+        headline = read_json(run.evaluation, remedy="")["headline"]
+        return {"metric": str(headline["metric"]), "value": float(headline["value"])}
+    except (DataError, KeyError, TypeError, ValueError):
+        return {"metric": "unreadable", "value": None}

@@ -1,0 +1,214 @@
+"""Whether what is there is undamaged: files held against the digests that were written with them."""
+
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from shardline.config.project import RESULTS, Project
+from shardline.errors import DataError
+from shardline.files import read_json
+from shardline.identity import DIGEST_LENGTH, digest, short_digest
+from shardline.identity.content import file_sha256
+
+_READERS = 4  # a network disk answers several at once; one core hashes about 2 GB/s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was found of one dataset or run.
+
+    Attributes:
+        kind: `dataset` or `run`.
+        summary: what was looked at.
+        problems: one sentence each; none if all is well.
+    """
+
+    kind: str
+    id: str
+    summary: str
+    problems: list[str]
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """Collects problems that have one remedy."""
+
+    remedy: str
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, problem: str) -> None:
+        self.problems.append(f"{problem}; {self.remedy}")
+
+    def expect(self, what: str, found: object, expected: object) -> None:
+        if found != expected:
+            self.add(f"{what} is {found}, expected {expected}")
+
+    def expect_sha256(self, path: Path, expected: str) -> None:
+        try:
+            self.expect(f"{path}: its SHA-256", file_sha256(path), expected)
+        except OSError as error:
+            self.add(f"{path} cannot be read ({error.strerror}), expected {expected}")
+
+    def read(self, path: Path) -> dict[str, Any] | None:
+        try:
+            document = read_json(path, remedy=self.remedy)
+        except DataError as error:
+            self.problems.append(str(error))
+            return None
+        if not isinstance(document, dict):
+            self.add(f"{path} holds no JSON object")
+            return None
+        return document
+
+    def but(self, remedy: str) -> "_Findings":
+        """Return findings of another remedy that end up in the same list."""
+        return _Findings(remedy, self.problems)
+
+
+def verify_dataset(project: Project, dataset_id: str) -> Verdict:
+    """Hold a dataset's shards against its manifest, and the manifest against its folder's name."""
+    manifest = RESULTS / "datasets" / dataset_id / "manifest.json"
+    shards = project.store / "datasets" / dataset_id
+    # the pipeline rebuilds a dataset only for a run that still needs it
+    remedy = f"delete {manifest.parent} and {shards}, then run `snakemake --cores all {manifest}`"
+    return _judge(
+        "dataset", manifest.parent, remedy, lambda found: _check_dataset(found, manifest, shards)
+    )
+
+
+def verify_run(run_id: str) -> Verdict:
+    """Hold a run's sealed files against each other, its identity and its dataset's manifest."""
+    folder = RESULTS / "runs" / run_id
+    remedy = f"delete {folder} and run the pipeline again"
+    return _judge("run", folder, remedy, lambda found: _check_run(found, folder))
+
+
+def _judge(kind: str, folder: Path, remedy: str, check: Callable[[_Findings], str]) -> Verdict:
+    findings, summary = _Findings(remedy), ""
+    try:
+        summary = check(findings)
+    # what a file of unexpected form leads to: such files are what we look for
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        findings.add(f"{folder}: a file has not the form that the pipeline writes ({error!r})")
+    return Verdict(kind=kind, id=folder.name, summary=summary, problems=findings.problems)
+
+
+def _check_dataset(findings: _Findings, path: Path, shards: Path) -> str:
+    manifest = findings.read(path)
+    if manifest is None:
+        return ""
+    found, expected = short_digest(manifest["identity"]), path.parent.name[-DIGEST_LENGTH:]
+    findings.expect(f"{path}: the digest of its identity", found, expected)
+    records = manifest["shards"]
+    with ThreadPoolExecutor(_READERS) as pool:
+        for problem in pool.map(lambda record: _check_shard(shards, record), records):
+            if problem:
+                findings.add(problem)
+    size = sum(record["bytes"] for record in records)
+    return f"{count(len(records), 'shard')}, {size / 1e6:,.1f} MB"
+
+
+def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
+    path = folder / record["file"]
+    try:
+        size = path.stat().st_size
+        if size != record["bytes"]:
+            return f"{path} has {size:,} bytes, expected {record['bytes']:,}"
+        sha256 = file_sha256(path)
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror}), expected {record['bytes']:,} bytes"
+    if sha256 != record["sha256"]:
+        return f"{path} has SHA-256 {sha256[:12]}..., expected {record['sha256'][:12]}..."
+    return None
+
+
+def _check_run(findings: _Findings, folder: Path) -> str:
+    spec = findings.read(folder / "run.json")
+    document = findings.read(folder / "identity.json")
+    if spec is None or document is None:
+        return ""
+    _check_spec(findings, folder, spec, document)
+    if not (folder / "model.safetensors").exists():
+        return "not trained yet"
+    _check_model(findings, folder / "model.safetensors", spec)
+    _check_metrics(findings, folder / "metrics.jsonl")
+    _check_provenance(findings, folder, spec)
+    evaluations = sorted((folder / "evaluations").glob("*.json"))
+    for path in evaluations:
+        _check_evaluation(findings.but(f"delete {path} and run the pipeline again"), path)
+    return f"model, metrics, provenance, {count(len(evaluations), 'evaluation')}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 shard`, `2 shards`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _check_spec(
+    findings: _Findings, folder: Path, spec: Mapping[str, Any], document: Mapping[str, Any]
+) -> None:
+    path, identity = folder / "run.json", digest(document)
+    findings.expect(
+        f"{folder / 'identity.json'}: its digest",
+        identity[:DIGEST_LENGTH],
+        folder.name[-DIGEST_LENGTH:],
+    )
+    findings.expect(f"{path}: identity", spec.get("identity"), identity)
+    findings.expect(f"{path}: run", spec.get("run"), folder.name)
+    findings.expect(f"{path}: model_class", spec.get("model_class"), document.get("model"))
+    dataset = str(spec.get("dataset", {}).get("id"))[-DIGEST_LENGTH:]
+    findings.expect(f"{path}: dataset", dataset, document.get("inputs", {}).get("dataset"))
+    settings = {k: value for k, value in spec.get("settings", {}).items() if k != "evaluation"}
+    if digest(settings) != digest(document.get("settings")):
+        findings.add(f"{path}: settings are not those of identity.json")
+
+
+def _check_model(findings: _Findings, path: Path, spec: Mapping[str, Any]) -> None:
+    try:
+        with safe_open(path, framework="np") as weights:
+            metadata = weights.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        findings.add(f"{path} is not a whole safetensors file ({error})")
+        return
+    found, expected = metadata.get("identity"), spec.get("identity")
+    findings.expect(f"{path}: identity in its metadata", found, expected)
+
+
+def _check_metrics(findings: _Findings, path: Path) -> None:
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        findings.add(f"{path} cannot be read ({error})")
+        return
+    for number, line in enumerate(lines, 1):
+        try:
+            json.loads(line)["step"]
+        except (ValueError, KeyError, TypeError):
+            findings.add(f"{path}, line {number} is not a JSON object with a step")
+            return
+
+
+def _check_provenance(findings: _Findings, folder: Path, spec: Mapping[str, Any]) -> None:
+    path = folder / "provenance.json"
+    provenance = findings.read(path)
+    if provenance is None:
+        return
+    findings.expect(f"{path}: identity", provenance.get("identity"), spec.get("identity"))
+    manifest = RESULTS / "datasets" / spec["dataset"]["id"] / "manifest.json"
+    about_manifest = findings.but(f"bring back the manifest of the training, or {findings.remedy}")
+    about_manifest.expect_sha256(manifest, provenance["manifest_sha256"])
+    for name, sha256 in provenance.get("files", {}).items():
+        findings.expect_sha256(folder / Path(name).name, sha256)
+
+
+def _check_evaluation(findings: _Findings, path: Path) -> None:
+    evaluation = findings.read(path)
+    if evaluation is not None:
+        found = short_digest(evaluation.get("identity"))
+        findings.expect(f"{path}: the digest of its identity", found, path.stem)
+        findings.expect(f"{path}: run", evaluation.get("run"), path.parents[1].name)

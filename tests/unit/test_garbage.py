@@ -1,0 +1,224 @@
+"""What gc may delete: on folders that are really there."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from shardline.errors import DataError, ShardlineError
+from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
+from tests.unit.conftest import DIGEST, FakeProject
+
+
+def find(fake: FakeProject) -> list[Garbage]:
+    return find_garbage(fake.load(), fake.config["datasets"])
+
+
+def listed(fake: FakeProject) -> dict[str, str]:
+    return {str(item.path): item.reason for item in find(fake)}
+
+
+def everything() -> set[str]:
+    return {str(path) for root in ("results", "store") for path in Path(root).rglob("*")}
+
+
+def test_what_the_config_names_is_kept(fake):
+    fake.seal_all()
+    fake.begin_training(fake.run("net"), steps=1)
+    assert listed(fake) == {}
+
+
+def test_an_edit_makes_garbage_of_exactly_what_it_concerns(fake):
+    fake.seal_all()
+    old = fake.run("flat")
+    fake.begin_training(old, steps=1)
+    fake.config["datasets"]["table"]["shards"] = 8
+    assert listed(fake) == {
+        f"results/runs/{old.id}": "earlier flat",
+        f"results/datasets/{old.dataset.id}": "earlier table",
+        f"store/datasets/{old.dataset.id}": "earlier table",
+        f"store/work/{old.id}": "earlier flat",
+    }
+
+
+def test_a_row_that_is_gone_leaves_its_run_and_no_dataset_that_the_config_still_has(fake):
+    fake.seal_all()
+    old = fake.run("net")
+    del fake.rows[0]
+    assert listed(fake) == {f"results/runs/{old.id}": "no longer in the config"}
+    del fake.config["datasets"]["rows"]
+    assert listed(fake) == {
+        f"results/runs/{old.id}": "no longer in the config",
+        f"results/datasets/{old.dataset.id}": "no longer in the config",
+        f"store/datasets/{old.dataset.id}": "no longer in the config",
+    }
+
+
+def test_of_an_unused_dataset_every_folder_of_exactly_its_name_stays(fake):
+    fake.config["datasets"]["idle-1"] = {**fake.config["datasets"]["rows"]}
+    for name in ("idle-1", "idle", "idle-1-2", "1"):
+        fake.workspace.write(f"results/datasets/{name}-{DIGEST}/manifest.json", "{}")
+        fake.workspace.write(f"store/datasets/{name}-{DIGEST}/f", "x")
+    fake.workspace.write(f"results/runs/idle-1-{DIGEST}/run.json", "{}")  # no dataset
+    fake.workspace.write(f"store/datasets/idle-1-{DIGEST}.deleted/f", "x")  # no whole one
+    gone = [
+        f"{root}/datasets/{name}-{DIGEST}"
+        for root in ("results", "store")
+        for name in ("1", "idle", "idle-1-2")
+    ]
+    assert sorted(listed(fake)) == sorted(
+        [*gone, f"results/runs/idle-1-{DIGEST}", f"store/datasets/idle-1-{DIGEST}.deleted"]
+    )
+
+
+def test_earlier_evaluations_and_reports_go_and_the_present_ones_stay(fake):
+    project = fake.seal_all()
+    old = fake.run("flat").evaluation
+    fake.config["defaults"]["evaluation"] = {"batch": 7}
+    fake.seal_evaluation(fake.run("flat"))
+    for report in (project.report, fake.load().report):
+        report.parent.mkdir(parents=True)
+        report.write_text("page")
+    found = listed(fake)
+    assert found[str(old)] == "earlier evaluation"
+    assert found[str(project.report.parent)] == "earlier report"
+    assert str(fake.run("flat").evaluation) not in found
+    assert str(fake.load().report.parent) not in found
+
+
+def test_names_that_bear_no_identity_are_never_listed(fake):
+    fake.seal_all()
+    for name in (
+        "notes",
+        "mine-0123",
+        f"{DIGEST}-x",
+        f"x-{DIGEST}9",
+        "x-0123456789AB",
+        f"-{DIGEST}",
+    ):
+        for folder in ("results/runs", "results/datasets", "store/work", "results/reports"):
+            (Path(folder) / name).mkdir(parents=True)
+    fake.workspace.write("results/notes.txt", "mine")
+    fake.workspace.write(f"results/other/x-{DIGEST}/f", "mine")
+    assert listed(fake) == {}
+
+
+def test_the_store_is_where_the_variable_says(fake, monkeypatch, tmp_path_factory):
+    scratch = tmp_path_factory.mktemp("scratch")
+    monkeypatch.setenv("SHARDLINE_STORE", str(scratch))
+    (scratch / "work" / f"old-{DIGEST}").mkdir(parents=True)
+    fake.workspace.write(f"store/work/old-{DIGEST}/f", "another store")
+    assert list(listed(fake)) == [f"{scratch}/work/old-{DIGEST}"]
+
+
+def test_sizes_are_those_of_the_files(fake):
+    fake.workspace.write(f"store/work/old-{DIGEST}/a", "x" * 1000)
+    fake.workspace.write(f"store/work/old-{DIGEST}/deep/b", "x" * 500)
+    assert [item.bytes for item in find(fake)] == [1500]
+
+
+def test_links_to_nothing_and_to_garbage_are_listed_and_others_are_not(fake):
+    fake.seal_all()
+    gone, kept = fake.run("flat"), fake.run("net")
+    links = Path("results/latest")
+    links.mkdir()
+    (links / "flat").symlink_to(f"../runs/{gone.id}")
+    (links / "net").symlink_to(f"../runs/{kept.id}")
+    (links / "lost").symlink_to("../runs/lost")
+    (links / "loop").symlink_to("loop")
+    Path("results/report").symlink_to("reports/gone")
+    (kept.folder / "evaluation.json").symlink_to("evaluations/gone.json")
+    fake.rows[1]["seed"] = 2
+    found = listed(fake)
+    assert found.pop(f"results/runs/{gone.id}") == "earlier flat"
+    assert found == {
+        "results/report": "link to nothing",
+        "results/latest/flat": "link to a listed item",
+        "results/latest/loop": "link to nothing",
+        "results/latest/lost": "link to nothing",
+        f"{kept.folder}/evaluation.json": "link to nothing",
+    }
+
+
+def test_delete_removes_what_is_listed_and_nothing_else(fake):
+    fake.seal_all()
+    fake.begin_training(fake.run("flat"), steps=1)
+    fake.workspace.write("results/runs/notes/mine.txt", "mine")
+    before = everything()
+    fake.rows[1]["seed"] = 2
+    garbage = find(fake)
+    doomed = {
+        path for path in before for item in garbage if (path + "/").startswith(f"{item.path}/")
+    }
+    assert len(doomed) > 5
+    assert list(delete(garbage)) == garbage
+    assert everything() == before - doomed
+    assert listed(fake) == {}
+
+
+def test_links_are_unlinked_and_what_they_point_at_stays(fake, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "precious").write_text("mine")
+    (outside / f"precious-{DIGEST}").mkdir()
+    fake.load()
+    runs = Path("results/runs")
+    (runs / f"real-{DIGEST}").mkdir(parents=True)
+    (runs / f"real-{DIGEST}" / "link").symlink_to(outside)
+    (runs / f"linked-{DIGEST}").symlink_to(outside)
+    Path("results/datasets").symlink_to(outside)  # a whole folder elsewhere is not ours to clean
+    garbage = find(fake)
+    assert sorted(item.path.name for item in garbage) == [f"linked-{DIGEST}", f"real-{DIGEST}"]
+    assert sum(item.bytes for item in garbage if "linked" in item.path.name) == 0
+    list(delete(garbage))
+    assert list(runs.iterdir()) == []
+    assert sorted(path.name for path in outside.iterdir()) == ["precious", f"precious-{DIGEST}"]
+
+
+def test_an_interrupted_deletion_leaves_nothing_that_passes_for_a_result(fake, monkeypatch):
+    fake.workspace.write(f"results/runs/net-{DIGEST}/model.safetensors", "x")
+
+    def interrupted(path, ignore_errors=False):
+        if not ignore_errors:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(delete(find(fake)))
+    assert not Path(f"results/runs/net-{DIGEST}").exists()
+    fake.workspace.write(f"results/runs/net-{DIGEST}/model.safetensors", "made again")
+    assert len(listed(fake)) == 2
+    list(delete(find(fake)))
+    assert list(Path("results/runs").iterdir()) == []
+
+
+def test_what_cannot_be_deleted_is_named(fake, monkeypatch):
+    fake.workspace.write(f"store/work/old-{DIGEST}/f", "x")
+
+    def refuse(path, ignore_errors=False):
+        if not ignore_errors:
+            raise PermissionError(13, "Permission denied", str(path / "f"))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with pytest.raises(
+        DataError,
+        match=rf"work/old-{DIGEST}.deleted/f cannot be deleted \(Permission denied\); mend",
+    ):
+        list(delete(find(fake)))
+
+
+def test_the_only_trained_model_of_a_run_is_pointed_out(fake):
+    fake.seal_all()
+    fake.rows[0]["seed"] = fake.rows[1]["seed"] = 2
+    fake.seal_run(fake.run("net"))
+    project = fake.load()
+    assert last_results(project, find(fake)) == ["flat"]
+
+
+def test_a_lock_of_snakemake_is_named(fake):
+    check_unlocked(fake.workspace.path)
+    fake.workspace.write(".snakemake/locks/0.output.lock", "results/x\n")
+    with pytest.raises(
+        ShardlineError, match=r"^\.snakemake/locks/0\.output\.lock exists, .* `snakemake --unlock`"
+    ):
+        check_unlocked(fake.workspace.path)
