@@ -10,6 +10,7 @@ import pytest
 from shardline import charts
 from shardline.errors import DataError
 from shardline.report import RunFiles, render, wilson_interval, write_report
+from shardline.report.sealed import MAX_CLASSES, read_curves
 
 CLASSES = [str(digit) for digit in range(10)]
 
@@ -262,7 +263,7 @@ def test_optional_keys_may_be_missing(tmp_path):
 
 
 def test_many_classes_give_the_worst_mistakes_instead_of_a_table(tmp_path):
-    size = charts.MAX_CONFUSION_CLASSES + 1
+    size = MAX_CLASSES + 1
     counts = [[9 if row == column else 0 for column in range(size)] for row in range(size)]
     counts[3][5] = 7
     confusion = {"classes": [f"class {index}" for index in range(size)], "counts": counts}
@@ -300,7 +301,7 @@ def test_short_curve_is_not_thinned():
 def test_a_later_line_of_the_same_step_counts(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 5, "train_loss": 9.0}\n\n{"step": 5, "train_loss": 1.0}\n')
-    assert charts.read_curves(path)["train_loss"].values == (1.0,)
+    assert read_curves(path)["train_loss"].values == (1.0,)
 
 
 def test_panels_follow_what_was_recorded(tmp_path):
