@@ -29,7 +29,7 @@ class ShardDataset(Dataset[Batch]):
         manifest_path: the sealed `manifest.json`.
         folder: folder of the shards in the store.
         split: `train`, `validation` or `test`.
-        normalize: `standard` or `none`.
+        normalize: `standard`, `global` or `none`.
 
     Raises:
         DataError: the manifest or a shard is missing, or a shard has the wrong size.
@@ -133,9 +133,13 @@ def _normalizer(
     if normalize == "none":
         return None, None
     statistics = manifest["statistics"]["features"]
-    std = np.array(statistics["std"], dtype=np.float32)
-    scale = np.where(std > 0, 1 / np.where(std > 0, std, 1), 0).astype(np.float32)
-    return np.array(statistics["mean"], dtype=np.float32).reshape(shape), scale.reshape(shape)
+    mean, std = np.array(statistics["mean"]), np.array(statistics["std"])
+    if normalize == "global":
+        # variance over all features: the mean of the variances and the variance of the means
+        overall = np.sqrt((std**2).mean() + mean.var())
+        mean, std = np.full_like(mean, mean.mean()), np.full_like(std, overall)
+    scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
+    return mean.astype(np.float32).reshape(shape), scale.astype(np.float32).reshape(shape)
 
 
 def epoch_order(num_rows: int, *, dataset_id: str, seed: int, epoch: int) -> np.ndarray:

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from shardline.datamodule import HeldOutBatches, ShardDataset, TrainBatches, TrainLoader, epoch_order
+from shardline.datamodule import (
+    HeldOutBatches,
+    ShardDataset,
+    TrainBatches,
+    TrainLoader,
+    epoch_order,
+)
 from shardline.errors import DataError
 from shardline.files import write_json
 from shardline.shards import build_shard, seal
@@ -35,7 +41,13 @@ def ids_of_steps(dataset, *, world_size, accumulate=1, epoch=0, start=None, **op
     steps = {}
     for rank in range(world_size):
         sampler = TrainBatches(
-            dataset, global_batch=24, seed=5, rank=rank, world_size=world_size, accumulate=accumulate, **options
+            dataset,
+            global_batch=24,
+            seed=5,
+            rank=rank,
+            world_size=world_size,
+            accumulate=accumulate,
+            **options,
         )
         sampler.set_epoch(epoch)
         loader = TrainLoader(sampler, num_workers=0)
@@ -53,7 +65,10 @@ def test_each_step_consumes_the_same_samples_at_any_world_size(built, world_size
     dataset = train_set(built)
     for epoch in (0, 3):
         alone = ids_of_steps(dataset, world_size=1, epoch=epoch)
-        assert ids_of_steps(dataset, world_size=world_size, accumulate=accumulate, epoch=epoch) == alone
+        assert (
+            ids_of_steps(dataset, world_size=world_size, accumulate=accumulate, epoch=epoch)
+            == alone
+        )
     assert len(alone) == len(dataset) // 24
 
 
@@ -68,17 +83,34 @@ def test_an_epoch_repeats_no_sample_and_no_order(built):
 
 def test_the_order_depends_on_seed_and_dataset_but_not_on_its_name():
     def order(**change):
-        return list(epoch_order(50, **{"dataset_id": "a-0123456789ab", "seed": 1, "epoch": 0, **change}))
+        return list(
+            epoch_order(50, **{"dataset_id": "a-0123456789ab", "seed": 1, "epoch": 0, **change})
+        )
 
     assert order() == order(dataset_id="b-0123456789ab")
-    assert len({tuple(o) for o in (order(), order(seed=2), order(epoch=1), order(dataset_id="a-1123456789ab"))}) == 4
+    assert (
+        len(
+            {
+                tuple(o)
+                for o in (
+                    order(),
+                    order(seed=2),
+                    order(epoch=1),
+                    order(dataset_id="a-1123456789ab"),
+                )
+            }
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_a_resumed_epoch_continues_at_the_exact_sample_at_another_world_size(built, world_size):
     dataset = train_set(built)
     whole = ids_of_steps(dataset, world_size=2, epoch=2)
-    resumed = ids_of_steps(dataset, world_size=world_size, epoch=2, start={"epoch": 2, "samples": 3 * 24})
+    resumed = ids_of_steps(
+        dataset, world_size=world_size, epoch=2, start={"epoch": 2, "samples": 3 * 24}
+    )
     assert resumed == {step: ids for step, ids in whole.items() if step >= 3}
     after = ids_of_steps(dataset, world_size=world_size, epoch=3, start=None)
     assert after == ids_of_steps(dataset, world_size=2, epoch=3)
@@ -103,7 +135,8 @@ def test_held_out_rows_are_each_counted_once_and_no_rank_waits(num_rows, world_s
             HeldOutBatches(num_rows, global_batch=24, rank=0, world_size=world_size)
         return
     batches = [
-        list(HeldOutBatches(num_rows, global_batch=24, rank=rank, world_size=world_size)) for rank in range(world_size)
+        list(HeldOutBatches(num_rows, global_batch=24, rank=rank, world_size=world_size))
+        for rank in range(world_size)
     ]
     assert len({len(b) for b in batches}) == 1
     rows = [row for rank in batches for batch in rank for row in batch]
@@ -117,7 +150,9 @@ def test_rows_come_back_as_the_source_gave_them(built):
     features, labels = dataset.__getitems__(range(len(dataset)))
     tables = [table for shard in range(3) for table in source.iter_tables(shard)]
     by_id = {i: (f, y) for t in tables for i, f, y in zip(t.ids, t.features, t.labels, strict=True)}
-    for i, f, y in zip(dataset.ids(range(len(dataset))), features.numpy(), labels.numpy(), strict=True):
+    for i, f, y in zip(
+        dataset.ids(range(len(dataset))), features.numpy(), labels.numpy(), strict=True
+    ):
         assert (by_id[i][0] == f).all()
         assert by_id[i][1] == y
 
@@ -129,6 +164,15 @@ def test_normalised_train_features_have_mean_0_and_deviation_1(built):
     assert features.numpy().std(0) == pytest.approx(np.ones(5), abs=1e-5)
 
 
+def test_global_normalisation_has_one_mean_and_deviation_over_all_features(built):
+    plain, scaled = (train_set(built, normalize=how) for how in ("none", "global"))
+    rows = range(len(plain))
+    raw, features = (dataset.__getitems__(rows)[0].numpy() for dataset in (plain, scaled))
+    assert features.mean() == pytest.approx(0, abs=1e-5)
+    assert features.std() == pytest.approx(1, abs=1e-5)
+    assert np.corrcoef(raw.ravel(), features.ravel())[0, 1] == pytest.approx(1)
+
+
 def test_a_batch_larger_than_the_data_is_refused(built):
     with pytest.raises(DataError, match=r"global_batch=4096 is more than the \d+ train rows"):
         TrainBatches(train_set(built), global_batch=4096, seed=0)
@@ -138,7 +182,9 @@ def test_missing_and_damaged_files_are_named(built, tmp_path):
     manifest, folder, _ = built
     with pytest.raises(DataError, match="manifest.json cannot be read"):
         ShardDataset(tmp_path / "manifest.json", folder, "train")
-    with pytest.raises(DataError, match=r"shard-00000.safetensors cannot be read .*delete the folders"):
+    with pytest.raises(
+        DataError, match=r"shard-00000.safetensors cannot be read .*delete the folders"
+    ):
         ShardDataset(manifest, tmp_path, "train")
     for shard in folder.glob("shard-*"):
         content = bytearray(shard.read_bytes())

@@ -49,14 +49,20 @@ def test_a_contradiction_is_refused_by_name(change, message):
 
 
 def test_another_geometry_than_the_run_asks_for_is_refused():
-    with pytest.raises(LaunchError, match="asks for nodes=1 x devices=4, but torchrun started 2 x 2"):
+    with pytest.raises(
+        LaunchError, match="asks for nodes=1 x devices=4, but torchrun started 2 x 2"
+    ):
         check_world(resolve_world(COMPLETE), nodes=1, devices=4)
 
 
 @pytest.mark.parametrize(("launcher", "devices"), [("torchrun", 2), ("torchrun", 1), ("none", 1)])
 def test_command_lines(launcher, devices, request):
     command = launch_command(
-        launcher, ["-m", "shardline.worker", "run.json"], nodes=1, devices=devices, run_id="mlp-0123456789ab"
+        launcher,
+        ["-m", "shardline.worker", "run.json"],
+        nodes=1,
+        devices=devices,
+        run_id="mlp-0123456789ab",
     )
     text = "\n".join("python" if part == sys.executable else part for part in command) + "\n"
     golden = GOLDEN / f"launch-{launcher}-{devices}.txt"
@@ -67,7 +73,10 @@ def test_command_lines(launcher, devices, request):
 
 @pytest.mark.parametrize(
     ("launcher", "nodes", "devices", "message"),
-    [("torchrun", 2, 1, "nodes=2, but launcher=torchrun"), ("none", 1, 2, "devices=2, but launcher=none")],
+    [
+        ("torchrun", 2, 1, "nodes=2, but launcher=torchrun"),
+        ("none", 1, 2, "devices=2, but launcher=none"),
+    ],
 )
 def test_a_geometry_that_the_launcher_cannot_start_is_refused(launcher, nodes, devices, message):
     with pytest.raises(LaunchError, match=message):

@@ -22,7 +22,9 @@ class Given(Source):
     def __init__(self, features, labels=None, classes=("a", "b")):
         super().__init__(num_shards=1)
         self.features = np.asarray(features, dtype=np.float64)
-        self.labels = np.zeros(len(self.features), dtype=np.int64) if labels is None else np.asarray(labels)
+        self.labels = (
+            np.zeros(len(self.features), dtype=np.int64) if labels is None else np.asarray(labels)
+        )
         self.classes = classes
 
     @property
@@ -104,7 +106,12 @@ def test_bad_rows_are_named_and_nothing_is_written(tmp_path, source, message):
 
 def test_a_source_with_unknown_options_or_of_another_class_is_refused():
     with pytest.raises(DataError, match="refused its options"):
-        make_source("shardline.sources.digits:Digits", {"type": "x", "options": {"colour": 1}}, num_shards=1, files=())
+        make_source(
+            "shardline.sources.digits:Digits",
+            {"type": "x", "options": {"colour": 1}},
+            num_shards=1,
+            files=(),
+        )
     with pytest.raises(DataError, match="is not a subclass"):
         make_source("shardline.sources.base:Schema", {"type": "x"}, num_shards=1, files=())
 
@@ -118,7 +125,9 @@ def parts_of(source, folder):
 def test_a_manifest_does_not_depend_on_how_the_parts_were_cut(tmp_path):
     source = Synthetic(num_shards=4, rows_per_shard=100, features=5)
     parts = parts_of(source, tmp_path)
-    joined = {key: [item for part in parts for item in part[key]] for key in ("shards", "statistics")}
+    joined = {
+        key: [item for part in parts for item in part[key]] for key in ("shards", "statistics")
+    }
     sealed = [
         seal(given, dataset="d-0", name="d", source=source, document={"stage": "dataset"})
         for given in (parts, parts[::-1], [joined])

@@ -1,0 +1,119 @@
+"""What the page says about one run, derived from its sealed files."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shardline.charts import Curve
+
+_Z_95 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run.
+
+    Attributes:
+        spec: run.json.
+        evaluation: evaluation.json.
+        provenance: provenance.json.
+        curves: Metric name to its curve, from metrics.jsonl.
+        confusion: Its confusion matrix for the template, if it has one.
+    """
+
+    spec: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    curves: Mapping[str, Curve]
+    confusion: Mapping[str, Any] | None
+
+    @property
+    def key(self) -> str:
+        """The run's name with its identity digest."""
+        return str(self.spec["run"])
+
+    @property
+    def name(self) -> str:
+        """The run's name as written in the run table."""
+        return str(self.spec.get("name", self.key))
+
+    @property
+    def group_key(self) -> tuple[str, str, str, str]:
+        """Dataset, its id, split and metric: runs of equal ones are ranked against each other."""
+        dataset = self.spec["dataset"]
+        split = str(self.evaluation.get("split", "test"))
+        return str(dataset["name"]), str(dataset.get("id", "")), split, self.metric
+
+    @property
+    def metric(self) -> str:
+        """Name of the headline metric."""
+        return str(self.evaluation["headline"]["metric"])
+
+    @property
+    def mode(self) -> str:
+        """ "max" if a higher headline metric is better, else "min"."""
+        return "min" if self.evaluation["headline"].get("mode", "max") == "min" else "max"
+
+    @property
+    def value(self) -> float:
+        """The held-out headline metric; NaN where none could be computed."""
+        value = self.evaluation["headline"]["value"]
+        return math.nan if value is None else float(value)
+
+    @property
+    def num_samples(self) -> int | None:
+        """Held-out samples behind the headline metric, if the file tells."""
+        return self.evaluation.get("num_samples")
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % Wilson interval of a held-out accuracy; None for any other metric."""
+        if not (self.metric == "accuracy" and self.num_samples and 0 <= self.value <= 1):
+            return None
+        return wilson_interval(self.value, self.num_samples)
+
+    @property
+    def num_steps(self) -> int | None:
+        """Steps trained, as sealed, else the last step that any metric was recorded at."""
+        last = max((curve.steps[-1] for curve in self.curves.values() if curve.steps), default=None)
+        sealed: int | None = self.provenance.get("training", {}).get("steps")
+        return last if sealed is None else sealed
+
+    @property
+    def best_validation(self) -> tuple[str, float, int] | None:
+        """Metric, best value and its first step: of the headline metric, else of the loss."""
+        best = max if self.mode == "max" else min
+        for metric, best_of in ((f"val_{self.metric}", best), ("val_loss", min)):
+            curve = self.curves.get(metric)
+            if curve and curve.values:
+                value = best_of(curve.values)
+                return metric, value, curve.steps[curve.values.index(value)]
+        return None
+
+    def setting(self, key: str) -> Any:
+        """Return a setting by its dotted key; None where the run has none of that name."""
+        if key in self.spec.get("varied", {}):
+            return self.spec["varied"][key]
+        value: Any = self.spec.get("settings", {})
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+
+def wilson_interval(proportion: float, num_samples: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval of a proportion.
+
+    Unlike the normal approximation it stays within 0 and 1 and keeps its coverage near both
+    (Brown, Cai, DasGupta 2001, doi:10.1214/ss/1009213286).
+
+    Args:
+        proportion: Share of successes, 0 to 1.
+        num_samples: Number of trials, at least 1.
+    """
+    square = _Z_95**2 / num_samples
+    center = (proportion + square / 2) / (1 + square)
+    spread = proportion * (1 - proportion) / num_samples + square / (4 * num_samples)
+    half_width = _Z_95 / (1 + square) * math.sqrt(spread)
+    return max(0.0, center - half_width), min(1.0, center + half_width)

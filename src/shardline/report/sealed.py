@@ -1,0 +1,167 @@
+"""Reading one run's sealed files, and saying which of them is at fault."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardline.charts import Curve
+from shardline.errors import DataError
+from shardline.files import read_json
+from shardline.report.run import Run
+
+MAX_CLASSES = 20  # a 1000-class table is 100 MB of HTML and tells nobody anything
+MAX_MISTAKES = 20
+_REMEDY = (
+    "the report needs this file of every run: delete what is left of it and run `snakemake` again"
+)
+_NOT_METRICS = frozenset({"step", "epoch", "wall_s"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """Where one run's sealed files lie.
+
+    Attributes:
+        run: run.json, the resolved run.
+        metrics: metrics.jsonl, one record a line.
+        evaluation: evaluation.json, the held-out result.
+        provenance: provenance.json, how the run was made.
+    """
+
+    run: Path
+    metrics: Path
+    evaluation: Path
+    provenance: Path
+
+
+def read_run(files: RunFiles) -> Run:
+    """Read a run.
+
+    Raises:
+        DataError: a file is missing, malformed or of another run; names file and remedy.
+    """
+    spec = _read_object(files.run, "run", "dataset.name")
+    evaluation = _read_object(files.evaluation, "headline.metric", "headline.value")
+    provenance = _read_object(files.provenance)
+    for path, document in ((files.evaluation, evaluation), (files.provenance, provenance)):
+        if document.get("run", spec["run"]) != spec["run"]:
+            raise DataError(
+                f"{path} is of run {document['run']!r}, but {files.run} is of run "
+                f"{spec['run']!r}; expected files of one run: run `snakemake` again"
+            )
+    return Run(
+        spec=spec,
+        evaluation=evaluation,
+        provenance=provenance,
+        curves=read_curves(files.metrics),
+        confusion=_read_confusion(evaluation, files.evaluation),
+    )
+
+
+def read_curves(path: Path) -> dict[str, Curve]:
+    """Read every numeric metric of a metrics.jsonl.
+
+    Args:
+        path: One JSON object a line, each with an integer `step`. Where a step occurs twice for
+            one metric (a resumed run), the later line counts.
+
+    Returns:
+        Metric name to its curve, not thinned.
+
+    Raises:
+        DataError: the file cannot be read, or a line is no such object; names file and line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); {_REMEDY}") from error
+    points: dict[str, dict[int, float]] = {}
+    for number, line in enumerate(lines, start=1):
+        record = _parse_record(line, f"{path} line {number}") if line.strip() else {}
+        for name, value in record.items():
+            if name not in _NOT_METRICS and is_number(value):
+                measured = math.nan if value is None else float(value)
+                points.setdefault(name, {})[record["step"]] = measured
+    return {name: _curve(by_step) for name, by_step in points.items()}
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number or, as a missing or not finite one, null."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _read_object(path: Path, *required: str) -> dict[str, Any]:
+    document = read_json(path, remedy=_REMEDY)
+    for key in required:
+        value: Any = document
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                raise DataError(f"{path} has no {key}; {_REMEDY}")
+            value = value[part]
+    return dict(document)
+
+
+def _parse_record(line: str, place: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise DataError(
+            f"{place} is not JSON ({error}); expected one JSON object a line: {_REMEDY}"
+        ) from error
+    step = record.get("step") if isinstance(record, dict) else None
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise DataError(
+            f"{place} has no integer `step` (found {step!r}); expected an object such as "
+            f'{{"step": 50, "train_loss": 0.9}}: {_REMEDY}'
+        )
+    return dict(record)
+
+
+def _curve(by_step: Mapping[int, float]) -> Curve:
+    steps = [step for step in sorted(by_step) if math.isfinite(by_step[step])]
+    return Curve(
+        steps=tuple(steps),
+        values=tuple(by_step[step] for step in steps),
+        num_non_finite=len(by_step) - len(steps),
+    )
+
+
+def _read_confusion(evaluation: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
+    confusion = evaluation.get("confusion")
+    if not confusion:
+        return None
+    try:
+        return _confusion_view([str(name) for name in confusion["classes"]], confusion["counts"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DataError(
+            f"{path} has a malformed confusion ({error}); expected `classes` and as many rows of "
+            f"`counts`: {_REMEDY}"
+        ) from error
+
+
+def _confusion_view(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return rows of shaded cells, or none of too many classes, and the most frequent mistakes."""
+    rows = [
+        {"name": name, "cells": _cells(row, index)}
+        for index, (name, row) in enumerate(zip(classes, counts, strict=True))
+    ]
+    mistakes: list[dict[str, Any]] = [
+        {"truth": truth, "predicted": classes[column], "count": count}
+        for index, (truth, row) in enumerate(zip(classes, counts, strict=True))
+        for column, count in enumerate(row)
+        if count and column != index
+    ]
+    mistakes.sort(key=lambda mistake: -mistake["count"])
+    shown = rows if len(classes) <= MAX_CLASSES else []
+    return {"classes": classes, "rows": shown, "mistakes": mistakes[:MAX_MISTAKES]}
+
+
+def _cells(counts: Sequence[int], index: int) -> list[dict[str, Any]]:
+    total = max(1, sum(counts))
+    return [
+        {"count": count, "shade": math.ceil(8 * count / total), "right": column == index}
+        for column, count in enumerate(counts)
+    ]

@@ -1,0 +1,85 @@
+"""The page's template, and how it writes values."""
+
+import base64
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import ChainableUndefined, Environment, Template, Undefined
+
+
+def load_template() -> Template:
+    """Return the page's template: the installed one, or the checkout's."""
+    # Chainable: an optional key that a file lacks reads as empty, at any depth.
+    environment = Environment(
+        autoescape=True, undefined=ChainableUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "csp_hash": _csp_hash,
+        "duration": _show_duration,
+        "flatten": _flatten,
+        "score": _show_score,
+        "show": _show,
+        "show_devices": _show_devices,
+        "sort_key": _sort_key,
+    }
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    package = Path(__file__).parents[1]
+    installed = package / "templates" / "report.html.j2"
+    in_checkout = package.parents[1] / "report" / "template.html.j2"
+    source = installed if installed.exists() else in_checkout
+    return environment.from_string(source.read_text(encoding="utf-8"))
+
+
+def _csp_hash(script: str) -> str:
+    """Return the script as a source of a Content-Security-Policy: no other script may run."""
+    return "'sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() + "'"
+
+
+def _show_duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for key in sorted(settings):
+        value, path = settings[key], f"{prefix}{key}"
+        nested = isinstance(value, Mapping) and value
+        flat.extend(_flatten(value, f"{path}.") if nested else [(path, value)])
+    return flat
+
+
+def _show_score(value: float, metric: str) -> str:
+    is_share = metric.removeprefix("val_") == "accuracy" and 0 <= value <= 1
+    return f"{100 * value:.1f} %" if is_share else _show(float(value))
+
+
+def _show(value: Any) -> str:
+    """Format a setting or a metric as a person would write it."""
+    if value is None:
+        return "–"
+    if not isinstance(value, float):
+        return value if isinstance(value, str) else json.dumps(value)
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{value:,.0f}" if 999.95 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
+def _show_devices(devices: Sequence[str]) -> str:
+    kinds = Counter(str(device).partition(":")[0] for device in devices)
+    return ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
+
+
+def _sort_key(value: Any) -> Any:
+    """Return what the page's script sorts by: "" for what is unknown."""
+    unknown = isinstance(value, Undefined) or value is None or value != value
+    return "" if unknown else value
