@@ -108,7 +108,7 @@ def _map_shard(path: Path, record: Mapping[str, Any], dataset_id: str) -> dict[s
             raise DataError(
                 f"shard {path} has {size:,} bytes, its manifest says {record['bytes']:,}; {remedy}"
             )
-        raw = np.memmap(path, dtype=np.uint8, mode="r")
+        raw = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)  # indexes faster
     except OSError as error:
         raise DataError(f"shard {path} cannot be read ({error.strerror}); {remedy}") from None
     length = int(raw[:8].view("<u8")[0])
