@@ -26,6 +26,10 @@ rule all:
         report=ancient(str(PROJECT.report)),
 
 
+onerror:
+    publish(PROJECT)
+
+
 onsuccess:
     publish(PROJECT)
     logger.info(f"Report: {Path('results/report/index.html')}")

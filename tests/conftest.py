@@ -14,28 +14,18 @@ import yaml
 REPOSITORY = Path(__file__).parents[1]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 
-TINY_CONFIG: dict[str, Any] = {
-    "runs": "config/runs.tsv",
-    "defaults": {
-        "global_batch": 32,
-        "trainer": {"max_epochs": 3},
-        "early_stopping": {"patience": 0},
-        "optim": {"lr": 0.01},
-    },
-    "datasets": {
-        "digits": {"source": {"type": "digits"}, "shards": 2},
-        "table": {
-            "source": {"type": "synthetic", "rows_per_shard": 200, "features": 8, "seed": 3},
-            "shards": 4,
-            "shards_per_job": 2,
-        },
-    },
-}
+TINY_CONFIG: dict[str, Any] = yaml.safe_load((REPOSITORY / "config/test/config.yaml").read_text())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the switch that rewrites golden files."""
     parser.addoption("--regen", action="store_true", help="rewrite the files in tests/golden")
+
+
+def require(condition: object, message: str) -> None:
+    """Skip a test on a machine that lacks what it needs; in CI, where it must be there, fail."""
+    if not condition:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -56,6 +56,20 @@ def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(
     assert set(wanted) - set(recorded) <= set(killed_at)
 
 
+def test_mixed_precision_clipping_lr_scaling_and_a_threshold_that_stops(prepare):
+    ranks = prepare(
+        precision="bf16-mixed",
+        **{
+            "trainer.gradient_clip": 0.5, "trainer.max_epochs": 50, "optim.scale_lr": "true",
+            "early_stopping.patience": 50, "early_stopping.stopping_threshold": 0.69,
+        },
+    )  # fmt: skip
+    ranks.train("stopped")
+    training = ranks.provenance("stopped")["training"]
+    assert training["stopped_early"]
+    assert training["epochs"] < 50
+
+
 def test_world_size_changes_the_loss_by_rounding_alone(prepare):
     losses = []
     for devices in (1, 2):

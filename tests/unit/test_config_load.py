@@ -58,7 +58,7 @@ def source(**settings: Any) -> dict[str, Any]:
         ({"defaults": {"optim": {"lr": "x"}}}, 'defaults.optim.lr="x" is not a number'),
         ({"defaults": {"optim": {"lr": float("inf")}}}, "defaults.optim.lr=inf is not a finite number; give one"),
         ({"defaults": {"seed": True}}, "defaults.seed=true is not a whole number"),
-        ({"defaults": {"deterministic": "true"}}, 'defaults.deterministic="true" is not true or false'),
+        ({"defaults": {"deterministic": "yes"}}, 'defaults.deterministic="yes" is not true or false'),
         (
             {"defaults": {"model_args": {1: 2}}},
             "key 1 of defaults.model_args is of type int, not text; put it in quotes",
@@ -186,6 +186,22 @@ def test_more_devices_than_the_machine_has(load: Load, monkeypatch: pytest.Monke
     monkeypatch.setattr(checks, "num_gpus", lambda: 1)
     with pytest.raises(ConfigError, match=r"this machine has 1 GPUs; use at most 1$"):
         load(defaults=defaults, runtime={"oversubscribe": True}).check_devices()
+
+
+def test_the_store_is_named_by_the_config_or_before_it_by_the_environment(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHARDLINE_STORE", raising=False)
+    assert load().store == Path("store")
+    assert load(runtime={"store": "/scratch/x"}).store == Path("/scratch/x")
+    monkeypatch.setenv("SHARDLINE_STORE", "/mnt/y")
+    assert load(runtime={"store": "/scratch/x"}).store == Path("/mnt/y")
+
+
+def test_a_profiles_config_values_arrive_as_text(load: Load) -> None:
+    runtime = load(runtime={"oversubscribe": "true", "num_workers": "4"}).runtime
+    assert runtime["oversubscribe"] is True
+    assert runtime["num_workers"] == 4
 
 
 def test_several_ranks_without_a_launcher(load: Load) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import require, wait_until
 
 LONG = {"trainer.max_epochs": 400}
 
@@ -30,6 +30,35 @@ def test_more_devices_than_the_machine_has_is_refused_before_any_job(tiny):
     assert 'config/runs.tsv row 1 (run "wide"): devices=64, but this machine has' in done.stdout
     assert "Traceback" not in done.stdout
     assert not (workspace.path / "results").exists()
+
+
+TINY_ROW = {"name": "run", "dataset": "digits", "model": "linear"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [{**TINY_ROW, "optim.lrr": 1}],
+            'config/runs.tsv: column "optim.lrr" is not a known setting; did you mean',
+        ),
+        ([TINY_ROW, TINY_ROW], 'config/runs.tsv row 2 (run "run"): the name "run" is taken by'),
+        (
+            [{**TINY_ROW, "dataset": "digit"}],
+            "dataset=digit is not in datasets of config/config.yaml; did you mean",
+        ),
+        ([{**TINY_ROW, "global_batch": 101}], "global_batch=101 cannot be split over 2 ranks"),
+        (
+            [{**TINY_ROW, "model": "mypkg.models:Net"}],
+            'run "run"): model=mypkg.models:Net: no module',
+        ),
+    ],
+)
+def test_a_mistake_in_the_table_is_one_sentence_before_any_job(tiny, rows, message):
+    done = tiny(*rows).snakemake()
+    assert done.returncode != 0
+    assert message in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 @pytest.mark.slow
@@ -71,6 +100,12 @@ def test_a_truncated_shard_is_named_with_its_remedy_and_the_remedy_works(tiny):
 @pytest.mark.slow
 def test_a_full_disk_leaves_no_half_written_file_and_a_rerun_finishes(tiny, tmp_path_factory):
     """The store is a real file system of 64 KiB, mounted in a namespace of the test's own."""
+    namespace = ["unshare", "--user", "--map-root-user", "--mount"]
+    able = (
+        shutil.which("unshare")
+        and subprocess.run([*namespace, "true"], check=False).returncode == 0
+    )
+    require(able, "a full disk is made in a user namespace, which this machine does not allow")
     workspace = tiny({"name": "run", "dataset": "digits", "model": "linear"})
     small = tmp_path_factory.mktemp("small")
     listing = workspace.path / "listing.txt"
@@ -80,7 +115,7 @@ def test_a_full_disk_leaves_no_half_written_file_and_a_rerun_finishes(tiny, tmp_
         f"find {small} -type f > {listing}; exit $code"
     )
     done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
+        [*namespace, "sh", "-c", script],
         cwd=workspace.path,
         env={**os.environ, "SHARDLINE_STORE": str(small)},
         text=True,
@@ -93,12 +128,32 @@ def test_a_full_disk_leaves_no_half_written_file_and_a_rerun_finishes(tiny, tmp_
     assert workspace.snakemake("--until", "seal_dataset").returncode == 0
 
 
-def interrupt(workspace, when):
-    """Start the pipeline, press Ctrl-C once a condition holds, and see that nothing is left."""
-    process = subprocess.Popen(
+def start(workspace):
+    """Start the pipeline in a process group of its own, as a terminal does, with no old logs."""
+    shutil.rmtree(workspace.path / "logs", ignore_errors=True)
+    return subprocess.Popen(
         workspace.command(), cwd=workspace.path, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
+
+
+def kill_job(workspace, when):
+    """Kill the train job outright once a condition holds, and see that no rank is left."""
+    process = start(workspace)
+    wait_until(when, process)
+    started = psutil.Process(process.pid).children(recursive=True)
+    (job,) = [p for p in started if "train.py" in " ".join(p.cmdline()) and "python" in p.name()]
+    ranks = job.children(recursive=True)
+    job.kill()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    _, alive = psutil.wait_procs(ranks, timeout=10)
+    assert not alive, output
+
+
+def interrupt(workspace, when):
+    """Start the pipeline, press Ctrl-C once a condition holds, and see that nothing is left."""
+    process = start(workspace)
     try:
         wait_until(when, process)
         started = psutil.Process(process.pid).children(recursive=True)
@@ -114,7 +169,7 @@ def interrupt(workspace, when):
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_nothing_running_and_the_next_run_resumes(tiny):
+def test_ctrl_c_or_sigkill_leaves_nothing_running_and_the_next_run_resumes(tiny):
     row = {"name": "run", "dataset": "table", "model": "mlp", **LONG}
     workspace = tiny(row, runtime={"checkpoint_every_steps": 5})
 
@@ -128,4 +183,5 @@ def test_ctrl_c_leaves_nothing_running_and_the_next_run_resumes(tiny):
         )
 
     interrupt(workspace, has_saved)
+    kill_job(workspace, has_resumed)
     interrupt(workspace, has_resumed)

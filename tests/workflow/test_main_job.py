@@ -1,7 +1,9 @@
 """The main job, really run: shards, two ranks, evaluation, report; and nothing the second time."""
 
+import importlib.metadata
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -14,11 +16,8 @@ NOTHING = "Nothing to be done"
 
 
 @pytest.mark.slow
-def test_main_job_learns_reports_and_is_then_up_to_date(tiny):
-    workspace = tiny(
-        {"name": "linear", "dataset": "digits", "model": "linear", "trainer.max_epochs": 15},
-        {"name": "known", "dataset": "table", "model": "linear", "trainer.max_epochs": 8},
-    )
+def test_main_job_learns_reports_and_is_then_up_to_date(workspace):
+    shutil.copytree(REPOSITORY / "config/test", workspace.path / "config")
     done = workspace.snakemake()
     assert done.returncode == 0, done.stdout
     assert "Report: results/report/index.html" in done.stdout
@@ -46,6 +45,10 @@ def test_main_job_learns_reports_and_is_then_up_to_date(tiny):
     assert evaluation["metrics"]["accuracy"] > 0.9
     provenance = json.loads((latest / "provenance.json").read_text())
     assert provenance["world"]["world_size"] == len(provenance["devices"]) == 2
+    assert provenance["seed"] == 1
+    assert provenance["software"]["torch"] == importlib.metadata.version("torch")
+    assert len(provenance["shardline_git"]["commit"]) == 40
+    assert provenance["git"]["commit"] is None, "the project's folder is no checkout"
 
     # the synthetic labels come from known weights: what was learnt must point their way
     weight = load_file(workspace.path / "results/latest/known/model.safetensors")["layer.weight"]

@@ -25,6 +25,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
 from shardline.report import RunFiles, write_report
+from tests.conftest import require
 
 HOSTILE = "<script>window.hacked=1</script>"
 FLAGS = (
@@ -177,11 +178,11 @@ def real_runs(folder: Path) -> list[RunFiles]:
 
 def start_browser(profile: Path) -> webdriver.Chrome:
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.fail(
-            f"the browser test found chromium={chromium} and chromedriver={driver}; it needs both: "
-            "apt-get install -y --no-install-recommends chromium chromium-driver"
-        )
+    require(
+        chromium and driver,
+        f"the browser test found chromium={chromium} and chromedriver={driver}; it needs both: "
+        "apt-get install -y --no-install-recommends chromium chromium-driver",
+    )
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for flag in (*FLAGS, f"--user-data-dir={profile}"):

@@ -1,12 +1,13 @@
 """From config and run table to the project: validation, resolution, identities."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shardline.config import checks, schema
 from shardline.config.document import plain, read_config, refuse_duplicates
-from shardline.config.project import Dataset, Project, Run, store_root
+from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
 from shardline.errors import ConfigError
 from shardline.identity import CodeIndex, FileDigests, load_lock, short_digest
@@ -43,7 +44,7 @@ def load_project(
     config = _resolve_config(config, where)
     project = Project(
         workdir=workdir,
-        store=store_root(),
+        store=Path(os.environ.get("SHARDLINE_STORE") or config["runtime"]["store"]),
         table=config["runs"],
         runtime=config["runtime"],
         lock=load_lock(workdir / config["lock"] if "lock" in config else default_lock()),

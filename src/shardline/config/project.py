@@ -1,6 +1,5 @@
 """The whole of what a config asks for: datasets and runs with identities and paths."""
 
-import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -161,8 +160,3 @@ def template_path() -> Path:
     package = Path(__file__).parents[1]
     checkout = package.parents[1] / "report" / "template.html.j2"
     return checkout if checkout.is_file() else package / "templates" / "report.html.j2"
-
-
-def store_root() -> Path:
-    """Return the root of bulky data: `SHARDLINE_STORE`, or `store` below the working directory."""
-    return Path(os.environ.get("SHARDLINE_STORE") or "store")

@@ -89,10 +89,11 @@ def defaults_of(schema: Mapping[str, Any], value: Any = None) -> dict[str, Any]:
 
 
 def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Give numbers the one form that their schema asks for.
+    """Give numbers and truth values the one form that their schema asks for.
 
     YAML 1.1 reads `1e-3` as text and tells 1 from 1.0; where the schema wants
     a number both become floats, so that equal settings have equal identities.
+    Snakemake passes all values of a profile's or command line's `config` as text.
     """
     if isinstance(value, Mapping):
         parts, rest = parts_of(schema, value), schema.get("additionalProperties")
@@ -102,6 +103,8 @@ def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
         return [coerce(item, schema.get("items", {})) for item in value]
     types = schema.get("type", ())
     types = {types} if isinstance(types, str) else set(types)
+    if isinstance(value, str) and "boolean" in types and value in ("true", "false"):
+        return value == "true"
     if isinstance(value, str) and "string" not in types:
         value = _read_number(value, _NUMBER if types & {"number", "integer"} else _EXPONENT)
     if isinstance(value, bool) or not isinstance(value, int | float):
