@@ -7,13 +7,17 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardline.config import Project, Run, load_project
+from shardline.config import Dataset, Project, Run, load_project
 from shardline.errors import ConfigError, ShardlineError
 from shardline.files import read_json, write_json
 from shardline.identity import digest
 
+if TYPE_CHECKING:
+    from shardline.sources import Source
+
+_T = TypeVar("_T")
 _REBUILD = "run the pipeline again to write it"
 
 
@@ -55,12 +59,28 @@ def find_run(config: Mapping[str, Any], run_id: str) -> tuple[Project, Run]:
             that the run's identity is now another one.
     """
     project = load_project(config)
-    if run_id not in project.runs:
+    return project, _of_this_identity(project.runs, run_id)
+
+
+def _of_this_identity(known: Mapping[str, _T], identity: str) -> _T:
+    if identity not in known:
         raise ConfigError(
-            f"run {run_id} no longer has this identity: code, config or source changed while the pipeline ran; "
-            "start it again"
+            f"{identity} no longer has this identity: code, config or source changed while the "
+            "pipeline ran; start it again"
         )
-    return project, project.runs[run_id]
+    return known[identity]
+
+
+def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Dataset, Source]":
+    """Return a dataset and its source."""
+    from shardline.shards import make_source
+
+    dataset = _of_this_identity(load_project(config).datasets, dataset_id)
+    settings = dataset.settings
+    source = make_source(
+        dataset.source_class, settings["source"], num_shards=settings["shards"], files=dataset.files
+    )
+    return dataset, source
 
 
 def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str) -> None:
@@ -85,15 +105,9 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     from rich.console import Console
     from rich.progress import track
 
-    from shardline.shards import build_shard, make_source
+    from shardline.shards import build_shard
 
-    dataset = _find_dataset(config, dataset_id)
-    source = make_source(
-        dataset.source_class,
-        dataset.settings["source"],
-        num_shards=dataset.settings["shards"],
-        files=dataset.files,
-    )
+    dataset, source = _open_dataset(config, dataset_id)
     folder = Path(part_json).parents[1]
     shards = dataset.parts[part]
     records, statistics = [], []
@@ -114,29 +128,13 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     )
 
 
-def _find_dataset(config: Mapping[str, Any], dataset_id: str) -> Any:
-    project = load_project(config)
-    if dataset_id not in project.datasets:
-        raise ConfigError(
-            f"dataset {dataset_id} no longer has this identity: code, config or source changed while the "
-            "pipeline ran; start it again"
-        )
-    return project.datasets[dataset_id]
-
-
 def seal_dataset(
     config: Mapping[str, Any], dataset_id: str, parts: Sequence[str], manifest: str
 ) -> None:
     """Merge the parts into the manifest."""
-    from shardline.shards import make_source, seal
+    from shardline.shards import seal
 
-    dataset = _find_dataset(config, dataset_id)
-    source = make_source(
-        dataset.source_class,
-        dataset.settings["source"],
-        num_shards=dataset.settings["shards"],
-        files=dataset.files,
-    )
+    dataset, source = _open_dataset(config, dataset_id)
     documents = [read_json(Path(part), remedy=_REBUILD) for part in parts]
     sealed = seal(
         documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document

@@ -3,15 +3,10 @@
 import numpy as np
 import pytest
 
-from shardline.datamodule import (
-    HeldOutBatches,
-    ShardDataset,
-    TrainBatches,
-    TrainLoader,
-    epoch_order,
-)
+from shardline.datamodule import ShardDataset, TrainLoader
 from shardline.errors import DataError
 from shardline.files import write_json
+from shardline.sampling import HeldOutBatches, TrainBatches, epoch_order
 from shardline.shards import build_shard, seal
 from shardline.sources.synthetic import Synthetic
 
@@ -41,7 +36,8 @@ def ids_of_steps(dataset, *, world_size, accumulate=1, epoch=0, start=None, **op
     steps = {}
     for rank in range(world_size):
         sampler = TrainBatches(
-            dataset,
+            len(dataset),
+            dataset_id=dataset.dataset_id,
             global_batch=24,
             seed=5,
             rank=rank,
@@ -50,7 +46,7 @@ def ids_of_steps(dataset, *, world_size, accumulate=1, epoch=0, start=None, **op
             **options,
         )
         sampler.set_epoch(epoch)
-        loader = TrainLoader(sampler, num_workers=0)
+        loader = TrainLoader(dataset, sampler, num_workers=0)
         if start is not None:
             loader.load_state_dict(start)
         parts = list(sampler)
@@ -118,12 +114,14 @@ def test_a_resumed_epoch_continues_at_the_exact_sample_at_another_world_size(bui
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_loader_counts_what_was_consumed_not_what_was_fetched_ahead(built, num_workers):
-    loader = TrainLoader(TrainBatches(train_set(built), global_batch=24, seed=5), num_workers)
+    dataset = train_set(built)
+    sampler = TrainBatches(len(dataset), dataset_id="d-0123456789ab", global_batch=24, seed=5)
+    loader = TrainLoader(dataset, sampler, num_workers)
     iterator = iter(loader)
     batches = [next(iterator) for _ in range(3)]
     assert loader.state_dict() == {"epoch": 0, "samples": 72}
     assert batches[0][0].shape == (24, 5)
-    again = next(iter(TrainLoader(loader.sampler, 0)))
+    again = next(iter(TrainLoader(dataset, sampler, 0)))
     assert (again[0] == batches[0][0]).all()
 
 
@@ -173,9 +171,9 @@ def test_global_normalisation_has_one_mean_and_deviation_over_all_features(built
     assert np.corrcoef(raw.ravel(), features.ravel())[0, 1] == pytest.approx(1)
 
 
-def test_a_batch_larger_than_the_data_is_refused(built):
+def test_a_batch_larger_than_the_data_is_refused():
     with pytest.raises(DataError, match=r"global_batch=4096 is more than the \d+ train rows"):
-        TrainBatches(train_set(built), global_batch=4096, seed=0)
+        TrainBatches(240, dataset_id="d-0123456789ab", global_batch=4096, seed=0)
 
 
 def test_missing_and_damaged_files_are_named(built, tmp_path):

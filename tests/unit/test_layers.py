@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 LAYERS = [
     ["errors"],
     ["files", "identity"],
-    ["config", "sources", "statistics", "launch", "world"],
+    ["config", "sources", "statistics", "launch", "world", "sampling"],
     ["shards", "provenance", "metrics", "supervise"],
     ["datamodule", "checkpointing", "models", "optim", "modelling", "trainer"],
     ["train", "evaluate"],
