@@ -79,3 +79,21 @@ def test_shardline_and_the_executor_plugin_do_not_import_each_other():
         text = path.read_text()
         if "shardline" in path.relative_to(SOURCE).parts[0] and "executor" not in str(path):
             assert "snakemake_executor_plugin_azureml" not in text
+
+
+def test_the_readme_names_every_file_of_the_house():
+    repository = SOURCE.parent
+    readme = (repository / "README.md").read_text()
+    files = [
+        p
+        for folder in ("src/shardline", "rules", "scripts", "benchmarks")
+        for p in (repository / folder).rglob("*")
+    ]
+    modules = [p for p in files if p.suffix in (".py", ".smk") and p.name != "__init__.py"]
+    listed = [p for p in modules if p.parent.name != "report"]  # one line for the whole package
+    names = [
+        str(p.relative_to(SOURCE / "shardline" if SOURCE in p.parents else repository))
+        for p in listed
+    ]
+    assert len(names) > 40
+    assert [name for name in names if f"{name} " not in readme and f"{name}\n" not in readme] == []
