@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.metadata
-import os
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -67,15 +66,15 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def describe_rank(world: World, device: str, device_name: str) -> dict[str, Any]:
-    """Return what a rank says of itself."""
+def describe_rank(world: World, *, device: str, device_name: str, threads: int) -> dict[str, Any]:
+    """Return what a rank says of itself; `threads` are CPU threads of an operation."""
     return {
         "rank": world.rank,
         "local_rank": world.local_rank,
         "host": platform.node(),
         "device": device,
         "device_name": device_name,
-        "threads": int(os.environ.get("OMP_NUM_THREADS", "0")) or None,
+        "threads": threads,
     }
 
 

@@ -87,9 +87,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         logger=JsonLinesLogger(args.work / "metrics.jsonl"),
         callbacks=[PlainProgress()],
     )
-    ranks = _gather(
-        provenance.describe_rank(world, trained.device, _device_name(trained.device)), world
-    )
+    ranks = _gather(_describe(world, trained.device), world)
     if world.rank == 0:
         training = {
             key: value for key, value in asdict(trained).items() if key not in ("best", "device")
@@ -128,12 +126,13 @@ def _gather(mine: dict[str, Any], world: World) -> list[dict[str, Any]]:
     return everyone
 
 
-def _device_name(device: str) -> str:
+def _describe(world: World, device: str) -> dict[str, Any]:
     import torch
 
-    from shardline.provenance import processor
+    from shardline.provenance import describe_rank, processor
 
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else processor()
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else processor()
+    return describe_rank(world, device=device, device_name=name, threads=torch.get_num_threads())
 
 
 def _leave(world: World) -> None:

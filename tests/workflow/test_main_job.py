@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import re
 import shutil
 
@@ -45,6 +46,9 @@ def test_main_job_learns_reports_and_is_then_up_to_date(workspace):
     assert evaluation["metrics"]["accuracy"] > 0.9
     provenance = json.loads((latest / "provenance.json").read_text())
     assert provenance["world"]["world_size"] == len(provenance["devices"]) == 2
+    # cores are shared out, not taken by each rank: Snakemake sets thread variables of its own
+    cores = len(os.sched_getaffinity(0))
+    assert [rank["threads"] for rank in provenance["world"]["ranks"]] == [max(1, cores // 2)] * 2
     assert provenance["seed"] == 1
     assert provenance["software"]["torch"] == importlib.metadata.version("torch")
     assert len(provenance["shardline_git"]["commit"]) == 40
