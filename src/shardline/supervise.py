@@ -5,8 +5,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -61,38 +61,31 @@ def run_ranks(
             preexec_fn=die_with_parent,  # even when this job is killed outright
             start_new_session=True,  # a terminal's Ctrl-C reaches the ranks through us alone
         )
-        restore = _forward_signals(child)
         try:
-            _relay(child, log_file, title)
-            code = child.wait()
+            with _sigterm_as_interrupt():
+                _relay(child, log_file, title)
+                code = child.wait()
         except BaseException:
             _end(child)
             raise
         finally:
-            restore()
             _kill_group(child)  # ranks that outlived their launcher
     if code:
         raise RankError(_first_error(errors) or f"the launcher ended with code {code}; see {log}")
 
 
-def _forward_signals(child: subprocess.Popen[str]) -> "_Restore":
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
     """Turn SIGTERM into the same orderly end as Ctrl-C."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
-        return _Restore(None)
-    return _Restore(signal.signal(signal.SIGTERM, stop))
-
-
-class _Restore:
-    def __init__(self, handler: object) -> None:
-        self._handler = handler
-
-    def __call__(self) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGTERM, self._handler)  # type: ignore[arg-type]
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> None:
@@ -124,21 +117,16 @@ def _show(bar: Progress, task: TaskID, line: str) -> None:
 def _end(child: subprocess.Popen[str]) -> None:
     """Ask the launcher to end its ranks; after a grace time, end them all."""
     child.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         child.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        _kill_group(child)
-        child.wait()
+    _kill_group(child)
+    child.wait()
 
 
 def _kill_group(child: subprocess.Popen[str]) -> None:
     # the group's number is the child's pid and stays taken while a member lives
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _first_error(folder: Path) -> str | None:
