@@ -22,6 +22,7 @@ localrules:
 rule all:
     default_target: True
     input:
+        models=ancient(files_of_runs("model.safetensors")),
         evaluations=ancient(EVALUATIONS),
         report=ancient(str(PROJECT.report)),
 

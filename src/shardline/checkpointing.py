@@ -11,8 +11,38 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 LAST = "last.ckpt"
 
 
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps the best training checkpoints by a logged metric, measured at each validation.
+
+    Lightning would remove a checkpoint as soon as a better one is there. Here
+    it stays until the state to resume from names the better one: a training
+    that is killed in between goes back to where the older one was the best.
+    """
+
+    def __init__(self, folder: Path, *, monitor: str, mode: str, top_k: int) -> None:
+        super().__init__(
+            dirpath=folder,
+            filename="best-{epoch:04d}-{step:08d}",
+            monitor=monitor,
+            mode=mode,
+            save_top_k=top_k,
+            enable_version_counter=False,
+            save_on_train_epoch_end=False,
+        )
+
+    def _remove_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
+        """Leave it to `prune`."""
+
+    def prune(self) -> None:
+        """Remove the checkpoints that are no longer among the best."""
+        kept = {Path(path).name for path in (*self.best_k_models, self.best_model_path)}
+        for path in Path(str(self.dirpath)).glob("best-*.ckpt"):
+            if path.name not in kept:
+                path.unlink()
+
+
 class LastCheckpoint(Callback):
-    """Saves the state to resume from, every few optimiser steps.
+    """Saves the state to resume from: every few optimiser steps, with each new best, and at the end.
 
     A save that falls on the last batch of an epoch waits until the epoch's
     validation is over, so that a resumed run never skips a validation.
@@ -20,12 +50,15 @@ class LastCheckpoint(Callback):
     Args:
         folder: where `last.ckpt` is written.
         every_steps: optimiser steps between saves.
+        best: keeps the best checkpoints, which the state names.
     """
 
-    def __init__(self, folder: Path, every_steps: int) -> None:
+    def __init__(self, folder: Path, every_steps: int, best: BestCheckpoint) -> None:
         self.path = folder / LAST
         self._every_steps = every_steps
-        self._saved_step = 0
+        self._best = best
+        self._saved = (0, "")
+        self._stopped = False
         self.seconds = 0.0
 
     def step_saved(self) -> int:
@@ -34,38 +67,42 @@ class LastCheckpoint(Callback):
             return 0
         return int(torch.load(self.path, map_location="cpu", weights_only=True)["global_step"])
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return whether the training was stopped early, which Lightning does not keep."""
+        return {"stopped": self._stopped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over whether the training was stopped early."""
+        self._stopped = state_dict["stopped"]
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Count from the step that was resumed."""
-        self._saved_step = trainer.global_step
+        """Count from the step that was resumed; one that was stopped stays stopped."""
+        self._saved = trainer.global_step, self._best.best_model_path
+        trainer.should_stop = trainer.should_stop or self._stopped
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Save in mid-epoch, at a step boundary."""
         at_boundary = not trainer.fit_loop.epoch_loop._should_accumulate()
-        if at_boundary and not trainer.is_last_batch:
-            self._save_if_due(trainer)
+        if at_boundary and not trainer.is_last_batch and self._is_due(trainer):
+            self._save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save at the end of an epoch, after its validation."""
-        self._save_if_due(trainer)
+        self._stopped = trainer.should_stop
+        is_end = self._stopped or trainer.current_epoch + 1 == trainer.max_epochs
+        if is_end or self._best.best_model_path != self._saved[1] or self._is_due(trainer):
+            self._save(trainer)
 
-    def _save_if_due(self, trainer: pl.Trainer) -> None:
-        if trainer.global_step // self._every_steps > self._saved_step // self._every_steps:
-            started = time.monotonic()
-            trainer.save_checkpoint(self.path)
-            self.seconds += time.monotonic() - started
-            self._saved_step = trainer.global_step
+    def _is_due(self, trainer: pl.Trainer) -> bool:
+        return trainer.global_step // self._every_steps > self._saved[0] // self._every_steps
 
-
-def best_checkpoint(folder: Path, *, monitor: str, mode: str, top_k: int) -> ModelCheckpoint:
-    """Return the callback that keeps the best training checkpoints by a logged metric."""
-    return ModelCheckpoint(
-        dirpath=folder,
-        filename="best-{epoch:04d}-{step:08d}",
-        monitor=monitor,
-        mode=mode,
-        save_top_k=top_k,
-        enable_version_counter=False,
-    )
+    def _save(self, trainer: pl.Trainer) -> None:
+        started = time.monotonic()
+        trainer.save_checkpoint(self.path)
+        if trainer.is_global_zero:
+            self._best.prune()
+        self.seconds += time.monotonic() - started
+        self._saved = trainer.global_step, self._best.best_model_path
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, EarlyStopping
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import save
 
-from shardline.checkpointing import LastCheckpoint, best_checkpoint, load_weights
+from shardline.checkpointing import BestCheckpoint, LastCheckpoint, load_weights
 from shardline.datamodule import ShardDataModule
 from shardline.errors import ConfigError
 from shardline.files import write_bytes
@@ -120,10 +120,9 @@ def train(
         set_by_row=options.set_by_row,
     )
     _check_validates(settings, model)
-    best = best_checkpoint(
-        work / "checkpoints", **settings["checkpoint"], top_k=options.checkpoints_kept
-    )
-    last = LastCheckpoint(work / "checkpoints", options.checkpoint_every_steps)
+    checkpoints = work / "checkpoints"
+    best = BestCheckpoint(checkpoints, **settings["checkpoint"], top_k=options.checkpoints_kept)
+    last = LastCheckpoint(checkpoints, options.checkpoint_every_steps, best)
     seeds = StepSeeds(settings["seed"], world.rank)
     callbacks = [seeds, *callbacks, *_early_stopping(settings), best, last]
     trainer = make_trainer(settings, world, callbacks, logger, options.log_every_steps)
@@ -136,7 +135,7 @@ def train(
 
 
 def _summary(
-    trainer: pl.Trainer, best: ModelCheckpoint, last: LastCheckpoint, resumed_step: int
+    trainer: pl.Trainer, best: BestCheckpoint, last: LastCheckpoint, resumed_step: int
 ) -> Trained:
     if not best.best_model_path:
         raise ConfigError(
@@ -177,6 +176,7 @@ def _early_stopping(settings: Mapping[str, Any]) -> list[Callback]:
             min_delta=stopping["min_delta"],
             stopping_threshold=stopping["stopping_threshold"],
             check_finite=True,
+            check_on_train_epoch_end=False,
         )
     ]
 

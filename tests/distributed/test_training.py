@@ -1,6 +1,7 @@
 """Real ranks over gloo: the same bits twice, and after being killed."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,33 @@ def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(
     assert len(recorded) == len(set(recorded)), "no step is recorded twice"
     # a kill between a save and the writing of that very step's record loses the record
     assert set(wanted) - set(recorded) <= set(killed_at)
+
+
+@pytest.mark.parametrize(
+    "row", [{}, {"early_stopping.patience": 1, "optim.lr": 0.3}], ids=["whole", "stopped"]
+)
+def test_a_finished_training_whose_results_were_lost_is_sealed_again_without_a_step(prepare, row):
+    ranks = prepare(1, devices=1, **{"trainer.max_epochs": 6, **row})
+    ranks.train("run")
+    before, steps = ranks.model("run"), ranks.steps("run")
+    assert ranks.provenance("run")["training"]["stopped_early"] == bool(row)
+    shutil.rmtree(ranks.results("run"))
+    ranks.train("run")
+    assert ranks.model("run") == before
+    assert ranks.steps("run") == steps, "no step is taken again"
+    assert len(list((ranks.root / "run/work/checkpoints").glob("best-*"))) == 1
+
+
+def test_the_state_on_disk_always_names_best_weights_that_are_there(prepare):
+    """However seldom the state is saved, it is saved with each new best, and only then are older ones removed."""
+    ranks = prepare(10_000, devices=1, **{"trainer.max_epochs": 6})
+    state = ranks.root / "run/work/checkpoints/last.ckpt"
+    ranks.kill_when("run", state.exists)
+    callbacks = torch.load(state, map_location="cpu", weights_only=True)["callbacks"]
+    (best,) = [
+        value["best_model_path"] for key, value in callbacks.items() if "BestCheckpoint" in key
+    ]
+    assert Path(best).exists()
 
 
 def test_mixed_precision_clipping_lr_scaling_and_a_threshold_that_stops(prepare):
