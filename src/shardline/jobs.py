@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardline.config import Dataset, Project, Run, load_project
-from shardline.errors import ConfigError, ShardlineError
+from shardline.errors import ConfigError, LaunchError, ShardlineError
 from shardline.files import read_json, write_json
 from shardline.identity import digest
 
@@ -172,7 +172,27 @@ def train(config: Mapping[str, Any], spec: str, manifest: str, model: str, log: 
         run_id=run["run"],
     )
     threads = threads_per_rank(runtime["threads_per_rank"], settings["devices"])
-    run_ranks(command, env=rank_environment(threads), log=log, work=work, title=run["name"])
+    with _only_one(work, run["run"]):
+        run_ranks(command, env=rank_environment(threads), log=log, work=work, title=run["name"])
+
+
+@contextmanager
+def _only_one(work: Path, run_id: str) -> Iterator[None]:
+    """Hold a run's folder: a job may outlive a Snakemake that was killed.
+
+    Raises:
+        LaunchError: another job trains this run.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(work / "lock", timeout=0):
+            yield
+    except Timeout:
+        raise LaunchError(
+            f"{run_id} is being trained by another job, which holds {work / 'lock'}; "
+            "wait until it has ended, or end it"
+        ) from None
 
 
 def evaluate(

@@ -8,6 +8,8 @@ import sys
 import psutil
 import pytest
 
+from shardline import jobs
+from shardline.errors import LaunchError
 from shardline.launch import launch_command
 from shardline.supervise import RankError, rank_environment, run_ranks
 from tests.conftest import wait_until
@@ -79,3 +81,18 @@ def test_no_rank_outlives_its_job(command, tmp_path, number):
     job.communicate(timeout=60)
     _, alive = psutil.wait_procs(started, timeout=30)
     assert not alive
+
+
+def test_a_run_is_trained_by_one_job_at_a_time(tmp_path):
+    with (
+        jobs._only_one(tmp_path, "mlp-0123456789ab"),
+        pytest.raises(LaunchError) as error,
+        jobs._only_one(tmp_path, "mlp-0123456789ab"),
+    ):
+        pass
+    assert (
+        f"mlp-0123456789ab is being trained by another job, which holds {tmp_path / 'lock'}"
+        in str(error.value)
+    )
+    with jobs._only_one(tmp_path, "mlp-0123456789ab"):
+        pass
