@@ -33,4 +33,5 @@ onerror:
 
 onsuccess:
     publish(PROJECT)
-    logger.info(f"Report: {Path('results/report/index.html')}")
+    if Path("results/report/index.html").exists():
+        logger.info("Report: results/report/index.html")

@@ -33,15 +33,39 @@ def files_of_runs(name):
     return [str(run.folder / name) for run in PROJECT.runs.values()]
 
 
+# A job whose sealed output is there asks for nothing: ancient() alone would make
+# it again, and delete that output, when an input of it has to be made anew.
+def unless_sealed(output, inputs):
+    return [] if Path(output).exists() else inputs
+
+
 def parts_of_dataset(wildcards):
-    parts = PROJECT.datasets[wildcards.dataset].parts
-    return [f"{STORE}/datasets/{wildcards.dataset}/parts/{part}.json" for part in parts]
+    dataset = PROJECT.datasets[wildcards.dataset]
+    folder = f"{STORE}/datasets/{dataset.id}/parts"
+    return unless_sealed(dataset.manifest, [f"{folder}/{part}.json" for part in dataset.parts])
+
+
+def spec_of_run(wildcards):
+    run = PROJECT.runs[wildcards.run]
+    return unless_sealed(sealed_by(run, wildcards), str(run.folder / "run.json"))
 
 
 def manifest_of_run(wildcards):
-    return str(PROJECT.runs[wildcards.run].dataset.manifest)
+    run = PROJECT.runs[wildcards.run]
+    return unless_sealed(sealed_by(run, wildcards), str(run.dataset.manifest))
+
+
+def model_of_run(wildcards):
+    run = PROJECT.runs[wildcards.run]
+    return unless_sealed(run.evaluation, str(run.folder / "model.safetensors"))
+
+
+def sealed_by(run, wildcards):
+    is_evaluation = "evaluation" in wildcards.keys()
+    return run.evaluation if is_evaluation else run.folder / "model.safetensors"
 
 
 def threads_of_run(wildcards):
-    settings = PROJECT.runs[wildcards.run].settings
-    return settings["devices"] * max(1, PROJECT.runtime["threads_per_rank"])
+    devices = PROJECT.runs[wildcards.run].settings["devices"]
+    per_rank = PROJECT.runtime["threads_per_rank"]
+    return devices * per_rank if per_rank else max(devices, workflow.cores or 1)

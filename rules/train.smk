@@ -16,7 +16,7 @@ rule resolve_run:
 
 rule train:
     input:
-        spec=ancient("results/runs/{run}/run.json"),
+        spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
     output:
         model="results/runs/{run}/model.safetensors",
@@ -37,9 +37,9 @@ rule train:
 
 rule evaluate:
     input:
-        spec=ancient("results/runs/{run}/run.json"),
+        spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
-        model=ancient("results/runs/{run}/model.safetensors"),
+        model=ancient(model_of_run),
     output:
         evaluation="results/runs/{run}/evaluations/{evaluation}.json",
     log:

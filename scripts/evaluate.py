@@ -3,10 +3,4 @@
 from shardline.jobs import evaluate, job
 
 with job(snakemake.log[0]):
-    evaluate(
-        snakemake.config,
-        snakemake.input.spec,
-        snakemake.input.manifest,
-        snakemake.input.model,
-        snakemake.output.evaluation,
-    )
+    evaluate(snakemake.config, snakemake.wildcards.run, snakemake.output.evaluation)

@@ -3,10 +3,4 @@
 from shardline.jobs import job, train
 
 with job(snakemake.log[0]) as log:
-    train(
-        snakemake.config,
-        snakemake.input.spec,
-        snakemake.input.manifest,
-        snakemake.output.model,
-        log,
-    )
+    train(snakemake.config, snakemake.wildcards.run, log)

@@ -38,8 +38,7 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
         scratch.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, error.strerror or str(error))
-        raise DataError(f"{path} could not be written: {remedy}") from error
+        raise DataError(f"{path} could not be written: {_remedy(error)}") from error
     finally:
         with suppress(OSError):  # never hides why the writing failed
             scratch.unlink(missing_ok=True)
@@ -51,6 +50,22 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it.
+
+    Raises:
+        DataError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path} could not be made: {_remedy(error)}") from error
+
+
+def _remedy(error: OSError) -> str:
+    return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -4,14 +4,14 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardline.config import Dataset, Project, Run, load_project
 from shardline.errors import ConfigError, LaunchError, ShardlineError
-from shardline.files import read_json, write_json
+from shardline.files import make_folder, read_json, write_json
 from shardline.identity import digest
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def job(log: str) -> Iterator[Path]:
     path = Path(log)
     path.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(
-        filename=path, filemode="w", level=logging.INFO, format="%(message)s", force=True
+        filename=path, filemode="a", level=logging.INFO, format="%(message)s", force=True
     )
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     try:
@@ -71,16 +71,17 @@ def _of_this_identity(known: Mapping[str, _T], identity: str) -> _T:
     return known[identity]
 
 
-def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Dataset, Source]":
-    """Return a dataset and its source."""
+def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project, Dataset, Source]":
+    """Return the project, one of its datasets and that one's source."""
     from shardline.shards import make_source
 
-    dataset = _of_this_identity(load_project(config).datasets, dataset_id)
+    project = load_project(config)
+    dataset = _of_this_identity(project.datasets, dataset_id)
     settings = dataset.settings
     source = make_source(
         dataset.source_class, settings["source"], num_shards=settings["shards"], files=dataset.files
     )
-    return dataset, source
+    return project, dataset, source
 
 
 def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str) -> None:
@@ -107,7 +108,7 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
 
     from shardline.shards import build_shard
 
-    dataset, source = _open_dataset(config, dataset_id)
+    _, dataset, source = _open_dataset(config, dataset_id)
     folder = Path(part_json).parents[1]
     shards = dataset.parts[part]
     records, statistics = [], []
@@ -128,52 +129,50 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     )
 
 
-def seal_dataset(
-    config: Mapping[str, Any], dataset_id: str, parts: Sequence[str], manifest: str
-) -> None:
+def seal_dataset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> None:
     """Merge the parts into the manifest."""
     from shardline.shards import seal
 
-    dataset, source = _open_dataset(config, dataset_id)
-    documents = [read_json(Path(part), remedy=_REBUILD) for part in parts]
+    project, dataset, source = _open_dataset(config, dataset_id)
+    folder = project.store / "datasets" / dataset_id / "parts"
+    documents = [read_json(folder / f"{part}.json", remedy=_REBUILD) for part in dataset.parts]
     sealed = seal(
         documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document
     )
     write_json(Path(manifest), sealed)
 
 
-def train(config: Mapping[str, Any], spec: str, manifest: str, model: str, log: Path) -> None:
+def train(config: Mapping[str, Any], run_id: str, log: Path) -> None:
     """Start a run's ranks and wait until they have sealed it."""
     from shardline.launch import launch_command, threads_per_rank
     from shardline.supervise import rank_environment, run_ranks
 
-    run = read_json(Path(spec), remedy=_REBUILD)
-    project, asked = find_run(config, run["run"])
-    settings, runtime = run["settings"], project.runtime
-    work = project.store / "work" / run["run"]
-    work.mkdir(parents=True, exist_ok=True)
+    project, run = find_run(config, run_id)
+    settings, runtime = run.settings, project.runtime
+    work = project.store / "work" / run.id
+    make_folder(work)
     program = [
-        "-m", "shardline.worker", spec,
-        "--manifest", manifest,
-        "--shards", str(project.store / "datasets" / asked.dataset.id),
+        "-m", "shardline.worker", str(run.folder / "run.json"),
+        "--manifest", str(run.dataset.manifest),
+        "--shards", str(project.store / "datasets" / run.dataset.id),
         "--work", str(work),
-        "--results", str(Path(model).parent),
+        "--results", str(run.folder),
         "--num-workers", str(runtime["num_workers"]),
         "--log-every-steps", str(runtime["log_every_steps"]),
         "--checkpoint-every-steps", str(runtime["checkpoint_every_steps"]),
         "--checkpoints-kept", str(runtime["checkpoints_kept"]),
-        "--set-by-row", *sorted(asked.row.settings),
+        "--set-by-row", *sorted(run.row.settings),
     ]  # fmt: skip
     command = launch_command(
         runtime["launcher"],
         program,
         nodes=settings["nodes"],
         devices=settings["devices"],
-        run_id=run["run"],
+        run_id=run.id,
     )
     threads = threads_per_rank(runtime["threads_per_rank"], settings["devices"])
-    with _only_one(work, run["run"]):
-        run_ranks(command, env=rank_environment(threads), log=log, work=work, title=run["name"])
+    with _only_one(work, run.id):
+        run_ranks(command, env=rank_environment(threads), log=log, work=work, title=run.name)
 
 
 @contextmanager
@@ -195,19 +194,18 @@ def _only_one(work: Path, run_id: str) -> Iterator[None]:
         ) from None
 
 
-def evaluate(
-    config: Mapping[str, Any], spec: str, manifest: str, model: str, evaluation: str
-) -> None:
+def evaluate(config: Mapping[str, Any], run_id: str, evaluation: str) -> None:
     """Evaluate a sealed model."""
     from shardline.evaluate import evaluate as evaluate_model
 
-    document = read_json(Path(spec), remedy=_REBUILD)
-    project, run = find_run(config, document["run"])
+    project, run = find_run(config, run_id)
+    _of_this_identity({run.evaluation_id: run}, Path(evaluation).stem)
+    document = read_json(run.folder / "run.json", remedy=_REBUILD)
     document["settings"]["evaluation"] = run.settings["evaluation"]
     result = evaluate_model(
         document,
-        model_file=Path(model),
-        manifest=Path(manifest),
+        model_file=run.folder / "model.safetensors",
+        manifest=run.dataset.manifest,
         shards=project.store / "datasets" / run.dataset.id,
     )
     write_json(Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document})
@@ -218,6 +216,7 @@ def report(config: Mapping[str, Any], page: str) -> None:
     from shardline.report import RunFiles, write_report
 
     project = load_project(config)
+    _of_this_identity({project.report.parent.name: project}, Path(page).parent.name)
     files = [
         RunFiles(
             run=run.folder / "run.json",

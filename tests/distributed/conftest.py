@@ -124,7 +124,7 @@ def build(project: Any, dataset: Any) -> None:
     ]
     for part in parts:
         jobs.build_shards(config, dataset.id, part.stem, str(part))
-    jobs.seal_dataset(config, dataset.id, [str(part) for part in parts], str(dataset.manifest))
+    jobs.seal_dataset(config, dataset.id, str(dataset.manifest))
 
 
 def _config(folder: Path) -> dict[str, Any]:
