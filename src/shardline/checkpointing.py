@@ -1,14 +1,80 @@
 """Training checkpoints, kept in the store and never unpickled blindly."""
 
+import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
+from shardline.errors import ConfigError, DataError
+from shardline.files import atomic_writer
+
 LAST = "last.ckpt"
+_HYPER_PARAMETERS = "hyper_parameters"
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a training checkpoint, mapped into memory, without unpickling objects.
+
+    Raises:
+        DataError: it is missing or damaged.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        size = f"{path.stat().st_size:,} bytes" if path.exists() else "missing"
+        raise DataError(
+            f"training checkpoint {path} cannot be read ({size}); "
+            f"delete {path.parent} to train from the start"
+        ) from error
+    return state
+
+
+class SafeCheckpointIO(TorchCheckpointIO):
+    """Writes a training checkpoint beside its place and renames it; proves that it can be read.
+
+    Lightning writes to the temporary folder and moves the file, which over two
+    file systems truncates the only copy that there is. Hyperparameters are left
+    out: the model is made from `run.json`, and they may hold what cannot be
+    read back without unpickling.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_proven = False
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint, all or nothing.
+
+        Raises:
+            ConfigError: the state holds what `weights_only=True` refuses to read.
+        """
+        kept = {key: value for key, value in checkpoint.items() if key != _HYPER_PARAMETERS}
+        with atomic_writer(Path(path)) as file:
+            torch.save(kept, file)
+        if not self._is_proven:
+            self._prove(Path(path))
+
+    def _prove(self, path: Path) -> None:
+        try:
+            torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except pickle.UnpicklingError as error:
+            path.unlink()
+            reason = next(
+                (line for line in str(error).splitlines() if "global" in line), str(error)
+            )
+            raise ConfigError(
+                "the model's training state could not be resumed, since it holds more than tensors and plain "
+                f"values ({reason.strip()}); keep such objects out of buffers, callbacks and on_save_checkpoint"
+            ) from None
+        self._is_proven = True
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -29,6 +95,23 @@ class BestCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
             save_on_train_epoch_end=False,
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state with file names alone: a store may be mounted elsewhere next time."""
+        return self._with_paths(super().state_dict(), lambda path: Path(path).name)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state, its files in the present folder."""
+        folder = Path(str(self.dirpath))
+        state = self._with_paths(state_dict, lambda path: str(folder / path))
+        super().load_state_dict({**state, "dirpath": self.dirpath})
+
+    @staticmethod
+    def _with_paths(state: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+        paths = ("best_model_path", "kth_best_model_path", "last_model_path")
+        changed = {key: change(state[key]) if state[key] else "" for key in paths}
+        best = {change(path): score for path, score in state["best_k_models"].items()}
+        return {**state, **changed, "best_k_models": best, "dirpath": ""}
 
     def _remove_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
         """Leave it to `prune`."""
@@ -63,9 +146,7 @@ class LastCheckpoint(Callback):
 
     def step_saved(self) -> int:
         """Return the optimiser step of the state on disk, 0 where there is none."""
-        if not self.path.exists():
-            return 0
-        return int(torch.load(self.path, map_location="cpu", weights_only=True)["global_step"])
+        return int(read_checkpoint(self.path)["global_step"]) if self.path.exists() else 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return whether the training was stopped early, which Lightning does not keep."""
@@ -106,7 +187,6 @@ class LastCheckpoint(Callback):
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Return the model's weights from a training checkpoint, without unpickling objects."""
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    weights: dict[str, torch.Tensor] = checkpoint["state_dict"]
+    """Return the model's weights from a training checkpoint."""
+    weights: dict[str, torch.Tensor] = read_checkpoint(path)["state_dict"]
     return weights

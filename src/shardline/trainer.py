@@ -12,6 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
+from shardline.checkpointing import SafeCheckpointIO
 from shardline.errors import LaunchError
 from shardline.world import World
 
@@ -85,6 +86,7 @@ def make_trainer(
         check_val_every_n_epoch=settings["trainer"]["validate_every_epochs"],
         deterministic=settings["deterministic"],
         callbacks=callbacks,
+        plugins=[SafeCheckpointIO()],
         logger=logger,
         log_every_n_steps=log_every_steps,
         use_distributed_sampler=False,
@@ -130,5 +132,10 @@ def _quieten_lightning() -> None:
     """Silence hints that do not apply: loading is ours, and the trainer is fully set."""
     for name in ("pytorch_lightning", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (".*does not have many workers.*", ".*isinstance.treespec.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*isinstance.treespec.*",
+        ".*exists and is not empty.*",
+        ".*smaller than the logging interval.*",
+    ):
         warnings.filterwarnings("ignore", message)

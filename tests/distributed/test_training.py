@@ -81,7 +81,27 @@ def test_the_state_on_disk_always_names_best_weights_that_are_there(prepare):
     (best,) = [
         value["best_model_path"] for key, value in callbacks.items() if "BestCheckpoint" in key
     ]
-    assert Path(best).exists()
+    assert (state.parent / best).exists()
+
+
+def test_a_store_that_is_mounted_elsewhere_and_a_damaged_state(prepare):
+    ranks = prepare(1, devices=1, **{"trainer.max_epochs": 6})
+    ranks.train("run")
+    shutil.rmtree(ranks.results("run"))
+    (ranks.root / "run").rename(ranks.root / "elsewhere")
+    ranks.train("elsewhere")
+    ranks.train("other")
+    assert ranks.model("elsewhere") == ranks.model("other")
+
+    state = ranks.root / "other/work/checkpoints/last.ckpt"
+    state.write_bytes(state.read_bytes()[:1000])
+    process = ranks.start("other")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 3
+    assert (
+        f"{state} cannot be read (1,000 bytes); delete {state.parent} to train from the start"
+        in output
+    )
 
 
 def test_mixed_precision_clipping_lr_scaling_and_a_threshold_that_stops(prepare):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from pytorch_lightning import LightningModule
 
+from shardline.checkpointing import SafeCheckpointIO, read_checkpoint
 from shardline.errors import ConfigError, LaunchError
 from shardline.metrics import JsonLinesLogger, read_records
 from shardline.modelling import make_model
@@ -141,6 +142,21 @@ def test_a_model_with_nan_weights_is_never_sealed(tmp_path):
     with pytest.raises(ConfigError, match="weight layer.weight is NaN or infinite; lower optim.lr"):
         seal_model(trained, spec(), tmp_path / "model.safetensors")
     assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_training_state_is_proven_to_be_readable_and_hyperparameters_are_left_out(tmp_path):
+    path = tmp_path / "last.ckpt"
+    SafeCheckpointIO().save_checkpoint(
+        {"hyper_parameters": {"act": torch.nn.ReLU}, "global_step": 3}, path
+    )
+    assert read_checkpoint(path) == {"global_step": 3}
+    with pytest.raises(
+        ConfigError, match="could not be resumed, since it holds more than tensors.*ReLU"
+    ):
+        SafeCheckpointIO().save_checkpoint(
+            {"callbacks": {"mine": torch.nn.ReLU}}, tmp_path / "other.ckpt"
+        )
+    assert not (tmp_path / "other.ckpt").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")

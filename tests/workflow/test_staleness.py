@@ -150,3 +150,21 @@ def test_mistake_is_told_in_one_sentence(finished: Workspace) -> None:
         in (" ".join(done.stdout.split()))
     )
     assert "Traceback" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "lost", ["results/datasets", "store", "results/runs/*/run.json", "results/runs/*/identity.json"]
+)
+def test_a_sealed_model_is_not_trained_again_because_something_before_it_is_lost(
+    finished: Workspace, lost: str
+) -> None:
+    for path in finished.path.glob(lost):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in finished.path.glob("results/runs/*/evaluations/*"):
+        path.unlink()
+    assert not {job for job in jobs(finished) if job.startswith("Training")}
+
+
+def test_a_model_that_is_lost_is_trained_again(finished: Workspace) -> None:
+    finished.the("results/runs/a-*/model.safetensors").unlink()
+    assert jobs(finished) == {"Training a"}
