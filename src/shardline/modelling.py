@@ -25,16 +25,22 @@ def import_class(path: str, what: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:
-        raise ConfigError(f"{what}={path} does not import: {_short_traceback(error)}") from error
+        raise ConfigError(f"{what}={path} does not import: {short_traceback(error)}") from error
 
 
-def _short_traceback(error: BaseException) -> str:
-    """Return the error's line and the user's own frames, deepest last."""
-    ours = Path(__file__)
+def short_traceback(error: BaseException) -> str:
+    """Return the error's line and the user's own frames, deepest last.
+
+    Frames of installed packages, of Python's import system and of this library
+    are left out.
+    """
+    ours = Path(__file__).parent
     frames = [
         f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if "importlib" not in frame.filename and Path(frame.filename) != ours
+        if not {"importlib", "site-packages"} & set(Path(frame.filename).parts)
+        and ours not in Path(frame.filename).parents
+        and not frame.filename.startswith("<")
     ]
     if isinstance(error, SyntaxError):
         frames.append(f"{error.filename}, line {error.lineno}: {(error.text or '').strip()}")

@@ -51,6 +51,15 @@ def git_state(folder: Path) -> dict[str, Any]:
     }
 
 
+def sources() -> dict[str, Any]:
+    """Return the software and the git state of the project and of Shardline, as they are now."""
+    return {
+        "software": software(),
+        "git": git_state(Path.cwd()),
+        "shardline_git": git_state(Path(__file__).parent),
+    }
+
+
 def _git(folder: Path, *arguments: str) -> bytes | None:
     try:
         result = subprocess.run(
@@ -89,9 +98,9 @@ def processor() -> str:
 
 
 def make_provenance(
-    spec: Mapping[str, Any], *, world: World, ranks: list[dict[str, Any]], manifest_sha256: str,
-    started: str, duration_s: float, attempts: int, training: Mapping[str, Any],
-    files: Mapping[str, str],
+    spec: Mapping[str, Any], *, sources: Mapping[str, Any], world: World,
+    ranks: list[dict[str, Any]], manifest_sha256: str, started: str, duration_s: float,
+    attempts: int, training: Mapping[str, Any], files: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the provenance document of one trained run."""
     return {
@@ -114,7 +123,5 @@ def make_provenance(
         },
         "devices": [rank["device"] for rank in ranks],
         "host": platform.node(),
-        "software": software(),
-        "git": git_state(Path.cwd()),
-        "shardline_git": git_state(Path(__file__).parent),
+        **sources,
     }

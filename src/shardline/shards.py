@@ -143,6 +143,16 @@ def _check_values(columns: Mapping[str, np.ndarray], schema: Schema, where: str)
         raise DataError(
             f"{where}: row id {columns['ids'][bad[0]]} holds a missing or infinite feature; clean the source"
         )
+    ids, counts = np.unique(columns["ids"], return_counts=True)
+    if (counts > 1).any():
+        raise DataError(
+            f"{where}: row id {ids[counts > 1][0]} stands twice; ids decide the split and must be unique"
+        )
+    if not np.isfinite(columns["labels"]).all():
+        bad_row = columns["ids"][~np.isfinite(columns["labels"])][0]
+        raise DataError(
+            f"{where}: row id {bad_row} has a missing or infinite label; clean the source"
+        )
     if schema.task == "classification":
         labels = columns["labels"]
         outside = labels[(labels < 0) | (labels >= len(schema.classes))]

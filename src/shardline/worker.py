@@ -30,8 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
     except ShardlineError as error:
         _report_error(args.work, str(error))
         return error.exit_code
-    except Exception:
-        _report_error(args.work, traceback.format_exc())
+    except Exception as error:
+        from shardline.modelling import short_traceback
+
+        traceback.print_exc()  # all of it, into the log
+        _report_error(args.work, short_traceback(error))
         return 1
     return 0
 
@@ -74,6 +77,9 @@ def _run(args: argparse.Namespace, world: World) -> None:
     spec = read_json(args.run_json, remedy="run the pipeline again to resolve the run")
     check_world(world, nodes=spec["settings"]["nodes"], devices=spec["settings"]["devices"])
     started, clock = provenance.now(), time.monotonic()
+    sources = (
+        provenance.sources() if world.rank == 0 else {}
+    )  # as they are before hours have passed
     attempts = _count_attempt(args.work) if world.rank == 0 else 0
     trained = train.train(
         spec,
@@ -96,6 +102,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         write_bytes(args.results / "metrics.jsonl", (args.work / "metrics.jsonl").read_bytes())
         document = provenance.make_provenance(
             spec,
+            sources=sources,
             world=world,
             ranks=ranks,
             manifest_sha256=file_sha256(args.manifest),

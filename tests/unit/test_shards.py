@@ -19,8 +19,9 @@ SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 class Given(Source):
     """A source of one shard with rows given by the test."""
 
-    def __init__(self, features, labels=None, classes=("a", "b")):
+    def __init__(self, features, labels=None, classes=("a", "b"), ids=None):
         super().__init__(num_shards=1)
+        self.ids = ids
         self.features = np.asarray(features, dtype=np.float64)
         self.labels = (
             np.zeros(len(self.features), dtype=np.int64) if labels is None else np.asarray(labels)
@@ -29,10 +30,12 @@ class Given(Source):
 
     @property
     def schema(self):
-        return Schema(feature_shape=(3,), classes=self.classes)
+        task = "classification" if self.classes else "regression"
+        return Schema(feature_shape=(3,), task=task, classes=self.classes)
 
     def iter_tables(self, shard):
-        yield Table(ids=np.arange(len(self.labels)), features=self.features, labels=self.labels)
+        ids = np.arange(len(self.labels)) if self.ids is None else np.asarray(self.ids)
+        yield Table(ids=ids, features=self.features, labels=self.labels)
 
 
 def test_shard_k_is_the_same_whoever_writes_it_and_in_whatever_order(tmp_path):
@@ -94,6 +97,11 @@ def test_synthetic_labels_follow_the_known_model():
         (Given([[1, 2, np.nan]]), "row id 0 holds a missing or infinite feature"),
         (Given([[1, 2]]), r"gave features \(1, 2\).*its schema says \(3,\)"),
         (Given([[1, 2, 3]], labels=[2]), r"label 2 is outside 0\.\.1"),
+        (Given([[1, 2, 3]] * 2, ids=[7, 7]), "row id 7 stands twice"),
+        (
+            Given([[1, 2, 3]], labels=[np.nan], classes=()),
+            "row id 0 has a missing or infinite label",
+        ),
         (Given([[1, 2, 3]], labels=[-1]), r"label -1 is outside 0\.\.1"),
         (Given([[1, 2, 3]], labels=[0, 1]), "2 labels and 2 ids|gave features"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import require, wait_until
+from tests.conftest import REPOSITORY, require, wait_until
 
 LONG = {"trainer.max_epochs": 400}
 
@@ -75,6 +75,23 @@ def test_a_model_that_does_not_import_shows_the_users_own_traceback_only(tiny):
     assert "helpers.py, line 2, in rate: return 1 / 0" in done.stdout
     assert "importlib" not in done.stdout
     assert not sealed(workspace.path)
+
+
+@pytest.mark.slow
+def test_a_model_that_fails_in_a_step_shows_the_users_own_frames_only(tiny):
+    workspace = tiny(
+        {"name": "own", "dataset": "digits", "model": "mypkg.models:Net", "devices": 1}
+    )
+    model = (REPOSITORY / "docs/own-model.md").read_text().split("```python\n")[1].split("```")[0]
+    workspace.write(
+        "mypkg/models.py", model.replace("return self.net(features)", "return self.nett(features)")
+    )
+    done = workspace.snakemake()
+    assert done.returncode != 0
+    assert "AttributeError: 'Net' object has no attribute 'nett'" in done.stdout
+    assert "mypkg/models.py, line 19, in forward: return self.nett(features)" in done.stdout
+    assert "site-packages" not in done.stdout
+    assert "site-packages" in workspace.the("logs/train/*.log").read_text(), "the log has all of it"
 
 
 @pytest.mark.slow

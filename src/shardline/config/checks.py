@@ -38,6 +38,12 @@ def check_geometry(settings: Mapping[str, Any], where: str) -> None:
             f"{where}: global_batch={batch} cannot be split over {over}; "
             f"use {sizes}, or change nodes/devices"
         )
+    every, epochs = settings["trainer"]["validate_every_epochs"], settings["trainer"]["max_epochs"]
+    if every > epochs:
+        raise ConfigError(
+            f"{where}: trainer.validate_every_epochs={every} is more than trainer.max_epochs={epochs}, "
+            f"so no weights could be chosen; use at most {epochs}"
+        )
     if settings["strategy"] == "fsdp" and settings["accelerator"] == "cpu":
         raise ConfigError(
             f"{where}: strategy=fsdp needs GPUs, and accelerator=cpu; use strategy=ddp or accelerator=gpu"
