@@ -42,7 +42,9 @@ def unless_sealed(output, inputs):
 def parts_of_dataset(wildcards):
     dataset = PROJECT.datasets[wildcards.dataset]
     folder = f"{STORE}/datasets/{dataset.id}/parts"
-    return unless_sealed(dataset.manifest, [f"{folder}/{part}.json" for part in dataset.parts])
+    return unless_sealed(
+        dataset.manifest, [f"{folder}/{part}.json" for part in dataset.parts]
+    )
 
 
 def spec_of_run(wildcards):
