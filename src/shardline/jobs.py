@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardline.config import Dataset, Project, Run, load_project
+from shardline.config.checks import num_cpus
 from shardline.errors import ConfigError, LaunchError, ShardlineError
 from shardline.files import make_folder, read_json, write_json
 from shardline.identity import digest
@@ -144,7 +145,7 @@ def seal_dataset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> N
 
 def train(config: Mapping[str, Any], run_id: str, log: Path) -> None:
     """Start a run's ranks and wait until they have sealed it."""
-    from shardline.launch import launch_command, threads_per_rank
+    from shardline.launch import launch_command
     from shardline.supervise import rank_environment, run_ranks
 
     project, run = find_run(config, run_id)
@@ -170,7 +171,7 @@ def train(config: Mapping[str, Any], run_id: str, log: Path) -> None:
         devices=settings["devices"],
         run_id=run.id,
     )
-    threads = threads_per_rank(runtime["threads_per_rank"], settings["devices"])
+    threads = runtime["threads_per_rank"] or max(1, num_cpus() // settings["devices"])
     with _only_one(work, run.id):
         run_ranks(command, env=rank_environment(threads), log=log, work=work, title=run.name)
 
@@ -226,7 +227,7 @@ def report(config: Mapping[str, Any], page: str) -> None:
         )
         for run in project.runs.values()
     ]
-    write_report(files, Path(page), generated_from=str(config["runs"]))
+    write_report(files, Path(page), generated_from=project.table)
 
 
 def publish(project: Project) -> None:

@@ -1,7 +1,6 @@
-"""Starting the ranks: command lines, threads, and an end with their parent."""
+"""Starting the ranks: command lines, and an end with their parent."""
 
 import ctypes
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -44,9 +43,3 @@ def launch_command(
         "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", f"--rdzv-id={run_id}",
         *program,
     ]  # fmt: skip
-
-
-def threads_per_rank(setting: int, devices: int) -> int:
-    """Return the CPU threads of one rank: the setting, or an equal share of this machine's cores."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return setting or max(1, cpus // devices)
