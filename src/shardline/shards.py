@@ -17,10 +17,8 @@ from safetensors.numpy import save
 
 from shardline.errors import DataError
 from shardline.files import atomic_writer
-from shardline.sources import Schema, Source
+from shardline.sources import SPLITS, Schema, Source
 from shardline.statistics import Moments
-
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)

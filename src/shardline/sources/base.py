@@ -9,6 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 
+SPLITS = ("train", "validation", "test")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schema:
     """What one row looks like.
@@ -39,11 +42,14 @@ class Table:
         ids: row ids [N] int64, unique in the dataset; they decide a row's split.
         features: [N, *feature_shape].
         labels: [N].
+        splits: each row's split [N] int64, as an index into SPLITS, where the
+            source knows it (a column, the file); None leaves it to the id's hash.
     """
 
     ids: np.ndarray
     features: np.ndarray
     labels: np.ndarray
+    splits: np.ndarray | None = None
 
 
 class Source(ABC):

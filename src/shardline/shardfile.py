@@ -1,0 +1,110 @@
+"""The file of one shard: where its columns lie, how it is written, digested on the way.
+
+A shard is a safetensors file, so any reader of that format maps it: 8 bytes of
+header length, a JSON header, then `features` [N, *shape], `labels` [N] and
+`ids` [N], back to back. The header is padded with spaces, which the format
+allows, to `HEADER_BYTES`: features then begin on a page boundary, whatever the
+page size, and every column's place follows from the manifest alone.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardline.files import atomic_writer
+
+HEADER_BYTES = 65536  # the largest page size in use (64 KiB, on Arm servers)
+COLUMNS = ("features", "labels", "ids")
+_PIECE_BYTES = 1 << 20  # written and digested while still in the processor's cache
+_NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "uint16": "U16", "bool": "BOOL",
+}  # fmt: skip
+FEATURE_DTYPES = tuple(_NAMES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where each column of a shard lies.
+
+    Attributes:
+        offsets: byte offset of each column from the start of the file.
+        shapes: shape of each column.
+        dtypes: NumPy type of each column.
+        bytes: size of the file.
+    """
+
+    offsets: dict[str, int]
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, np.dtype[Any]]
+    bytes: int
+
+    @classmethod
+    def of(cls, schema: Mapping[str, Any], rows: int) -> "Layout":
+        """Return the layout of a shard of this many rows.
+
+        Args:
+            schema: a manifest's `schema`: `feature_shape`, `feature_dtype`, `task`.
+        """
+        shapes = {"features": (rows, *schema["feature_shape"]), "labels": (rows,), "ids": (rows,)}
+        label = "int64" if schema["task"] == "classification" else "float32"
+        dtypes = {
+            "features": np.dtype(schema["feature_dtype"]),
+            "labels": np.dtype(label),
+            "ids": np.dtype("int64"),
+        }
+        offsets, end = {}, HEADER_BYTES
+        for name in COLUMNS:
+            offsets[name] = end
+            end += int(np.prod(shapes[name])) * dtypes[name].itemsize
+        return cls(offsets=offsets, shapes=shapes, dtypes=dtypes, bytes=end)
+
+    def header(self, shard: int) -> bytes:
+        """Return the file's first `HEADER_BYTES` bytes."""
+        columns = {
+            name: {
+                "dtype": _NAMES[self.dtypes[name].name],
+                "shape": list(self.shapes[name]),
+                "data_offsets": [
+                    self.offsets[name] - HEADER_BYTES,
+                    self.offsets[name] - HEADER_BYTES + self.nbytes(name),
+                ],
+            }
+            for name in COLUMNS
+        }
+        text = json.dumps({"__metadata__": {"shard": str(shard)}, **columns}).encode()
+        length = HEADER_BYTES - 8
+        return length.to_bytes(8, "little") + text.ljust(length)
+
+    def nbytes(self, name: str) -> int:
+        """Return the size of a column in bytes."""
+        return int(np.prod(self.shapes[name])) * self.dtypes[name].itemsize
+
+
+def write_shard(
+    path: Path, columns: Mapping[str, np.ndarray], layout: Layout, *, shard: int
+) -> str:
+    """Write a shard's file, all or nothing and on disk, and return the SHA-256 of its bytes.
+
+    Args:
+        columns: `features`, `labels` and `ids`, contiguous, as the layout says.
+
+    Raises:
+        DataError: it cannot be written; nothing half-written stays.
+    """
+    digest = hashlib.sha256()
+    with atomic_writer(path) as file:
+        for content in (layout.header(shard), *(columns[name] for name in COLUMNS)):
+            view = memoryview(
+                np.ascontiguousarray(content) if isinstance(content, np.ndarray) else content
+            ).cast("B")
+            for start in range(0, len(view), _PIECE_BYTES):
+                piece = view[start : start + _PIECE_BYTES]
+                digest.update(piece)
+                file.write(piece)
+    return digest.hexdigest()
