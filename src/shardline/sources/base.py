@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-
 SPLITS = ("train", "validation", "test")
 
 
