@@ -1,144 +1,122 @@
-"""Reading shards: the same global batches, in the same order, at any world size.
+"""One run's data for one rank: train and validation batches, resumable at the exact sample.
 
-Which rows a step consumes is decided in `shardline.sampling`; here they are
-fetched from memory-mapped shards, a batch at a time.
+Which rows a step consumes is decided in `shardline.sampling`, how they come into
+memory in `shardline.streaming`; here both are put behind Lightning's interface.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
-from torch.utils.data import DataLoader, Dataset, Sampler
 
-from shardline.errors import DataError
 from shardline.files import read_json
-from shardline.sampling import HeldOutBatches, TrainBatches
+from shardline.integrity import Policy, Verifier
+from shardline.sampling import HeldOutOrder, Order, TrainOrder, split_pieces
+from shardline.shardmap import ShardMap
+from shardline.streaming import Batch, ShardStream
+from shardline.world import World
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+_LABEL_BYTES = 8
 
 
-class ShardDataset(Dataset[Batch]):
-    """One split of a sealed dataset, memory-mapped.
+class Dataset:
+    """A sealed dataset, mapped and ready to be streamed.
 
     Args:
         manifest_path: the sealed `manifest.json`.
         folder: folder of the shards in the store.
-        split: `train`, `validation` or `test`.
-        normalize: `standard`, `global` or `none`.
+        verify: when a shard is held against its digest: `off`, `first` or `always`.
 
     Raises:
         DataError: the manifest or a shard is missing, or a shard has the wrong size.
     """
 
-    def __init__(
-        self, manifest_path: Path, folder: Path, split: str, *, normalize: str = "none"
-    ) -> None:
-        self.manifest = read_json(
+    def __init__(self, manifest_path: Path, folder: Path, *, verify: Policy = "first") -> None:
+        self.manifest: dict[str, Any] = read_json(
             manifest_path, remedy="run the pipeline again to seal the dataset"
         )
-        self.dataset_id: str = self.manifest["dataset"]
-        self.shape = tuple(self.manifest["schema"]["feature_shape"])
-        order = list(self.manifest["splits"])
-        before = order[: order.index(split)]
-        self._features, self._labels, self._ids = [], [], []
-        for record in self.manifest["shards"]:
-            columns = _map_shard(folder / record["file"], record, self.dataset_id)
-            first = sum(record["rows"][name] for name in before)
-            rows = slice(first, first + record["rows"][split])
-            self._features.append(columns["features"][rows])
-            self._labels.append(columns["labels"][rows])
-            self._ids.append(columns["ids"][rows])
-        self._starts = np.cumsum([0, *(len(labels) for labels in self._labels)])
-        self._shift, self._scale = _normalizer(self.manifest, normalize, self.shape)
+        self.shards = ShardMap(self.manifest, folder)
+        self.verifier = Verifier(self.shards, verify)
 
-    def __len__(self) -> int:
-        return int(self._starts[-1])
+    def train_order(self, settings: Mapping[str, Any], world: World) -> TrainOrder:
+        """Return the order in which a run's settings visit the train split."""
+        data = settings["data"]
+        return TrainOrder(
+            dataset_id=self.manifest["dataset"],
+            pieces=split_pieces(self.manifest, "train"),
+            global_batch=settings["global_batch"],
+            seed=settings["seed"],
+            window_rows=self.window_rows(data["window_bytes"]),
+            streams=data["streams"],
+            partition_shards=data["partition_shards"] if data["epoch"] == "partition" else 0,
+            is_padded=data["last_batch"] == "pad",
+            rank=world.rank,
+            world_size=world.world_size,
+            accumulate=settings["trainer"]["accumulate"],
+        )
 
-    def __getitem__(self, index: int) -> Batch:
-        features, labels = self.__getitems__([index])
-        return features[0], labels[0]
+    def held_out_order(
+        self, split: str, *, batch: int, window_bytes: int, rank: int = 0, world_size: int = 1
+    ) -> HeldOutOrder:
+        """Return the order in which a held-out split is visited, every row once."""
+        return HeldOutOrder(
+            pieces=split_pieces(self.manifest, split),
+            global_batch=batch,
+            window_rows=self.window_rows(window_bytes),
+            rank=rank,
+            world_size=world_size,
+        )
 
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Return the rows at `indices`: features [B, *shape] float32 and labels [B]."""
-        rows = np.asarray(indices, dtype=np.int64)
-        features = np.empty((len(rows), *self.shape), dtype=np.float32)
-        labels = np.empty(len(rows), dtype=self.manifest_label_dtype)
-        for shard, where, local in self._by_shard(rows):
-            features[where] = self._features[shard][local]
-            labels[where] = self._labels[shard][local]
-        if self._scale is not None:
-            features -= self._shift
-            features *= self._scale
-        return torch.from_numpy(features), torch.from_numpy(labels)
+    def window_rows(self, window_bytes: int) -> int:
+        """Return the rows that a window of this size holds."""
+        return window_bytes // (self.shards.row_bytes + _LABEL_BYTES)
 
-    def ids(self, indices: Sequence[int]) -> np.ndarray:
-        """Return the row ids [B] int64 at `indices`."""
-        rows = np.asarray(indices, dtype=np.int64)
-        ids = np.empty(len(rows), dtype=np.int64)
-        for shard, where, local in self._by_shard(rows):
-            ids[where] = self._ids[shard][local]
-        return ids
-
-    @property
-    def manifest_label_dtype(self) -> str:
-        """NumPy name of the labels' type."""
-        return "int64" if self.manifest["schema"]["task"] == "classification" else "float32"
-
-    def _by_shard(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        shards = np.searchsorted(self._starts, rows, side="right") - 1
-        for shard in np.unique(shards):
-            where = np.flatnonzero(shards == shard)
-            yield int(shard), where, rows[where] - self._starts[shard]
+    def stream(self, order: Order, **options: Any) -> ShardStream:
+        """Return a stream of this dataset's rows; options as of `ShardStream`."""
+        return ShardStream(self.shards, order, check=self.verifier.check, **options)
 
 
-def _map_shard(path: Path, record: Mapping[str, Any], dataset_id: str) -> dict[str, np.ndarray]:
-    """Map a safetensors file: 8 bytes of header length, a JSON header, then the tensors' bytes."""
-    remedy = (
-        f"delete the folders {path.parent} and results/datasets/{dataset_id}, "
-        "and run the pipeline again to rebuild them"
-    )
-    try:
-        size = path.stat().st_size
-        if size != record["bytes"]:
-            raise DataError(
-                f"shard {path} has {size:,} bytes, its manifest says {record['bytes']:,}; {remedy}"
+class Normalizer:
+    """Turns features as stored into what the model sees, on the batch's device.
+
+    Args:
+        mode: `standard` (mean and deviation per feature), `global` (one of each over
+            all features) or `none`.
+        dtype: floating type of the result.
+    """
+
+    def __init__(self, manifest: Mapping[str, Any], mode: str, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._constants: tuple[torch.Tensor, torch.Tensor] | None = None
+        if mode != "none":
+            shape = manifest["schema"]["feature_shape"]
+            shift, scale = _shift_and_scale(manifest["statistics"]["features"], mode)
+            self._constants = (
+                torch.from_numpy(shift).to(dtype).reshape(shape),
+                torch.from_numpy(scale).to(dtype).reshape(shape),
             )
-        raw = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)  # indexes faster
-    except OSError as error:
-        raise DataError(f"shard {path} cannot be read ({error.strerror}); {remedy}") from None
-    length = int(raw[:8].view("<u8")[0])
-    try:
-        header = json.loads(bytes(raw[8 : 8 + length]))
-    except ValueError:
-        raise DataError(f"shard {path} has a damaged header; {remedy}") from None
-    columns = {}
-    for name in ("features", "labels", "ids"):
-        first, last = header[name]["data_offsets"]
-        block = raw[8 + length + first : 8 + length + last]
-        columns[name] = block.view(_DTYPES[header[name]["dtype"]]).reshape(header[name]["shape"])
-    return columns
+
+    def __call__(self, features: torch.Tensor) -> torch.Tensor:
+        """Return features [B, *shape] normalised, in the chosen type."""
+        features = features.to(self._dtype)
+        if self._constants is None:
+            return features
+        if self._constants[0].device != features.device:
+            shift, scale = (constant.to(features.device) for constant in self._constants)
+            self._constants = shift, scale
+        return torch.sub(features, self._constants[0]).mul_(self._constants[1])
 
 
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1"}
-
-
-def _normalizer(
-    manifest: Mapping[str, Any], normalize: str, shape: tuple[int, ...]
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    if normalize == "none":
-        return None, None
-    statistics = manifest["statistics"]["features"]
+def _shift_and_scale(statistics: Mapping[str, Any], mode: str) -> tuple[np.ndarray, np.ndarray]:
     mean, std = np.array(statistics["mean"]), np.array(statistics["std"])
-    if normalize == "global":
+    if mode == "global":
         # variance over all features: the mean of the variances and the variance of the means
         overall = np.sqrt((std**2).mean() + mean.var())
         mean, std = np.full_like(mean, mean.mean()), np.full_like(std, overall)
-    scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
-    return mean.astype(np.float32).reshape(shape), scale.astype(np.float32).reshape(shape)
+    return mean, np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
 
 
 class TrainLoader:
@@ -148,93 +126,119 @@ class TrainLoader:
     `set_epoch` of `sampler` before each epoch.
     """
 
-    def __init__(self, dataset: ShardDataset, sampler: TrainBatches, num_workers: int) -> None:
-        self._dataset = dataset
-        self.sampler = sampler
-        self._num_workers = num_workers
-        self._position = 0
+    def __init__(self, stream: ShardStream, order: TrainOrder) -> None:
+        self.stream = stream
+        self._order = order
+        self._epoch = self._start_epoch = self._start = 0
+
+    @property
+    def sampler(self) -> "TrainLoader":
+        """What Lightning tells the epoch."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose batches the next iteration gives."""
+        self._epoch = epoch
+        self.stream.position = self._first_batch
+
+    @property
+    def _first_batch(self) -> int:
+        return self._start if self._epoch == self._start_epoch else 0
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return self._order.num_batches(self._epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        sampler = self.sampler
-        self._position = sampler.start if sampler.epoch == sampler.start_epoch else 0
-        for batch in make_loader(self._dataset, sampler, self._num_workers):
-            self._position += 1
-            yield batch
+        return self.stream.batches(self._epoch, self._first_batch)
 
     def state_dict(self) -> dict[str, int]:
         """Return the epoch and the samples of it that all ranks together have consumed."""
-        samples = self._position * self.sampler.global_batch // self.sampler.accumulate
-        return {"epoch": self.sampler.epoch, "samples": samples}
+        samples = self.stream.position * self._order.global_batch // self._order.accumulate
+        return {"epoch": self._epoch, "samples": samples}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue after the samples that were consumed, at this or another world size."""
-        self.sampler.start_epoch = self.sampler.epoch = state["epoch"]
-        self.sampler.start = state["samples"] * self.sampler.accumulate // self.sampler.global_batch
+        self._start_epoch = state["epoch"]
+        self._start = state["samples"] * self._order.accumulate // self._order.global_batch
+        self.set_epoch(state["epoch"])
 
 
-def make_loader(
-    dataset: ShardDataset, batches: Sampler[list[int]], num_workers: int
-) -> DataLoader[Batch]:
-    """Return a DataLoader that fetches whole batches at a time."""
-    return DataLoader(
-        dataset,
-        batch_sampler=batches,
-        collate_fn=_as_is,
-        num_workers=num_workers,
-        pin_memory=torch.cuda.is_available(),
-    )
+class HeldOutLoader:
+    """Iterates this rank's part of a held-out split."""
 
+    def __init__(self, stream: ShardStream, order: HeldOutOrder) -> None:
+        self._stream, self._order = stream, order
+        self._visits = 0
 
-def _as_is(batch: Any) -> Any:
-    return batch
+    def __len__(self) -> int:
+        return self._order.num_batches()
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._visits += 1  # the next visit's first window is read ahead
+        return self._stream.batches(self._visits)
 
 
 class ShardDataModule(LightningDataModule):
     """Train and validation data of one run, for one rank.
 
+    A batch is (features [B, *feature_shape], labels [B]) and, under
+    `data.last_batch=pad`, weights [B]: multiply each row's loss by its weight.
+
     Args:
         spec: the run's `run.json`.
         manifest_path: the sealed manifest of its dataset.
         folder: folder of the shards in the store.
+        world: this rank's place.
+        verify: when a shard is held against its digest.
+        pin: gather into page-locked memory, for a GPU.
     """
 
     def __init__(
-        self, spec: Mapping[str, Any], manifest_path: Path, folder: Path, *, rank: int = 0,
-        world_size: int = 1, num_workers: int = 0,
+        self, spec: Mapping[str, Any], manifest_path: Path, folder: Path, world: World, *,
+        verify: Policy = "first", pin: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._settings = spec["settings"]
-        self._rank, self._world_size, self._num_workers = rank, world_size, num_workers
-        normalize = self._settings["data"]["normalize"]
-        self.train = ShardDataset(manifest_path, folder, "train", normalize=normalize)
-        self.validation = ShardDataset(manifest_path, folder, "validation", normalize=normalize)
-        self.loader = TrainLoader(
-            self.train,
-            TrainBatches(
-                len(self.train),
-                dataset_id=self.train.dataset_id,
-                global_batch=self._settings["global_batch"],
-                seed=self._settings["seed"],
-                rank=rank,
-                world_size=world_size,
-                accumulate=self._settings["trainer"]["accumulate"],
-            ),
-            num_workers,
+        settings = spec["settings"]
+        self._dataset = Dataset(manifest_path, folder, verify=verify)
+        self.manifest = self._dataset.manifest
+        self._normalize = Normalizer(
+            self.manifest, settings["data"]["normalize"], model_dtype(settings["precision"])
         )
+        options = {"local_rank": world.local_rank, "pin": pin}
+        self._order = self._dataset.train_order(settings, world)
+        self._max_epochs = settings["trainer"]["max_epochs"]
+        self.loader = TrainLoader(
+            self._dataset.stream(self._order, num_epochs=self._max_epochs, **options), self._order
+        )
+        held_out = self._dataset.held_out_order(
+            "validation",
+            batch=4 * settings["global_batch"],
+            window_bytes=settings["data"]["window_bytes"],
+            rank=world.rank,
+            world_size=world.world_size,
+        )
+        self._validation = HeldOutLoader(self._dataset.stream(held_out, **options), held_out)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of all epochs."""
+        return sum(self._order.steps(epoch) for epoch in range(self._max_epochs))
 
     def train_dataloader(self) -> TrainLoader:
-        """Return this rank's train batches."""
+        """Return this rank's train batches; asked again where epochs differ in length."""
+        if self.trainer is not None:
+            self.loader.set_epoch(self.trainer.current_epoch)
         return self.loader
 
-    def val_dataloader(self) -> DataLoader[Batch]:
+    def val_dataloader(self) -> HeldOutLoader:
         """Return this rank's validation batches."""
-        batches = HeldOutBatches(
-            len(self.validation),
-            global_batch=4 * self._settings["global_batch"],
-            rank=self._rank,
-            world_size=self._world_size,
-        )
-        return make_loader(self.validation, batches, self._num_workers)
+        return self._validation
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Normalise a batch where it will be used."""
+        return (self._normalize(batch[0]), *batch[1:])
+
+
+def model_dtype(precision: str) -> torch.dtype:
+    """Return the floating type of a model's inputs under a `precision` setting."""
+    return torch.float64 if precision == "64-true" else torch.float32

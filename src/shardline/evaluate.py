@@ -9,14 +9,16 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional
 
-from shardline.datamodule import ShardDataset
+from shardline.datamodule import Dataset, Normalizer
 from shardline.errors import DataError
+from shardline.integrity import Policy
 from shardline.modelling import make_model
 
 
 def evaluate(
-    spec: Mapping[str, Any], *, model_file: Path, manifest: Path, shards: Path
-) -> dict[str, Any]:
+    spec: Mapping[str, Any], *, model_file: Path, manifest: Path, shards: Path,
+    verify: Policy = "first",
+) -> dict[str, Any]:  # fmt: skip
     """Evaluate a sealed model.
 
     The model's `forward` gives logits [B, C] for classification and values [B]
@@ -24,6 +26,7 @@ def evaluate(
 
     Args:
         spec: the run's `run.json`; `settings.evaluation` names split and batch.
+        verify: when a shard is held against its digest.
 
     Returns:
         Number of samples, metrics, the headline metric and, for
@@ -33,13 +36,11 @@ def evaluate(
         DataError: outputs have the wrong shape or are not finite.
     """
     settings = spec["settings"]
-    dataset = ShardDataset(
-        manifest, shards, settings["evaluation"]["split"], normalize=settings["data"]["normalize"]
-    )
+    dataset = Dataset(manifest, shards, verify=verify)
     schema = dataset.manifest["schema"]
     model = make_model(spec, schema)
     model.load_state_dict(load_file(model_file))
-    outputs, labels = _predict(model, dataset, settings["evaluation"]["batch"])
+    outputs, labels = _predict(model, dataset, settings)
     if not bool(torch.isfinite(outputs).all()):
         raise DataError(
             f'run "{spec["name"]}": the model gave NaN or infinite outputs; it cannot be judged'
@@ -48,7 +49,7 @@ def evaluate(
     return {
         "split": settings["evaluation"]["split"],
         "task": schema["task"],
-        "num_samples": len(dataset),
+        "num_samples": len(labels),
         **judged(outputs, labels, schema, spec["name"]),
         "reference": dataset.manifest.get("reference"),
     }
@@ -56,15 +57,19 @@ def evaluate(
 
 @torch.inference_mode()
 def _predict(
-    model: torch.nn.Module, dataset: ShardDataset, batch_size: int
+    model: torch.nn.Module, dataset: Dataset, settings: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     model.eval()
+    normalize = Normalizer(dataset.manifest, settings["data"]["normalize"], torch.float32)
+    order = dataset.held_out_order(
+        settings["evaluation"]["split"],
+        batch=settings["evaluation"]["batch"],
+        window_bytes=settings["data"]["window_bytes"],
+    )
     outputs, labels = [], []
-    for first in range(0, len(dataset), batch_size):
-        rows = range(first, min(first + batch_size, len(dataset)))
-        batch_features, batch_labels = dataset.__getitems__(rows)
-        outputs.append(model(batch_features).float())
-        labels.append(batch_labels)
+    for batch in dataset.stream(order, num_epochs=1).batches():
+        outputs.append(model(normalize(batch[0])).float())
+        labels.append(batch[1].clone())
     return torch.cat(outputs), torch.cat(labels)
 
 

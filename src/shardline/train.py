@@ -18,9 +18,10 @@ from shardline.checkpointing import BestCheckpoint, LastCheckpoint, load_weights
 from shardline.datamodule import ShardDataModule
 from shardline.errors import ConfigError
 from shardline.files import write_bytes
+from shardline.integrity import Policy
 from shardline.modelling import make_model
 from shardline.optim import attach_optimizer
-from shardline.trainer import make_trainer
+from shardline.trainer import make_trainer, resolve_accelerator
 from shardline.world import World
 
 if TYPE_CHECKING:
@@ -54,14 +55,14 @@ class Options:
     """How the work is done; none of it changes a result.
 
     Attributes:
-        num_workers: data loading processes.
+        verify: when a shard is held against its digest: `off`, `first` or `always`.
         log_every_steps: optimiser steps between two metric records.
         checkpoint_every_steps: optimiser steps between saves of the state to resume from.
         checkpoints_kept: best training checkpoints kept, beside the last.
         set_by_row: settings that the run's own row sets; refused where the model ignores them.
     """
 
-    num_workers: int
+    verify: Policy
     log_every_steps: int
     checkpoint_every_steps: int
     checkpoints_kept: int
@@ -107,18 +108,10 @@ def train(
     """
     settings = spec["settings"]
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
-    data = ShardDataModule(
-        spec, manifest, shards,
-        rank=world.rank, world_size=world.world_size, num_workers=options.num_workers,
-    )  # fmt: skip
-    model = make_model(spec, data.train.manifest["schema"])
-    steps_per_epoch = len(data.loader) // settings["trainer"]["accumulate"]
-    attach_optimizer(
-        model,
-        spec,
-        total_steps=steps_per_epoch * settings["trainer"]["max_epochs"],
-        set_by_row=options.set_by_row,
-    )
+    pin = resolve_accelerator(settings) == "gpu"
+    data = ShardDataModule(spec, manifest, shards, world, verify=options.verify, pin=pin)
+    model = make_model(spec, data.manifest["schema"])
+    attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=options.set_by_row)
     _check_validates(settings, model)
     checkpoints = work / "checkpoints"
     best = BestCheckpoint(checkpoints, **settings["checkpoint"], top_k=options.checkpoints_kept)

@@ -84,6 +84,8 @@ def make_trainer(
         accumulate_grad_batches=settings["trainer"]["accumulate"],
         gradient_clip_val=settings["trainer"]["gradient_clip"] or None,
         check_val_every_n_epoch=settings["trainer"]["validate_every_epochs"],
+        # partitions differ in length, so each epoch's is asked for
+        reload_dataloaders_every_n_epochs=int(settings["data"]["epoch"] == "partition"),
         deterministic=settings["deterministic"],
         callbacks=callbacks,
         plugins=[SafeCheckpointIO()],

@@ -15,7 +15,7 @@ from shardline.identity.content import file_sha256
 from shardline.launch import die_with_parent
 from shardline.world import World, check_world, resolve_world
 
-_OPTIONS = ("num_workers", "log_every_steps", "checkpoint_every_steps", "checkpoints_kept")
+_OPTIONS = ("log_every_steps", "checkpoint_every_steps", "checkpoints_kept")
 _SEALED = ("model.safetensors", "metrics.jsonl")
 
 
@@ -53,6 +53,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
             f"--{name.replace('_', '-')}", type=int, required=True, help=f"runtime.{name}"
         )
     parser.add_argument(
+        "--verify", choices=("off", "first", "always"), required=True, help="runtime.verify"
+    )
+    parser.add_argument("--ledger", action="store_true", help="runtime.ledger")
+    parser.add_argument(
         "--set-by-row", nargs="*", default=[], help="settings that the run's own row sets"
     )
     return parser.parse_args(arguments)
@@ -72,6 +76,7 @@ def _report_error(work: Path, message: str) -> None:
 def _run(args: argparse.Namespace, world: World) -> None:
     # torch is imported only once the arguments are good
     from shardline import provenance, train
+    from shardline.ledger import SampleLedger
     from shardline.metrics import JsonLinesLogger, PlainProgress
 
     spec = read_json(args.run_json, remedy="run the pipeline again to resolve the run")
@@ -85,13 +90,18 @@ def _run(args: argparse.Namespace, world: World) -> None:
         spec,
         world,
         train.Options(
-            **{name: getattr(args, name) for name in _OPTIONS}, set_by_row=tuple(args.set_by_row)
+            **{name: getattr(args, name) for name in _OPTIONS},
+            verify=args.verify,
+            set_by_row=tuple(args.set_by_row),
         ),
         manifest=args.manifest,
         shards=args.shards,
         work=args.work,
         logger=JsonLinesLogger(args.work / "metrics.jsonl"),
-        callbacks=[PlainProgress()],
+        callbacks=[
+            PlainProgress(),
+            *([SampleLedger(args.work / "ledger", world)] if args.ledger else []),
+        ],
     )
     ranks = _gather(_describe(world, trained.device), world)
     if world.rank == 0:

@@ -36,7 +36,7 @@ class Ranks:
         program = [
             "-m", "shardline.worker", str(self.run_json), "--manifest", str(self.manifest),
             "--shards", str(self.shards), "--work", str(self.root / name / "work"),
-            "--results", str(self.results(name)), "--num-workers", "0", "--log-every-steps", "1",
+            "--results", str(self.results(name)), "--verify", "first", "--ledger", "--log-every-steps", "1",
             "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1", *extra,
         ]  # fmt: skip
         return launch_command(

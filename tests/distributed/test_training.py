@@ -17,7 +17,7 @@ def test_two_trainings_of_one_identity_give_the_same_bits(prepare):
     assert len(load_file(ranks.results("first") / "model.safetensors")) == 6
 
 
-def _last_step(folder: Path) -> int:
+def last_step(folder: Path) -> int:
     """Return the step of the newest training checkpoint, 0 if there is none."""
     path = folder / "work" / "checkpoints" / "last.ckpt"
     try:
@@ -44,8 +44,8 @@ def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(
     ranks.train("whole")
     killed_at = []
     for after in (8, 30):
-        ranks.kill_when("killed", lambda after=after: _last_step(ranks.root / "killed") >= after)
-        killed_at.append(_last_step(ranks.root / "killed"))
+        ranks.kill_when("killed", lambda after=after: last_step(ranks.root / "killed") >= after)
+        killed_at.append(last_step(ranks.root / "killed"))
     output = ranks.train("killed")
     assert f"resuming from step {killed_at[-1]}" in output
     assert killed_at[1] > killed_at[0] > 0

@@ -3,6 +3,7 @@
 import torch
 from pytorch_lightning import LightningModule
 from torch.nn import functional
+from torchmetrics import MeanMetric
 
 
 class Classifier(LightningModule):
@@ -12,21 +13,29 @@ class Classifier(LightningModule):
     no optimiser of its own, so the run's `optim.*` and `schedule.*` apply.
     """
 
-    def training_step(
-        self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int
-    ) -> torch.Tensor:
-        """Return the mean cross-entropy of one rank's part of a global batch."""
-        features, labels = batch
-        loss = functional.cross_entropy(self(features), labels)
+    def __init__(self) -> None:
+        super().__init__()
+        # Lightning's own mean rounds the mean batch size of the ranks down, which
+        # is wrong where they do not divide the split (measured: 0.593 for 0.585)
+        self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
+
+    def training_step(self, batch: tuple[torch.Tensor, ...], batch_idx: int) -> torch.Tensor:
+        """Return the mean cross-entropy of one rank's part of a global batch.
+
+        Args:
+            batch: features, labels [B] and, under `data.last_batch=pad`, weights [B].
+        """
+        features, labels, *weights = batch
+        losses = functional.cross_entropy(self(features), labels, reduction="none")
+        loss = (losses * weights[0]).mean() if weights else losses.mean()
         self.log("train_loss", loss)
         return loss
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> None:
-        """Log loss and accuracy, weighted by samples over all ranks."""
+        """Log loss and accuracy, each sample of all ranks counting once."""
         features, labels = batch
         logits = self(features)
-        metrics = {
-            "val_loss": functional.cross_entropy(logits, labels),
-            "val_accuracy": (logits.argmax(dim=1) == labels).float().mean(),
-        }
-        self.log_dict(metrics, batch_size=len(labels), sync_dist=True)
+        losses = functional.cross_entropy(logits, labels, reduction="none")
+        self.val_loss.update(losses)
+        self.val_accuracy.update((logits.argmax(dim=1) == labels).float())
+        self.log_dict({"val_loss": self.val_loss, "val_accuracy": self.val_accuracy})

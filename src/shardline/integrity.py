@@ -1,0 +1,101 @@
+"""Holding a shard against its digest before it is trained on, once per node."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock
+
+from shardline.errors import DataError
+from shardline.identity.content import file_sha256
+from shardline.shardmap import ShardMap, rebuild_command
+
+Policy = Literal["off", "first", "always"]
+
+
+class Verifier:
+    """Checks each shard's SHA-256 against the manifest when it is first read.
+
+    Under `first`, a shard that was found good leaves a marker in the store, per
+    node, with the file's size and date: it is read once per node, whichever rank
+    comes first, and again only if the file changes.
+
+    Args:
+        shards: the mapped dataset.
+        policy: `off`, `first` or `always` (each time a window reads the shard).
+    """
+
+    def __init__(self, shards: ShardMap, policy: Policy) -> None:
+        self._shards, self._policy = shards, policy
+        self._known: set[int] = set()
+        self._folder = shards.folder / "verified" / socket.gethostname()
+
+    def check(self, shard: int) -> None:
+        """Return if the shard is what its manifest says.
+
+        Raises:
+            DataError: it is not; names the file and how to rebuild it.
+        """
+        if self._policy == "off" or shard in self._known:
+            return
+        if self._policy == "always":
+            self._digest(shard)
+            return
+        self._check_once(shard)
+        self._known.add(shard)
+
+    def _check_once(self, shard: int) -> None:
+        marker = self._folder / self._shards.path(shard).name
+        if self._is_marked(shard, marker):
+            return
+        with self._locked(marker):
+            if self._is_marked(shard, marker):
+                return  # another rank was faster
+            stamp = self._stamp(shard)
+            self._digest(shard)
+            with suppress(OSError):
+                marker.write_text(json.dumps(stamp))
+
+    @contextmanager
+    def _locked(self, marker: Path) -> Iterator[None]:
+        """Hold a shard's lock; a store that is read-only or cannot lock costs a second reading."""
+        lock = FileLock(marker.with_suffix(".lock"))
+        try:
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except (OSError, NotImplementedError):
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
+            with suppress(OSError):
+                Path(lock.lock_file).unlink(missing_ok=True)
+
+    def _stamp(self, shard: int) -> list[object]:
+        status = self._shards.path(shard).stat()
+        sha256 = self._shards.manifest["shards"][shard]["sha256"]
+        return [sha256, status.st_size, status.st_mtime_ns, status.st_ino]
+
+    def _is_marked(self, shard: int, marker: Path) -> bool:
+        try:
+            return bool(json.loads(marker.read_bytes()) == self._stamp(shard))
+        except (OSError, ValueError):
+            return False
+
+    def _digest(self, shard: int) -> None:
+        path = self._shards.path(shard)
+        expected = self._shards.manifest["shards"][shard]["sha256"]
+        try:
+            found = file_sha256(path)
+        except OSError as error:
+            found = f"not readable ({error.strerror})"
+        if found != expected:
+            raise DataError(
+                f"shard {path} is damaged: its SHA-256 is {found[:12]}..., its manifest says {expected[:12]}...; "
+                f"{rebuild_command(self._shards.manifest)}"
+            )

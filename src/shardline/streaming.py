@@ -1,0 +1,188 @@
+"""Batches from shards larger than memory: a window is in memory, the next one is read ahead.
+
+A background thread checks, reads and shuffles the next window while batches are
+gathered from the present one, so that neither a window's nor an epoch's end
+makes the training wait. No data loading process, nothing done row by row.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from shardline.sampling import Order, Window
+from shardline.shardmap import ShardMap
+
+Batch = tuple[torch.Tensor, ...]
+
+_BLOCK_BYTES = 1 << 20  # gathered at once: small batches by the dozen, still in the L2 cache
+_MAX_FREE = 4  # buffers kept for reuse
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A window in memory.
+
+    Attributes:
+        rows: rows of `ShardMap.features` that this rank consumes, in order [n].
+        labels: their labels [n].
+    """
+
+    window: Window
+    rows: np.ndarray
+    labels: np.ndarray
+    shards: ShardMap
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Row ids in the order consumed [n] int64."""
+        ids: np.ndarray = self.shards.ids(self.window.pieces)[self.window.rows]
+        return ids
+
+
+class ShardStream:
+    """Streams one split's batches to one rank.
+
+    Args:
+        shards: the mapped dataset.
+        order: which rows, in which order.
+        check: called with each shard before its rows are used; raises if it is damaged.
+        local_rank: ranks of a node begin at different shards, so that they share the checking.
+        num_epochs: visits after which nothing is read ahead.
+        pin: gather into page-locked memory, from which a GPU copies by itself.
+
+    """
+
+    def __init__(
+        self, shards: ShardMap, order: Order, *, check: Callable[[int], None] = lambda shard: None,
+        local_rank: int = 0, num_epochs: int | None = None, pin: bool = False,
+    ) -> None:  # fmt: skip
+        self._shards, self._order, self._check = shards, order, check
+        self._local_rank, self._num_epochs = local_rank, num_epochs
+        self._buffers = _Buffers(shards.features, pin=pin)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._ahead: tuple[tuple[int, int], Future[_Ready]] | None = None
+        self._present: _Ready | None = None
+        self._first = 0  # the present window's first batch
+        self.position = 0
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+        """Yield an epoch's batches: features [B, *shape] as stored, labels [B], weights [B] if any.
+
+        Args:
+            start: batches of the epoch to leave out.
+
+        Raises:
+            DataError: a shard cannot be read or is damaged.
+        """
+        self.position = start
+        per_window = self._order.batches_per_window()
+        for index in range(start // per_window, self._num_windows(epoch)):
+            ready = self._wait_for(epoch, index)
+            if self._present is not None:
+                passed = self._present.window.pieces
+                self._reader.submit(self._shards.release, passed, ready.window.pieces)
+            self._present, self._first = ready, index * per_window
+            self._read_ahead(epoch, index + 1)
+            yield from self._gather(ready, self.position - self._first)
+
+    @property
+    def batch_ids(self) -> np.ndarray:
+        """Row ids [B] int64 of the batch given last, without those that only fill it up."""
+        if self._present is None:
+            return np.empty(0, dtype=np.int64)
+        window, batch = self._present.window, self.position - 1 - self._first
+        rows = slice(window.bounds[batch], window.bounds[batch + 1])
+        ids = self._present.ids[rows]
+        return ids if window.weights is None else ids[window.weights[rows] > 0]
+
+    def _num_windows(self, epoch: int) -> int:
+        return -(-self._order.num_batches(epoch) // self._order.batches_per_window())
+
+    def _read_ahead(self, epoch: int, index: int) -> None:
+        if index == self._num_windows(epoch):
+            epoch, index = epoch + 1, 0
+        if self._num_epochs is None or epoch < self._num_epochs:
+            self._ahead = (epoch, index), self._reader.submit(self._read, epoch, index)
+
+    def _wait_for(self, epoch: int, index: int) -> _Ready:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] != (epoch, index):
+            return self._reader.submit(self._read, epoch, index).result()
+        return ahead[1].result()
+
+    def _read(self, epoch: int, index: int) -> _Ready:
+        window = self._order.window(epoch, index)
+        turn = self._local_rank % len(window.pieces)
+        for piece in window.pieces[turn:] + window.pieces[:turn]:
+            self._check(piece.shard)
+        self._shards.load(window.pieces)
+        rows = np.take(self._shards.rows(window.pieces), window.rows)
+        labels = np.take(self._shards.labels(window.pieces), window.rows)
+        return _Ready(window, rows, labels, self._shards)
+
+    def _gather(self, ready: _Ready, skipped: int) -> Iterator[Batch]:
+        window = ready.window
+        bounds = window.bounds
+        largest = int(np.diff(bounds).max())
+        per_block = max(1, _BLOCK_BYTES // (largest * self._shards.row_bytes))
+        for first in range(skipped, len(bounds) - 1, per_block):
+            edges = bounds[first : first + per_block + 1]
+            rows, sizes = slice(edges[0], edges[-1]), np.diff(edges).tolist()
+            columns = [self._buffers.gather(ready.rows[rows])]
+            columns.append(self._buffers.tensor(ready.labels[rows]))
+            if window.weights is not None:
+                columns.append(self._buffers.tensor(window.weights[rows]))
+            blocks = [column.split_with_sizes(sizes) for column in columns]
+            del columns
+            for batch in zip(*blocks, strict=True):
+                self.position += 1
+                yield batch
+            del blocks, batch  # the last views of the block, but for those that were kept
+
+
+class _Buffers:
+    """Gathers rows into memory that is used again as soon as nobody looks at it any more."""
+
+    def __init__(self, features: np.ndarray, *, pin: bool) -> None:
+        self._features, self._pin = features, pin
+        self._free: list[np.ndarray] = []
+
+    def gather(self, rows: np.ndarray) -> torch.Tensor:
+        """Return the features of rows [n, *shape] in a block that no earlier batch still shows."""
+        if self._pin:
+            # torch's allocator of page-locked memory knows which copies to a GPU are under way
+            shape, dtype = self._features.shape[1:], _torch_type(self._features.dtype)
+            block = torch.empty((len(rows), *shape), dtype=dtype, pin_memory=True)
+        else:
+            block = torch.from_numpy(self._unused(len(rows))[: len(rows)])
+        # "clip" spares the copy that numpy makes to be able to refuse a bad index
+        np.take(self._features, rows, axis=0, out=block.numpy(), mode="clip")
+        return block
+
+    def tensor(self, column: np.ndarray) -> torch.Tensor:
+        """Return a column as a tensor, page-locked where asked for."""
+        tensor = torch.from_numpy(column)
+        return tensor.pin_memory() if self._pin else tensor
+
+    def _unused(self, rows: int) -> np.ndarray:
+        # each batch's storage refers to its array, which refers to the buffer: with
+        # the list's, the loop's and the argument's reference alone, it is free
+        for buffer in self._free:
+            if len(buffer) >= rows and sys.getrefcount(buffer) == _UNUSED:
+                return buffer
+        buffer = np.empty((rows, *self._features.shape[1:]), dtype=self._features.dtype)
+        self._free = [*self._free[-_MAX_FREE + 1 :], buffer]
+        return buffer
+
+
+_UNUSED = 3
+
+
+def _torch_type(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
