@@ -20,7 +20,7 @@ from shardline.config.project import RESULTS
 from shardline.errors import ConfigError, DataError, ShardlineError
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
 from shardline.states import describe_runs
-from shardline.verify import verify_dataset, verify_run
+from shardline.verify import Verdict, count, repair_dataset, verify_dataset, verify_run
 from shardline.why import explain
 
 EXIT_CODES = {
@@ -85,7 +85,8 @@ def _options(
 ) -> None:
     """Look after the runs of a Shardline project; call it in the project's folder.
 
-    Runs are made by `snakemake`. Nothing here trains, and only `gc --delete` deletes.
+    Runs are made by `snakemake`. Nothing here trains, and only `gc --delete` and
+    `verify --repair` delete.
     """
     context.obj = config
 
@@ -203,14 +204,20 @@ def verify(
             help="Names or ids; left out, all that exists of the config.",
         ),
     ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", metavar="", help="Drop a dataset's bad shards, to be rebuilt."),
+    ] = False,
     as_json: _AsJson = False,
 ) -> None:
     """Hold shards and sealed files against manifests, identities and provenance.
 
     Every byte of the shards is read. Exit code 3 if anything is wrong.
+    With --repair, what is bad of the named datasets is deleted, and the next
+    `snakemake` rebuilds just the parts that held it.
     """
     project = load_project(config_file=context.obj)
-    targets = _targets(project, names or [])
+    targets = _to_repair(project, names or []) if repair else _targets(project, names or [])
     verdicts = []
     for kind, item in targets:
         with display.waiting_for(f"reading {item}"):
@@ -218,15 +225,45 @@ def verify(
         verdicts.append(verdict)
         if not as_json:
             display.show_verdict(verdict, width=max(len(item) for _, item in targets))
+        if repair:
+            _repair(project, verdict, quiet=as_json)
     bad = sum(bool(verdict.problems) for verdict in verdicts)
     if as_json:
         display.say_json(verdicts)
     elif not verdicts:
         display.say("Nothing to verify: nothing that the config names exists yet.")
-    elif len(verdicts) > 1 or bad:
+    elif (len(verdicts) > 1 or bad) and not repair:
         display.say(f"\n{len(verdicts)} verified, {bad or 'none'} with problems")
-    if bad:
+    if bad and not repair:
         raise typer.Exit(DataError.exit_code)
+
+
+def _to_repair(project: Project, names: Sequence[str]) -> list[tuple[str, str]]:
+    if not names:
+        raise ConfigError("verify --repair names no dataset, expected one; add a dataset's name")
+    check_unlocked(project.workdir)
+    targets = {name: _targets(project, [name]) for name in names}
+    for name, found in targets.items():
+        if all(kind == "run" for kind, _ in found):
+            raise ConfigError(
+                f'verify --repair names the run "{name}", expected a dataset; '
+                f"delete {RESULTS / 'runs' / found[0][1]} and run the pipeline again"
+            )
+    every = (target for found in targets.values() for target in found)
+    return [(kind, item) for kind, item in dict.fromkeys(every) if kind == "dataset"]
+
+
+def _repair(project: Project, verdict: Verdict, *, quiet: bool) -> None:
+    parts = repair_dataset(project, verdict) if verdict.problems else []
+    if quiet:
+        return
+    if not verdict.problems:
+        display.say(f"nothing to repair: {verdict.id} is undamaged, and nothing was changed")
+        return
+    display.say(f"\ndropped {count(len(verdict.bad_shards), 'bad shard')} and the manifest")
+    number, manifest = count(len(parts), "part"), project.datasets[verdict.id].manifest
+    display.say(f"to rebuild {number} and seal the dataset again, run")
+    display.say(f"  snakemake --cores all {manifest}")
 
 
 def _targets(project: Project, names: Sequence[str]) -> list[tuple[str, str]]:

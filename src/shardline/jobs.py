@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _REBUILD = "run the pipeline again to write it"
+_REMAKE = "delete it and run the pipeline again to write it"
 
 
 @contextmanager
@@ -104,30 +105,23 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
 
 def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_json: str) -> None:
     """Write the shards of one part, then the part's list of them."""
-    from rich.console import Console
-    from rich.progress import track
-
-    from shardline.shards import build_shard
+    from shardline import shards
+    from shardline.progress import ShardProgress
 
     _, dataset, source = _open_dataset(config, dataset_id)
-    folder = Path(part_json).parents[1]
-    shards = dataset.parts[part]
-    records, statistics = [], []
-    shown = track(
-        shards,
-        f"shards {part}",
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    for shard in shown:
-        record, moments = build_shard(source, shard, dataset.settings["splits"], folder)
-        logging.info("shard %d: %s rows, %d bytes", shard, sum(record.rows.values()), record.bytes)
-        records.append(vars(record))
-        statistics.append(moments)
-    write_json(
-        Path(part_json), {"dataset": dataset_id, "shards": records, "statistics": statistics}
-    )
+    numbers = _of_this_identity(dataset.parts, part)
+    folder, splits = Path(part_json).parents[1], dataset.settings["splits"]
+    built = []
+    with ShardProgress(f"shards {part}", len(numbers)) as progress:
+        for record, statistics in shards.build_shards(source, numbers, splits, folder):
+            rows = sum(record.rows.values())
+            logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
+            built.append((record, statistics))
+            progress.advance(rows)
+    told = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
+    if told:
+        logging.warning("%d rows or files were skipped, the first: %s", len(told), told[0])
+    write_json(Path(part_json), shards.describe_part(dataset_id, built, source.skipped))
 
 
 def seal_dataset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> None:
@@ -136,11 +130,14 @@ def seal_dataset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> N
 
     project, dataset, source = _open_dataset(config, dataset_id)
     folder = project.store / "datasets" / dataset_id / "parts"
-    documents = [read_json(folder / f"{part}.json", remedy=_REBUILD) for part in dataset.parts]
+    documents = [read_json(folder / f"{part}.json", remedy=_REMAKE) for part in dataset.parts]
     sealed = seal(
         documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document
     )
     write_json(Path(manifest), sealed)
+    skipped = sealed["skipped"]
+    if skipped["count"]:
+        logging.warning("%d rows or files of the source were skipped", skipped["count"])
 
 
 def train(config: Mapping[str, Any], run_id: str, log: Path) -> None:
@@ -158,7 +155,8 @@ def train(config: Mapping[str, Any], run_id: str, log: Path) -> None:
         "--shards", str(project.store / "datasets" / run.dataset.id),
         "--work", str(work),
         "--results", str(run.folder),
-        "--num-workers", str(runtime["num_workers"]),
+        "--verify", runtime["verify"],
+        *(["--ledger"] if runtime["ledger"] else []),
         "--log-every-steps", str(runtime["log_every_steps"]),
         "--checkpoint-every-steps", str(runtime["checkpoint_every_steps"]),
         "--checkpoints-kept", str(runtime["checkpoints_kept"]),
@@ -208,6 +206,7 @@ def evaluate(config: Mapping[str, Any], run_id: str, evaluation: str) -> None:
         model_file=run.folder / "model.safetensors",
         manifest=run.dataset.manifest,
         shards=project.store / "datasets" / run.dataset.id,
+        verify=project.runtime["verify"],
     )
     write_json(Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document})
 

@@ -7,9 +7,10 @@ allows, to `HEADER_BYTES`: features then begin on a page boundary, whatever the
 page size, and every column's place follows from the manifest alone.
 """
 
+import builtins
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class Layout:
             end += int(np.prod(shapes[name])) * dtypes[name].itemsize
         return cls(offsets=offsets, shapes=shapes, dtypes=dtypes, bytes=end)
 
-    def header(self, shard: int) -> bytes:
+    def header(self, shard: int) -> builtins.bytes:
         """Return the file's first `HEADER_BYTES` bytes."""
         columns = {
             name: {
@@ -87,24 +88,26 @@ class Layout:
 
 
 def write_shard(
-    path: Path, columns: Mapping[str, np.ndarray], layout: Layout, *, shard: int
+    path: Path, columns: Mapping[str, Sequence[np.ndarray]], layout: Layout, *, shard: int
 ) -> str:
     """Write a shard's file, all or nothing and on disk, and return the SHA-256 of its bytes.
 
     Args:
-        columns: `features`, `labels` and `ids`, contiguous, as the layout says.
+        columns: `features`, `labels` and `ids`, each in contiguous pieces that follow
+            one another and together have the layout's shape.
 
     Raises:
         DataError: it cannot be written; nothing half-written stays.
     """
     digest = hashlib.sha256()
+    contents = [memoryview(layout.header(shard))]
+    contents += [
+        piece.reshape(-1).view(np.uint8).data for name in COLUMNS for piece in columns[name]
+    ]
     with atomic_writer(path) as file:
-        for content in (layout.header(shard), *(columns[name] for name in COLUMNS)):
-            view = memoryview(
-                np.ascontiguousarray(content) if isinstance(content, np.ndarray) else content
-            ).cast("B")
-            for start in range(0, len(view), _PIECE_BYTES):
-                piece = view[start : start + _PIECE_BYTES]
+        for content in contents:
+            for start in range(0, len(content), _PIECE_BYTES):
+                piece = content[start : start + _PIECE_BYTES]
                 digest.update(piece)
                 file.write(piece)
     return digest.hexdigest()

@@ -1,24 +1,29 @@
 """Shards: cutting a source into files, describing them in parts, sealing a manifest.
 
-A shard is one safetensors file with `features` [N, *shape], `labels` [N] and
-`ids` [N], its rows ordered train, validation, test, so that each split is one
-contiguous block of a file that any safetensors reader can map.
+What a file holds is decided in `rows`, how it lies there in `shardfile`: its
+rows are ordered train, validation, test, so that each split is one contiguous
+block of a file that any safetensors reader can map.
 """
 
-import hashlib
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors.numpy import save
-
 from shardline.errors import DataError
-from shardline.files import atomic_writer
-from shardline.sources import SPLITS, Schema, Source
-from shardline.statistics import Moments
+from shardline.rows import Rows, read_rows
+from shardline.shardfile import write_shard
+from shardline.sources import SPLITS, Source
+from shardline.sources.base import combine_digests
+from shardline.statistics import Statistics, merge_all, merge_siblings
+
+Built = tuple["ShardRecord", dict[str, Any]]
+SKIPPED_SHOWN = 20
+_CLASSES_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,113 +70,87 @@ def make_source(
         raise DataError(f"source {source_class} refused its options {options}: {error}") from None
 
 
-def assign_splits(ids: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:
-    """Return each row's split, as an index into SPLITS, [N] int64.
-
-    A row's split depends on its id alone (the finaliser of SplitMix64, Steele
-    et al. 2014), so it stays the same when rows or shards are added.
-    """
-    with np.errstate(over="ignore"):
-        x = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x ^= x >> np.uint64(31)
-    edges = np.cumsum([shares[name] for name in SPLITS])[:-1]
-    return np.searchsorted(edges, x / 2.0**64, side="right")
+def shard_file(shard: int) -> str:
+    """Return the name of a shard's file."""
+    return f"shard-{shard:05d}.safetensors"
 
 
-def build_shard(
-    source: Source, shard: int, shares: Mapping[str, float], folder: Path
-) -> tuple[ShardRecord, dict[str, Any]]:
-    """Write one shard and return its record and the statistics of its train rows.
+def build_shard(source: Source, shard: int, splits: Mapping[str, Any], folder: Path) -> Built:
+    """Write one shard and return its record and its statistics; see `build_shards`."""
+    return next(build_shards(source, [shard], splits, folder))
+
+
+def build_shards(
+    source: Source, shards: Iterable[int], splits: Mapping[str, Any], folder: Path
+) -> Iterator[Built]:
+    """Write shards; yield the record of each, and its statistics, once its file is on disk.
+
+    A shard is digested and written by a thread while the rows of the next are
+    read, so two shards are in memory. A shard that was begun when this ends,
+    by an error or Ctrl-C, is written to its end.
+
+    Args:
+        splits: the dataset's `splits`.
 
     Raises:
-        DataError: the source gave rows that do not match its schema, or the
+        DataError: the source gave rows that its schema does not allow, or a
             shard could not be written; no half-written file stays.
     """
-    columns = _read(source, shard)
-    split = assign_splits(columns["ids"], shares)
-    order = np.argsort(split, kind="stable")
-    columns = {name: np.ascontiguousarray(column[order]) for name, column in columns.items()}
-    counts = np.bincount(split, minlength=len(SPLITS))
-    # one key of metadata: safetensors writes several in no fixed order
-    content = save(columns, metadata={"shard": str(shard)})
-    name = f"shard-{shard:05d}.safetensors"
-    with atomic_writer(folder / name) as file:
-        file.write(content)
-    record = ShardRecord(
-        file=name,
-        rows=dict(zip(SPLITS, map(int, counts), strict=True)),
-        bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
+    shards = list(shards)
+    _sweep(folder, {shard_file(shard) for shard in shards})
+    with ThreadPoolExecutor(1, "shard-writer") as writer:
+        writing: Future[Built] | None = None
+        for shard in shards:
+            rows = read_rows(source, shard, splits)
+            before = writing.result() if writing else None
+            writing = writer.submit(_write, rows, shard, folder)
+            del rows  # or it would stay in memory while the next is read
+            if before:
+                yield before
+        if writing:
+            yield writing.result()
+
+
+def _sweep(folder: Path, names: set[str]) -> None:
+    """Delete what a job that was killed outright left of these shards."""
+    for path in folder.glob(".shard-*.tmp"):
+        if path.name[1:].rsplit(".", 2)[0] in names:
+            with suppress(OSError):
+                path.unlink()
+
+
+def _write(rows: Rows, shard: int, folder: Path) -> Built:
+    name = shard_file(shard)
+    sha256 = write_shard(folder / name, rows.columns, rows.layout, shard=shard)
+    record = ShardRecord(file=name, rows=rows.counts, bytes=rows.layout.bytes, sha256=sha256)
+    statistics = Statistics(
+        first=shard, stop=shard + 1, features=rows.train, class_counts=rows.class_counts
     )
-    return record, _statistics(columns, split[order], source.schema)
+    return record, statistics.to_json()
 
 
-def _read(source: Source, shard: int) -> dict[str, np.ndarray]:
-    schema = source.schema
-    tables = list(source.iter_tables(shard))
-    if not tables:
-        raise DataError(
-            f"source {type(source).__name__}: shard {shard} has no rows; use fewer shards"
-        )
-    for table in tables:
-        found = table.features.shape[1:]
-        if found != schema.feature_shape or not len(table.ids) == len(table.labels) == len(
-            table.features
-        ):
-            raise DataError(
-                f"source {type(source).__name__}: shard {shard} gave features {table.features.shape} with "
-                f"{len(table.labels)} labels and {len(table.ids)} ids; its schema says {schema.feature_shape} a row"
-            )
-    columns = {
-        "features": np.concatenate([t.features for t in tables]).astype(
-            schema.feature_dtype, copy=False
-        ),
-        "labels": np.concatenate([t.labels for t in tables]).astype(schema.label_dtype, copy=False),
-        "ids": np.concatenate([t.ids for t in tables]).astype(np.int64, copy=False),
-    }
-    _check_values(columns, schema, f"source {type(source).__name__}: shard {shard}")
-    return columns
-
-
-def _check_values(columns: Mapping[str, np.ndarray], schema: Schema, where: str) -> None:
-    if not np.isfinite(columns["features"]).all():
-        bad = np.argwhere(~np.isfinite(columns["features"]))[0]
-        raise DataError(
-            f"{where}: row id {columns['ids'][bad[0]]} holds a missing or infinite feature; clean the source"
-        )
-    ids, counts = np.unique(columns["ids"], return_counts=True)
-    if (counts > 1).any():
-        raise DataError(
-            f"{where}: row id {ids[counts > 1][0]} stands twice; ids decide the split and must be unique"
-        )
-    if not np.isfinite(columns["labels"]).all():
-        bad_row = columns["ids"][~np.isfinite(columns["labels"])][0]
-        raise DataError(
-            f"{where}: row id {bad_row} has a missing or infinite label; clean the source"
-        )
-    if schema.task == "classification":
-        labels = columns["labels"]
-        outside = labels[(labels < 0) | (labels >= len(schema.classes))]
-        if outside.size:
-            raise DataError(
-                f"{where}: label {outside[0]} is outside 0..{len(schema.classes) - 1}; mend the labels or the schema"
-            )
-
-
-def _statistics(
-    columns: Mapping[str, np.ndarray], split: np.ndarray, schema: Schema
+def describe_part(
+    dataset: str, built: Iterable[Built], skipped: Mapping[int, Sequence[str]]
 ) -> dict[str, Any]:
-    statistics = asdict(
-        Moments.of(columns["features"][split == 0].reshape(-1, int(np.prod(schema.feature_shape))))
-    )
-    counts: dict[str, list[int]] = {}
-    if schema.task == "classification":
-        for index, name in enumerate(SPLITS):
-            labels = columns["labels"][split == index]
-            counts[name] = np.bincount(labels, minlength=len(schema.classes)).tolist()
-    return {"features": statistics, "class_counts": counts}
+    """Return the document of one job's shards.
+
+    Args:
+        built: records and statistics of consecutive shards, in order.
+        skipped: by shard, a sentence for each row or file that the source left out.
+    """
+    records, statistics = zip(*built, strict=True)
+    return {
+        "dataset": dataset,
+        "shards": [vars(record) for record in records],
+        "statistics": [
+            item.to_json() for item in merge_siblings(map(Statistics.from_json, statistics))
+        ],
+        "skipped": {
+            shard_file(shard): {"count": len(told), "first": list(told[:SKIPPED_SHOWN])}
+            for shard, told in sorted(skipped.items())
+            if told and shard_file(shard) in {record.file for record in records}
+        },
+    }
 
 
 def seal(
@@ -185,46 +164,83 @@ def seal(
     """Merge the parts that the jobs wrote into a manifest.
 
     Args:
-        parts: documents with `shards` (records) and `statistics` (one per shard).
+        parts: documents with `shards` (records) and `statistics`, and `skipped` if anything was.
         document: the dataset's identity document, kept in the manifest.
 
     Raises:
-        DataError: a shard is missing or described twice, or a split is empty.
+        DataError: a shard is missing or described twice, a split is empty, a
+            class of the held-out rows was never trained on, or the source's
+            files changed while they were read.
     """
-    records, statistics = [], []
-    for part in parts:
-        records.extend(part["shards"])
-        statistics.extend(part["statistics"])
-    order = sorted(range(len(records)), key=lambda i: records[i]["file"])
-    wanted = [f"shard-{shard:05d}.safetensors" for shard in range(source.num_shards)]
-    if [records[i]["file"] for i in order] != wanted:
+    parts = list(parts)
+    records = sorted((r for part in parts for r in part["shards"]), key=lambda r: str(r["file"]))
+    if [record["file"] for record in records] != [*map(shard_file, range(source.num_shards))]:
         raise DataError(
-            f"dataset {dataset}: the parts describe {len(records)} shards, not each of {len(wanted)} once"
+            f"dataset {dataset}: the parts describe {len(records)} shards, expected each of "
+            f"{source.num_shards} once; delete the folder of its parts and run the pipeline again"
         )
-    records = [records[i] for i in order]
+    _check_source(source, document, dataset)
     splits = {split: sum(record["rows"][split] for record in records) for split in SPLITS}
-    for split, rows in splits.items():
-        if not rows:
-            raise DataError(
-                f"dataset {dataset}: no row fell into the {split} split; give it a larger share"
-            )
+    _check_splits(splits, dataset)
+    statistics = [Statistics.from_json(item) for part in parts for item in part["statistics"]]
+    merged = merge_all(sorted(statistics, key=lambda item: item.first))
+    _check_classes(merged.class_counts, source.schema.classes, dataset)
     return {
         "dataset": dataset,
         "name": name,
         "schema": asdict(source.schema),
         "splits": splits,
         "bytes": sum(record["bytes"] for record in records),
-        "statistics": _merge([statistics[i] for i in order]),
+        "statistics": {"features": merged.features.summary(), "class_counts": merged.class_counts},
         "reference": source.reference,
+        "skipped": _skipped(parts),
         "shards": records,
         "identity": document,
     }
 
 
-def _merge(statistics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    moments = Moments.merge([Moments(**part["features"]) for part in statistics])
-    counts = {
-        split: np.sum([part["class_counts"][split] for part in statistics], axis=0).tolist()
-        for split in statistics[0]["class_counts"]
-    }
-    return {"features": moments.summary(), "class_counts": counts}
+def _check_source(source: Source, document: Mapping[str, Any], dataset: str) -> None:
+    found, expected = source.content_digest, combine_digests(document.get("source", {}).values())
+    if found != expected:
+        raise DataError(
+            f"dataset {dataset}: the source's content is now {found[:12]}..., expected "
+            f"{expected[:12]}... as when the pipeline started; run it again, and leave the source alone"
+        )
+
+
+def _check_splits(splits: Mapping[str, int], dataset: str) -> None:
+    for split, rows in splits.items():
+        if not rows:
+            raise DataError(
+                f"dataset {dataset}: no row fell into the {split} split, expected at least one; "
+                "give it a larger share"
+            )
+
+
+def _check_classes(
+    counts: Mapping[str, Sequence[int]], classes: Sequence[str], dataset: str
+) -> None:
+    """Refuse classes that are judged but never trained; one without any row does no harm."""
+    unlearnt, absent = [], []
+    for index, name in enumerate(classes if counts else ()):
+        rows = {split: counts[split][index] for split in SPLITS}
+        if not any(rows.values()):
+            absent.append(name)
+        elif not rows["train"]:
+            unlearnt.append(f'"{name}" ({", ".join(f"{rows[split]} {split}" for split in SPLITS)})')
+    if absent:
+        logging.warning("no row is of class %s", ", ".join(absent))
+    if unlearnt:
+        more = len(unlearnt) - _CLASSES_SHOWN
+        shown = ", ".join(unlearnt[:_CLASSES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        raise DataError(
+            f"dataset {dataset}: class {shown} has no train row, so no training could learn it, expected "
+            "one at least; give train a larger share, add rows of it, or leave the class out"
+        )
+
+
+def _skipped(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    by_shard = {name: told for part in parts for name, told in part.get("skipped", {}).items()}
+    told = [by_shard[name] for name in sorted(by_shard)]
+    first = [sentence for item in told for sentence in item["first"]][:SKIPPED_SHOWN]
+    return {"count": sum(item["count"] for item in told), "first": first}

@@ -1,7 +1,8 @@
 """Whether what is there is undamaged: files held against the digests that were written with them."""
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from shardline.config.project import RESULTS, Project
-from shardline.errors import DataError
+from shardline.errors import ConfigError, DataError
 from shardline.files import read_json
+from shardline.garbage import check_unlocked
 from shardline.identity import DIGEST_LENGTH, digest, short_digest
 from shardline.identity.content import file_sha256
 
+_SHARD = re.compile(
+    r"shard-(\d+)\.safetensors"
+)  # nothing else is deleted, whatever a manifest says
 _READERS = 4  # a network disk answers several at once; one core hashes about 2 GB/s
 
 
@@ -26,12 +31,14 @@ class Verdict:
         kind: `dataset` or `run`.
         summary: what was looked at.
         problems: one sentence each; none if all is well.
+        bad_shards: files of a dataset's shards that are missing or damaged.
     """
 
     kind: str
     id: str
     summary: str
     problems: list[str]
+    bad_shards: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class _Findings:
 
     remedy: str
     problems: list[str] = field(default_factory=list)
+    bad_shards: list[str] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
         self.problems.append(f"{problem}; {self.remedy}")
@@ -74,8 +82,14 @@ def verify_dataset(project: Project, dataset_id: str) -> Verdict:
     """Hold a dataset's shards against its manifest, and the manifest against its folder's name."""
     manifest = RESULTS / "datasets" / dataset_id / "manifest.json"
     shards = project.store / "datasets" / dataset_id
-    # the pipeline rebuilds a dataset only for a run that still needs it
-    remedy = f"delete {manifest.parent} and {shards}, then run `snakemake --cores all {manifest}`"
+    if dataset_id in project.datasets:
+        remedy = (
+            f"`shardline verify --repair {project.datasets[dataset_id].name}` lets it be rebuilt"
+        )
+    else:  # the config has moved on, so that nothing could rebuild a part of it
+        remedy = (
+            f"delete {manifest.parent} and {shards}, or bring back the settings it was made from"
+        )
     return _judge(
         "dataset", manifest.parent, remedy, lambda found: _check_dataset(found, manifest, shards)
     )
@@ -95,7 +109,13 @@ def _judge(kind: str, folder: Path, remedy: str, check: Callable[[_Findings], st
     # what a file of unexpected form leads to: such files are what we look for
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         findings.add(f"{folder}: a file has not the form that the pipeline writes ({error!r})")
-    return Verdict(kind=kind, id=folder.name, summary=summary, problems=findings.problems)
+    return Verdict(
+        kind=kind,
+        id=folder.name,
+        summary=summary,
+        problems=findings.problems,
+        bad_shards=findings.bad_shards,
+    )
 
 
 def _check_dataset(findings: _Findings, path: Path, shards: Path) -> str:
@@ -106,9 +126,11 @@ def _check_dataset(findings: _Findings, path: Path, shards: Path) -> str:
     findings.expect(f"{path}: the digest of its identity", found, expected)
     records = manifest["shards"]
     with ThreadPoolExecutor(_READERS) as pool:
-        for problem in pool.map(lambda record: _check_shard(shards, record), records):
+        problems = pool.map(lambda record: _check_shard(shards, record), records)
+        for record, problem in zip(records, problems, strict=True):
             if problem:
                 findings.add(problem)
+                findings.bad_shards.append(record["file"])
     size = sum(record["bytes"] for record in records)
     return f"{count(len(records), 'shard')}, {size / 1e6:,.1f} MB"
 
@@ -125,6 +147,59 @@ def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
     if sha256 != record["sha256"]:
         return f"{path} has SHA-256 {sha256[:12]}..., expected {record['sha256'][:12]}..."
     return None
+
+
+def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
+    """Drop what is bad of a dataset, so that the next run of the pipeline makes just that again.
+
+    Its bad shards go first, its manifest last: cut off anywhere, the manifest
+    is still there to find them by, and the repair can be asked for again.
+
+    Args:
+        verdict: what `verify_dataset` found.
+
+    Returns:
+        The parts whose jobs will run again, by name; none if only the manifest
+        was bad, which is then sealed again from the parts.
+
+    Raises:
+        ConfigError: the config no longer has this dataset, so nothing could rebuild it.
+        DataError: something cannot be deleted; the message names it.
+        ShardlineError: Snakemake is running here.
+    """
+    if verdict.id not in project.datasets:
+        raise ConfigError(
+            f"{verdict.id} is not what the config names now, expected a dataset that the pipeline can "
+            "rebuild; bring back the settings it was made from, or delete it"
+        )
+    check_unlocked(project.workdir)
+    dataset = project.datasets[verdict.id]
+    folder = project.store / "datasets" / dataset.id
+    bad = {name: int(match[1]) for name in verdict.bad_shards if (match := _SHARD.fullmatch(name))}
+    for name in bad:
+        _delete([folder / name, *(folder / "verified").glob(f"*/{name}")])
+    # also those of an earlier shards_per_job, lest it comes back
+    _delete(
+        path for path in (folder / "parts").glob("*.json") if _shards_of(path) & set(bad.values())
+    )
+    _delete([dataset.manifest])
+    return [part for part in dataset.parts if not (folder / "parts" / f"{part}.json").exists()]
+
+
+def _shards_of(part: Path) -> set[int]:
+    first, _, last = part.stem.partition("-")
+    return set(range(int(first), int(last) + 1)) if first.isdigit() and last.isdigit() else set()
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be deleted ({error.strerror}), expected to drop it for the repair; "
+                "mend its owner or permissions, then repair again"
+            ) from None
 
 
 def _check_run(findings: _Findings, folder: Path) -> str:

@@ -93,7 +93,8 @@ def source(**settings: Any) -> dict[str, Any]:
         ),
         (
             {"datasets": {"digits": {**DIGITS, "source": {"type": "digit"}}}},
-            "datasets.digits.source.type=digit is neither one of digits, synthetic nor an import path such as "
+            "datasets.digits.source.type=digit is neither one of csv, delta, digits, idx, image_folder, parquet, synthetic "
+            "nor an import path such as "
             'mypkg.models:Net; did you mean "digits"?',
         ),
     ],
@@ -117,6 +118,25 @@ ROW = 'config/runs.tsv row 1 (run "a"): '
             {"global_batch": 10, "devices": 2, "trainer": {"accumulate": 4}},
             "global_batch=10 cannot be split over 2 ranks (nodes=1 x devices=2) in "
             "trainer.accumulate=4 parts each; use 8 or 16, or change nodes/devices",
+        ),
+        (
+            {"global_batch": 16, "data": {"streams": 3}},
+            "global_batch=16 cannot be shared by data.streams=3; use 18, or change data.streams",
+        ),
+        (
+            {"global_batch": 16, "devices": 8, "data": {"streams": 8}},
+            "datasets.digits.shards=2 is too few for data.streams=8 read by 8 ranks, each of which "
+            "needs a shard of its own; use at least 8, or data.streams=1",
+        ),
+        (
+            {"global_batch": 16, "data": {"streams": 2, "epoch": "partition"}},
+            "data.partition_shards=1 is too few for data.streams=2 read by 2 ranks, each of which "
+            "needs a shard of its own; use at least 2, or data.streams=1",
+        ),
+        (
+            {"data": {"epoch": "partition", "partition_shards": 5}},
+            "data.partition_shards=5 is more than datasets.digits.shards=2; use at most 2, or cut "
+            "the dataset into more shards",
         ),
         (
             {"strategy": "fsdp", "accelerator": "cpu"},
@@ -199,9 +219,9 @@ def test_the_store_is_named_by_the_config_or_before_it_by_the_environment(
 
 
 def test_a_profiles_config_values_arrive_as_text(load: Load) -> None:
-    runtime = load(runtime={"oversubscribe": "true", "num_workers": "4"}).runtime
+    runtime = load(runtime={"oversubscribe": "true", "log_every_steps": "4"}).runtime
     assert runtime["oversubscribe"] is True
-    assert runtime["num_workers"] == 4
+    assert runtime["log_every_steps"] == 4
 
 
 def test_several_ranks_without_a_launcher(load: Load) -> None:

@@ -1,5 +1,6 @@
 """Sources and shards: the same bytes whoever writes them, readable by others, sealed whole."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -7,11 +8,11 @@ import pytest
 from safetensors import safe_open
 
 from shardline.errors import DataError
-from shardline.shards import SPLITS, assign_splits, build_shard, make_source, seal
-from shardline.sources import Schema, Source, Table
+from shardline.shards import build_shard, build_shards, describe_part, make_source, seal
+from shardline.sources import SPLITS, Schema, Source, Table
 from shardline.sources.digits import Digits
 from shardline.sources.synthetic import Synthetic
-from shardline.statistics import Moments
+from shardline.splits import assign_splits
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
@@ -19,14 +20,11 @@ SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 class Given(Source):
     """A source of one shard with rows given by the test."""
 
-    def __init__(self, features, labels=None, classes=("a", "b"), ids=None):
+    def __init__(self, features, labels=None, classes=("a", "b"), ids=None, splits=None):
         super().__init__(num_shards=1)
-        self.ids = ids
-        self.features = np.asarray(features, dtype=np.float64)
-        self.labels = (
-            np.zeros(len(self.features), dtype=np.int64) if labels is None else np.asarray(labels)
-        )
-        self.classes = classes
+        self.features, self.splits, self.classes = features, splits, classes
+        self.labels = np.zeros(len(features), dtype=np.int64) if labels is None else labels
+        self.ids = np.arange(len(features)) if ids is None else ids
 
     @property
     def schema(self):
@@ -34,8 +32,7 @@ class Given(Source):
         return Schema(feature_shape=(3,), task=task, classes=self.classes)
 
     def iter_tables(self, shard):
-        ids = np.arange(len(self.labels)) if self.ids is None else np.asarray(self.ids)
-        yield Table(ids=ids, features=self.features, labels=self.labels)
+        yield Table(ids=self.ids, features=self.features, labels=self.labels, splits=self.splits)
 
 
 def test_shard_k_is_the_same_whoever_writes_it_and_in_whatever_order(tmp_path):
@@ -72,44 +69,95 @@ def test_splits_follow_their_shares_and_a_rows_split_never_changes():
     assert (assign_splits(ids[::-1], SHARES) == splits[::-1]).all()
 
 
-def test_merged_moments_equal_those_of_the_whole():
-    features = np.random.default_rng(0).normal(1e4, 3, (1000, 4)).astype(np.float32)
-    parts = [Moments.of(features[a:b]) for a, b in ((0, 1), (1, 1), (1, 700), (700, 1000))]
-    merged = Moments.merge(parts).summary()
-    assert merged["count"] == 1000
-    assert merged["mean"] == pytest.approx(features.mean(0, dtype=np.float64))
-    assert merged["std"] == pytest.approx(features.std(0, dtype=np.float64))
-    assert merged["max"] == pytest.approx(features.max(0))
-
-
-def test_synthetic_labels_follow_the_known_model():
-    source = Synthetic(num_shards=1, rows_per_shard=20_000, features=10, seed=2, signal=3.0)
+@pytest.mark.parametrize("features", [1, 10, 1000])
+def test_synthetic_labels_follow_the_known_model(features):
+    source = Synthetic(num_shards=1, rows_per_shard=20_000, features=features, seed=2, signal=3.0)
     tables = list(source.iter_tables(0))
-    features = np.concatenate([t.features for t in tables])
-    labels = np.concatenate([t.labels for t in tables])
-    accuracy = ((features @ source.weights > 0) == labels).mean()
-    assert accuracy == pytest.approx(source.reference["value"], abs=0.01)
+    rows = np.concatenate([table.features for table in tables])
+    labels = np.concatenate([table.labels for table in tables])
+    assert np.linalg.norm(source.weights) == pytest.approx(3.0)
+    chance = 1 / (1 + np.exp(-(rows @ source.weights)))
+    assert ((chance > 0.5) == labels).mean() == pytest.approx(source.reference["value"], abs=0.01)
+    for low, high in ((0.0, 0.1), (0.1, 0.4), (0.4, 0.6), (0.9, 1.0)):  # calibrated all along
+        here = (chance >= low) & (chance <= high)
+        assert labels[here].mean() == pytest.approx(chance[here].mean(), abs=0.03)
+
+
+def test_the_reference_is_the_mean_of_the_better_chance_over_normal_logits():
+    source = Synthetic(num_shards=1, rows_per_shard=1, features=1, signal=3.0)
+    logits = np.linspace(-12, 12, 100_001)
+    density = np.exp(-((logits / 3) ** 2) / 2)
+    exact = np.average(1 / (1 + np.exp(-np.abs(logits))), weights=density)
+    assert source.reference["value"] == pytest.approx(exact, abs=2e-4)
+
+
+def test_synthetic_features_are_standard_normal_and_independent():
+    source = Synthetic(num_shards=1, rows_per_shard=50_000, features=8, seed=4)
+    rows = np.concatenate([table.features for table in source.iter_tables(0)])
+    assert rows.dtype == np.float32
+    assert rows.mean(axis=0) == pytest.approx(np.zeros(8), abs=0.02)
+    assert np.cov(rows.T) == pytest.approx(np.eye(8), abs=0.03)
+    below = [(rows < edge).mean() for edge in (-3, -2, -1, 0, 1, 2, 3)]
+    assert below == pytest.approx([0.0013, 0.0228, 0.1587, 0.5, 0.8413, 0.9772, 0.9987], abs=0.003)
+
+
+ROW = [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (Given([[1, 2, np.nan]]), "row id 0 holds a missing or infinite feature"),
-        (Given([[1, 2]]), r"gave features \(1, 2\).*its schema says \(3,\)"),
-        (Given([[1, 2, 3]], labels=[2]), r"label 2 is outside 0\.\.1"),
-        (Given([[1, 2, 3]] * 2, ids=[7, 7]), "row id 7 stands twice"),
+        (Given(np.array([[1, 2, np.nan]])), "row id 0 holds a missing or infinite feature"),
+        (Given(np.array([[1, 2, 1e300]])), "row id 0 holds .* a number that float32 can hold"),
+        (Given([[1.0, 2.0]]), r"features of shape \(1, 2\) with 1 ids, expected \(1, 3\) by its"),
+        (Given([ROW, [1.0]]), "gave features of different lengths, expected rows of one shape"),
+        (Given(np.array([ROW, [1.0]], dtype=object)), r"type object \(ragged rows, or text"),
+        (Given([["1", "2", "x"]]), "gave features of type <U1, expected float32; convert"),
+        (Given([ROW], labels=[2]), r"label 2 is outside 0\.\.1"),
+        (Given([ROW], labels=[-1]), r"label -1 is outside 0\.\.1"),
+        (Given([ROW], labels=[0, 1]), r"gave labels of shape \(2,\) with 1 ids, expected \(1,\)"),
         (
-            Given([[1, 2, 3]], labels=[np.nan], classes=()),
-            "row id 0 has a missing or infinite label",
+            Given([ROW], labels=[np.nan]),
+            r"labels of type float64 \(a value missing\?\), expected int64",
         ),
-        (Given([[1, 2, 3]], labels=[-1]), r"label -1 is outside 0\.\.1"),
-        (Given([[1, 2, 3]], labels=[0, 1]), "2 labels and 2 ids|gave features"),
+        (Given([ROW], labels=["a"]), "gave labels of type <U1, expected int64; convert"),
+        (Given([ROW], labels=[np.nan], classes=()), "row id 0 has a missing or infinite label"),
+        (Given([ROW] * 2, ids=[7, 7]), "row id 7 stands twice"),
+        (Given([ROW], ids=[0.5]), r"gave ids of type float64 .* expected int64"),
+        (Given([ROW], splits=[3]), "gave split 3, expected 0 to 2 for train, validation, test"),
+        (Given([ROW], splits=[0, 1]), r"gave splits of shape \(2,\)"),
+        (Given(np.empty((0, 3))), "has no rows, expected at least one; use fewer shards"),
     ],
 )
-def test_bad_rows_are_named_and_nothing_is_written(tmp_path, source, message):
-    with pytest.raises(DataError, match=message):
+def test_bad_rows_are_named_in_one_sentence_and_nothing_is_written(tmp_path, source, message):
+    with pytest.raises(DataError, match=f"^source Given: shard 0.*{message}") as error:
         build_shard(source, 0, SHARES, tmp_path)
+    assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_features_keep_the_type_of_the_schema_and_only_harmless_casts_are_made(tmp_path):
+    class Bytes(Given):
+        @property
+        def schema(self):
+            return Schema(feature_shape=(3,), feature_dtype="uint8", classes=("a", "b"))
+
+    with pytest.raises(DataError, match="gave features of type int64, expected uint8; convert"):
+        build_shard(Bytes(np.array([[1, 2, 300]])), 0, SHARES, tmp_path)
+    record, _ = build_shard(Bytes(np.array([[1, 2, 250]], dtype=np.uint8)), 0, SHARES, tmp_path)
+    with safe_open(tmp_path / record.file, framework="np") as file:
+        assert file.get_tensor("features").tolist() == [[1, 2, 250]]
+        assert file.get_tensor("features").dtype == np.uint8
+
+
+def test_a_source_that_says_each_rows_split_is_believed(tmp_path):
+    source = Given(np.eye(3), labels=[0, 1, 0], splits=[2, 0, 1])
+    record, _ = build_shard(source, 0, {"column": "split"}, tmp_path)
+    assert record.rows == {"train": 1, "validation": 1, "test": 1}
+    with safe_open(tmp_path / record.file, framework="np") as file:
+        assert file.get_tensor("ids").tolist() == [1, 2, 0]
+    with pytest.raises(DataError, match=r"expected one for each row since splits is {'column': 's"):
+        build_shard(Given(np.eye(3)), 0, {"column": "split"}, tmp_path / "other")
 
 
 def test_a_source_with_unknown_options_or_of_another_class_is_refused():
@@ -124,36 +172,150 @@ def test_a_source_with_unknown_options_or_of_another_class_is_refused():
         make_source("shardline.sources.base:Schema", {"type": "x"}, num_shards=1, files=())
 
 
-def parts_of(source, folder):
-    """Return a part document per shard."""
-    built = [build_shard(source, shard, SHARES, folder) for shard in range(source.num_shards)]
-    return [{"shards": [vars(record)], "statistics": [moments]} for record, moments in built]
+def parts_of(source, folder, shards_per_job=1):
+    """Return the documents that the jobs would write."""
+    parts = []
+    for first in range(0, source.num_shards, shards_per_job):
+        shards = range(first, min(first + shards_per_job, source.num_shards))
+        built = build_shards(source, shards, SHARES, folder)
+        parts.append(json.loads(json.dumps(describe_part("d-0", built, source.skipped))))
+    return parts
+
+
+def sealed(source, parts, document=None):
+    return seal(parts, dataset="d-0", name="d", source=source, document=document or {})
 
 
 def test_a_manifest_does_not_depend_on_how_the_parts_were_cut(tmp_path):
-    source = Synthetic(num_shards=4, rows_per_shard=100, features=5)
-    parts = parts_of(source, tmp_path)
-    joined = {
-        key: [item for part in parts for item in part[key]] for key in ("shards", "statistics")
-    }
-    sealed = [
-        seal(given, dataset="d-0", name="d", source=source, document={"stage": "dataset"})
-        for given in (parts, parts[::-1], [joined])
+    source = Synthetic(num_shards=5, rows_per_shard=100, features=5)
+    manifests = [
+        json.dumps(sealed(source, parts_of(source, tmp_path, step))) for step in (1, 2, 3, 5)
     ]
-    assert sealed[0] == sealed[1] == sealed[2]
-    assert sum(sealed[0]["splits"].values()) == 400
-    assert json.loads(json.dumps(sealed[0]))["shards"][0]["file"] == "shard-00000.safetensors"
+    assert len(set(manifests)) == 1
+    manifest = json.loads(manifests[0])
+    assert sum(manifest["splits"].values()) == 500
+    assert [r["file"] for r in manifest["shards"]] == [
+        f"shard-0000{i}.safetensors" for i in range(5)
+    ]
+    for record in manifest["shards"]:
+        content = (tmp_path / record["file"]).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (
+            record["bytes"],
+            record["sha256"],
+        )
+
+
+def test_the_statistics_are_those_of_the_train_rows(tmp_path):
+    source = Digits(num_shards=3)
+    manifest = sealed(source, parts_of(source, tmp_path))
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    split = assign_splits(np.arange(len(digits.target)), SHARES)
+    train = digits.data[split == 0]
+    features = manifest["statistics"]["features"]
+    assert features["count"] == len(train)
+    assert features["mean"] == pytest.approx(train.mean(axis=0), abs=1e-6)
+    assert features["std"] == pytest.approx(train.std(axis=0), abs=1e-5)
+    assert (
+        manifest["statistics"]["class_counts"]["test"]
+        == np.bincount(digits.target[split == 2]).tolist()
+    )
 
 
 def test_a_missing_or_doubled_shard_cannot_be_sealed(tmp_path):
     source = Synthetic(num_shards=3, rows_per_shard=100, features=5)
     parts = parts_of(source, tmp_path)
     for wrong in (parts[:2], [*parts, parts[0]]):
-        with pytest.raises(DataError, match="not each of 3 once"):
-            seal(wrong, dataset="d-0", name="d", source=source, document={})
+        with pytest.raises(DataError, match="describe . shards, expected each of 3 once; delete"):
+            sealed(source, wrong)
 
 
 def test_an_empty_split_cannot_be_sealed(tmp_path):
-    source = Given(np.ones((2, 3)), classes=("a",))
-    with pytest.raises(DataError, match="no row fell into the .* split"):
-        seal(parts_of(source, tmp_path), dataset="d-0", name="d", source=source, document={})
+    source = Given(np.ones((2, 3)), splits=[0, 1])
+    with pytest.raises(DataError, match="no row fell into the test split, expected at least one"):
+        sealed(source, parts_of(source, tmp_path))
+
+
+def test_a_class_that_only_held_out_rows_have_cannot_be_sealed(tmp_path):
+    source = Given(
+        np.ones((4, 3)), labels=[0, 0, 1, 1], splits=[0, 1, 2, 2], classes=("cat", "dog")
+    )
+    message = (
+        r'class "dog" \(0 train, 0 validation, 2 test\) has no train row.*; give train a larger'
+    )
+    with pytest.raises(DataError, match=message):
+        sealed(source, parts_of(source, tmp_path))
+
+
+def test_a_class_without_any_row_is_sealed_and_the_log_names_it(tmp_path, caplog):
+    source = Given(np.ones((3, 3)), splits=[0, 1, 2], classes=("cat", "dog"))
+    manifest = sealed(source, parts_of(source, tmp_path))
+    assert manifest["statistics"]["class_counts"]["train"] == [1, 0]
+    assert "no row is of class dog" in caplog.text
+
+
+def test_what_a_source_skipped_is_counted_in_the_manifest_and_the_first_20_are_named(tmp_path):
+    source = Synthetic(num_shards=3, rows_per_shard=100, features=2)
+    source.skipped = {0: [f"a.csv row {row}" for row in range(15)], 2: ["c.csv row 7"] * 30}
+    parts = parts_of(source, tmp_path)
+    assert [part["skipped"] != {} for part in parts] == [True, False, True]
+    skipped = sealed(source, parts)["skipped"]
+    assert skipped["count"] == 45
+    assert skipped["first"] == [*source.skipped[0], *source.skipped[2][:5]]
+
+
+def test_a_source_that_changed_while_it_was_read_cannot_be_sealed(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("1,2,3")
+    source = Given(np.ones((3, 3)), splits=[0, 1, 2])
+    source.files = (file,)
+    before = {"00000/rows.csv": hashlib.sha256(file.read_bytes()).hexdigest()}
+    parts = parts_of(source, tmp_path)
+    assert sealed(source, parts, {"source": before})["splits"]["train"] == 1
+    file.write_text("1,2,4")
+    with pytest.raises(
+        DataError, match="the source's content is now .* as when the pipeline started"
+    ):
+        sealed(source, parts, {"source": before})
+
+
+class Endless(Synthetic):
+    """Ends with an error in the midst of its third shard, or does what the test wants there."""
+
+    def iter_tables(self, shard):
+        tables = super().iter_tables(shard)
+        yield next(tables)
+        if shard == 2:
+            raise self.error
+        yield from tables
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DataError("row 7 is bad")])
+def test_an_interrupted_part_leaves_whole_shards_only_and_is_written_again(tmp_path, error):
+    source = Endless(num_shards=4, rows_per_shard=100, features=5)
+    source.error = error
+    whole = {}
+    with pytest.raises(type(error)):
+        whole.update(
+            (r.file, r.sha256) for r, _ in build_shards(source, range(4), SHARES, tmp_path)
+        )
+    assert {path.name for path in tmp_path.iterdir()} >= whole.keys()
+    for path in tmp_path.iterdir():
+        with safe_open(path, framework="np") as file:
+            assert len(file.get_tensor("ids")) == 100
+    good = Synthetic(num_shards=4, rows_per_shard=100, features=5)
+    again = {r.file: r.sha256 for r, _ in build_shards(good, range(4), SHARES, tmp_path)}
+    assert again.items() >= whole.items()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(again)
+
+
+def test_what_a_killed_job_left_of_its_shards_is_swept_and_nothing_else(tmp_path):
+    source = Synthetic(num_shards=4, rows_per_shard=100, features=5)
+    mine, other = ".shard-00001.safetensors.123.tmp", ".shard-00003.safetensors.123.tmp"
+    for name in (mine, other):
+        (tmp_path / name).write_bytes(b"half")
+    list(build_shards(source, range(2), SHARES, tmp_path))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert mine not in names
+    assert other in names, "another job may be writing it"

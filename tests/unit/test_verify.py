@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from typer.testing import CliRunner, Result
 
+from shardline.cli import app
 from shardline.files import read_json, write_json
 from shardline.verify import Verdict, verify_dataset, verify_run
 from tests.unit.conftest import FakeProject
@@ -34,7 +36,7 @@ def test_a_flipped_byte_is_found(fake):
     (problem,) = dataset_verdict(fake).problems
     assert problem.startswith(f"{shard(fake)} has SHA-256 ")
     assert ", expected " in problem
-    assert "; delete results/datasets/table-" in problem
+    assert problem.endswith("; `shardline verify --repair table` lets it be rebuilt")
 
 
 def test_a_truncated_shard_is_found_by_its_size(fake):
@@ -42,7 +44,7 @@ def test_a_truncated_shard_is_found_by_its_size(fake):
     size = shard(fake).stat().st_size
     shard(fake).write_bytes(shard(fake).read_bytes()[:-10])
     (problem,) = dataset_verdict(fake).problems
-    assert problem.startswith(f"{shard(fake)} has {size - 10} bytes, expected {size}; delete")
+    assert problem.startswith(f"{shard(fake)} has {size - 10} bytes, expected {size}; `shardline")
 
 
 def test_each_missing_shard_is_found(fake):
@@ -193,3 +195,124 @@ def test_a_file_of_another_form_is_a_problem_and_no_crash(fake, name, content):
     fake.seal_all()
     (fake.run("flat").folder / name).write_text(content)
     assert run_verdict(fake).problems
+
+
+# --- repair -----------------------------------------------------------------------------------
+
+
+def repair(*names: str) -> Result:
+    return CliRunner().invoke(app, ["verify", "--repair", *names])
+
+
+@pytest.fixture
+def cut(fake) -> FakeProject:
+    """Sealed datasets whose parts are of two shards each."""
+    fake.config["datasets"]["table"]["shards_per_job"] = 2
+    fake.seal_all()
+    for part in fake.run("flat").dataset.parts:
+        write_json(shard(fake).parent / "parts" / f"{part}.json", {})
+    return fake
+
+
+def files(fake: FakeProject) -> set[str]:
+    folders = (shard(fake).parent, fake.run("flat").dataset.manifest.parent)
+    return {path.name for folder in folders for path in folder.rglob("*") if path.is_file()}
+
+
+def test_repair_drops_the_bad_shard_its_part_and_the_manifest_and_says_what_to_run(cut):
+    write_json(shard(cut).parent / "verified" / "node" / shard(cut, 3).name, [])
+    write_json(shard(cut).parent / "verified" / "node" / shard(cut, 0).name, [])
+    before = files(cut)
+    shard(cut, 3).write_bytes(b"!" * shard(cut, 3).stat().st_size)
+    result = repair("table")
+    assert result.exit_code == 0, result.output
+    manifest = cut.run("flat").dataset.manifest
+    assert before - files(cut) == {shard(cut, 3).name, "00002-00003.json", "manifest.json"}
+    assert not list(shard(cut).parent.glob(f"verified/*/{shard(cut, 3).name}"))
+    assert list(shard(cut).parent.glob(f"verified/*/{shard(cut, 0).name}"))
+    assert "dropped 1 bad shard and the manifest" in result.stdout
+    assert (
+        f"to rebuild 1 part and seal the dataset again, run\n  snakemake --cores all {manifest}"
+        in (result.stdout)
+    )
+
+
+def test_repair_of_a_missing_shard_drops_its_part_of_an_earlier_cut_too(cut):
+    write_json(shard(cut).parent / "parts" / "00000-00003.json", {})
+    shard(cut, 0).unlink()
+    assert repair("table").exit_code == 0
+    assert {path.name for path in shard(cut).parent.glob("parts/*")} == {"00002-00003.json"}
+
+
+def test_repair_of_a_damaged_manifest_keeps_every_shard_and_part(cut):
+    before = files(cut)
+    cut.run("flat").dataset.manifest.write_text("{")
+    result = repair("table")
+    assert result.exit_code == 0
+    assert "dropped 0 bad shards and the manifest\nto rebuild 0 parts" in result.stdout
+    assert before - files(cut) == {"manifest.json"}
+
+
+def test_repair_of_an_undamaged_dataset_changes_nothing(cut):
+    before = files(cut)
+    result = repair("table")
+    assert result.exit_code == 0
+    assert "nothing to repair: table-" in result.stdout
+    assert files(cut) == before
+
+
+def test_repair_that_was_cut_off_is_found_and_finished_by_the_next(cut):
+    shard(cut, 1).unlink()
+    (shard(cut).parent / "parts" / "00000-00001.json").unlink()
+    assert repair("table").exit_code == 0
+    assert not cut.run("flat").dataset.manifest.exists()
+
+
+def test_repair_is_refused_while_snakemake_runs(cut):
+    shard(cut).write_bytes(b"")
+    before = files(cut)
+    write_json(Path(".snakemake/locks/0.input.lock"), {})
+    result = repair("table")
+    assert (result.exit_code, files(cut)) == (1, before)
+    assert result.stderr.startswith(".snakemake/locks/0.input.lock exists, so a Snakemake may be")
+
+
+def test_a_manifest_cannot_make_repair_delete_anything_but_shards(cut):
+    (shard(cut).parent / "mine.txt").write_text("kept")
+    manifest = cut.run("flat").dataset.manifest
+    document = read_json(manifest, remedy="")
+    document["shards"][0]["file"] = "mine.txt"
+    write_json(manifest, document)
+    assert repair("table").exit_code == 0
+    assert (shard(cut).parent / "mine.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ((), "verify --repair names no dataset, expected one; add a dataset's name\n"),
+        (
+            ("flat",),
+            'verify --repair names the run "flat", expected a dataset; delete results/runs/',
+        ),
+        (("tabel",), 'the config names no run or dataset "tabel"; did you mean "table"?'),
+    ],
+)
+def test_repair_names_what_it_was_not_given(cut, names, message):
+    result = repair(*names)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(message)
+
+
+def test_a_dataset_of_an_earlier_identity_cannot_be_repaired(cut):
+    old = cut.run("flat").dataset.id
+    shard(cut).write_bytes(b"")
+    before = files(cut)
+    cut.config["datasets"]["table"]["source"]["seed"] = 7
+    cut.load()
+    result = repair(old)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"{old} is not what the config names now, expected a dataset")
+    assert "or bring back the settings it was made from" in result.stdout
+    cut.config["datasets"]["table"]["source"]["seed"] = 0
+    assert files(cut) == before

@@ -91,7 +91,7 @@ def add_comments(workspace: Workspace) -> None:
 
 
 def set_runtime(workspace: Workspace) -> None:
-    runtime = {"launcher": "torchrun", "num_workers": 2, "threads_per_rank": 1}
+    runtime = {"launcher": "torchrun", "verify": "always", "threads_per_rank": 1}
     path = workspace.path / "config" / "config.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "runtime": runtime}))
 

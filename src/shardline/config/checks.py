@@ -1,6 +1,5 @@
 """Cross-field checks that no schema can express, made before any job starts."""
 
-import glob
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -16,10 +15,6 @@ SHIPPED_MODELS = {
     "linear": "shardline.models.linear:Linear",
     "mlp": "shardline.models.mlp:MLP",
     "cnn": "shardline.models.cnn:CNN",
-}
-SHIPPED_SOURCES = {
-    "digits": "shardline.sources.digits:Digits",
-    "synthetic": "shardline.sources.synthetic:Synthetic",
 }
 
 
@@ -38,6 +33,12 @@ def check_geometry(settings: Mapping[str, Any], where: str) -> None:
             f"{where}: global_batch={batch} cannot be split over {over}; "
             f"use {sizes}, or change nodes/devices"
         )
+    streams = settings["data"]["streams"]
+    if batch % streams:
+        raise ConfigError(
+            f"{where}: global_batch={batch} cannot be shared by data.streams={streams}; "
+            f"use {(batch // streams + 1) * streams}, or change data.streams"
+        )
     every, epochs = settings["trainer"]["validate_every_epochs"], settings["trainer"]["max_epochs"]
     if every > epochs:
         raise ConfigError(
@@ -51,6 +52,26 @@ def check_geometry(settings: Mapping[str, Any], where: str) -> None:
     if settings["precision"] == "16-mixed" and settings["accelerator"] == "cpu":
         raise ConfigError(
             f"{where}: precision=16-mixed needs GPUs, and accelerator=cpu; use bf16-mixed or 32-true"
+        )
+
+
+def check_shards(settings: Mapping[str, Any], dataset: str, shards: int, where: str) -> None:
+    """Refuse fewer shards than an epoch visits, or than ranks that read shards of their own."""
+    data, ranks = settings["data"], settings["nodes"] * settings["devices"]
+    if data["epoch"] == "partition" and data["partition_shards"] > shards:
+        raise ConfigError(
+            f"{where}: data.partition_shards={data['partition_shards']} is more than datasets.{dataset}.shards={shards}; "
+            f"use at most {shards}, or cut the dataset into more shards"
+        )
+    if data["streams"] == 1:
+        return
+    visited = data["partition_shards"] if data["epoch"] == "partition" else shards
+    what = f"datasets.{dataset}.shards" if visited == shards else "data.partition_shards"
+    needed = max(data["streams"], ranks)
+    if visited < needed:
+        raise ConfigError(
+            f"{where}: {what}={visited} is too few for data.streams={data['streams']} read by {ranks} ranks, "
+            f"each of which needs a shard of its own; use at least {needed}, or data.streams=1"
         )
 
 
@@ -91,13 +112,6 @@ def num_gpus() -> int:
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
     return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-
-
-def check_splits(splits: Mapping[str, float], where: str) -> None:
-    """Refuse shares that do not sum to 1."""
-    total = sum(splits.values())
-    if abs(total - 1) > 1e-9:
-        raise ConfigError(f"{where}.splits sum to {total:g}, not 1; change one of {dict(splits)}")
 
 
 def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where: str) -> str:
@@ -142,39 +156,3 @@ def _is_installed(package: str, code: CodeIndex) -> bool:
         return False
     places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
     return any(INSTALLED & set(Path(place).parts) for place in places)
-
-
-def source_files(source: Mapping[str, Any], workdir: Path, where: str) -> list[Path]:
-    """Return the files that a source reads: patterns in their order, each sorted.
-
-    Raises:
-        ConfigError: a name or pattern matches no file.
-    """
-    if source["type"] == "digits":
-        return [_digits_file()]
-    found: list[Path] = []
-    for pattern in source.get("files", ()):
-        files = _match(pattern, workdir)
-        if not files:
-            hint = "matches no file; check the path"
-            if (workdir / pattern).is_dir():
-                hint = f"is a folder; write {pattern.rstrip('/')}/*"
-            raise ConfigError(f"{where}.source.files: {pattern} {hint}")
-        found.extend(files)
-    return found
-
-
-def _match(pattern: str, workdir: Path) -> list[Path]:
-    if (workdir / pattern).is_file():  # its name may hold what would be a pattern
-        return [Path(os.path.normpath(workdir / pattern))]
-    # Path.glob refuses absolute patterns
-    matches = sorted(glob.glob(pattern, root_dir=workdir, recursive=True))  # noqa: PTH207
-    paths = [Path(os.path.normpath(workdir / match)) for match in matches]
-    return [path for path in paths if path.is_file()]
-
-
-def _digits_file() -> Path:
-    spec = find_spec("sklearn")
-    if spec is None or spec.origin is None:
-        raise ConfigError("source type digits needs scikit-learn; install it, or drop the dataset")
-    return Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"

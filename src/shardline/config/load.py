@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config import checks, schema
+from shardline.config import checks, schema, sources
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
@@ -75,7 +75,10 @@ def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _fill_dataset(given: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     source = schema.defaults_of(entry["properties"]["source"], given["source"])
-    return schema.merge({**schema.defaults_of(entry), "source": source}, given)
+    filled = schema.merge({**schema.defaults_of(entry), "source": source}, given)
+    if "splits" in given:  # shares are no part of another kind of splits
+        filled["splits"] = given["splits"]
+    return filled
 
 
 def _load_datasets(
@@ -101,26 +104,26 @@ def _load_datasets(
 def _load_dataset(
     project: Project, name: str, settings: dict[str, Any], digests: FileDigests, where: str
 ) -> Dataset:
-    checks.check_splits(settings["splits"], where)
     source_class = checks.resolve_class(
-        settings["source"]["type"], checks.SHIPPED_SOURCES, project.code, f"{where}.source.type"
+        settings["source"]["type"], sources.SHIPPED_SOURCES, project.code, f"{where}.source.type"
     )
-    files = checks.source_files(settings["source"], project.workdir, where)
+    found = sources.locate(settings, project.workdir, project.store, digests, where)
     code, environment = project.environment_of(BUILD_ENTRY, source_class.partition(":")[0])
-    source = {key: value for key, value in settings["source"].items() if key != "files"}
     document = {
         "stage": "dataset",
-        "settings": {"source": source, "shards": settings["shards"], "splits": settings["splits"]},
-        "source": digests.digest_all(files, workdir=project.workdir),
+        "settings": {
+            "source": found.counted, "shards": settings["shards"], "splits": settings["splits"],
+        },
+        "source": found.content,
         "code": code,
         "environment": environment,
-    }
+    }  # fmt: skip
     return Dataset(
         name=name,
         id=f"{name}-{short_digest(document)}",
-        settings=settings,
+        settings={**settings, "source": found.source},
         source_class=source_class,
-        files=tuple(files),
+        files=found.files,
         document=document,
     )
 
@@ -128,6 +131,7 @@ def _load_dataset(
 def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: Dataset) -> Run:
     settings = schema.merge(defaults, schema.unflatten(row.settings))
     checks.check_geometry(settings, row.where)
+    checks.check_shards(settings, dataset.name, dataset.settings["shards"], row.where)
     model_class = checks.resolve_class(
         row.model, checks.SHIPPED_MODELS, project.code, f"{row.where}: model"
     )

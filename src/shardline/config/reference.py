@@ -69,7 +69,7 @@ _RUNTIME = """
 ## `runtime`
 
 How the work is done on this machine. Profiles may set these, as may
-`snakemake --config runtime='{num_workers: 2}'`.
+`snakemake --config runtime='{log_every_steps: 1}'`.
 """
 _TOP = """
 ## Other keys of `config.yaml`

@@ -1,14 +1,17 @@
 """The interface between where rows come from and the shards they are cut into."""
 
+import hashlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-SPLITS = ("train", "validation", "test")
+from shardline.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,14 @@ class Table:
     splits: np.ndarray | None = None
 
 
+class Row(NamedTuple):
+    """One row: its id, its features [*feature_shape] and its label."""
+
+    id: int
+    features: np.ndarray
+    label: int | float
+
+
 class Source(ABC):
     """A source of rows, cut into shards that can be read in any order.
 
@@ -60,6 +71,10 @@ class Source(ABC):
     Args:
         num_shards: shards that the dataset is cut into.
         files: the resolved `source.files`, sorted.
+
+    Attributes:
+        skipped: by shard, one sentence for each row or file that was left out
+            when the shard was read; empty unless `source.on_bad` is `skip`.
     """
 
     def __init__(self, *, num_shards: int, files: Sequence[Path] = (), **options: Any) -> None:
@@ -68,6 +83,7 @@ class Source(ABC):
             raise TypeError(f"{type(self).__name__} takes no option named {names}")
         self.num_shards = num_shards
         self.files = tuple(files)
+        self.skipped: dict[int, list[str]] = {}
 
     @property
     @abstractmethod
@@ -81,6 +97,25 @@ class Source(ABC):
         The same shard gives the same rows, whoever asks and in whatever order.
         """
 
+    def iter_rows(self, shard: int) -> Iterator[Row]:
+        """Yield the rows of one shard one at a time, for a look at them."""
+        for table in self.iter_tables(shard):
+            for row in zip(table.ids, table.features, table.labels, strict=True):
+                yield Row(int(row[0]), row[1], row[2].item())
+
+    @property
+    def content_digest(self) -> str:
+        """One digest of all that the rows are read from: here, of the files' bytes in their order.
+
+        It equals `combine_digests` of the values that the identity document
+        holds under `source`, as long as nothing changed since.
+
+        Raises:
+            DataError: a file cannot be read; the message names it.
+        """
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter lock
+            return combine_digests(pool.map(_file_sha256, self.files))
+
     @property
     def reference(self) -> dict[str, Any] | None:
         """What a perfect model would reach, where that is known."""
@@ -90,3 +125,19 @@ class Source(ABC):
 def shard_range(num_rows: int, shard: int, num_shards: int) -> range:
     """Return the rows of one shard when a table is cut into almost equal pieces."""
     return range(num_rows * shard // num_shards, num_rows * (shard + 1) // num_shards)
+
+
+def combine_digests(digests: Iterable[str]) -> str:
+    """Return the SHA-256 of several digests in their order, as 64 hex digits."""
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def _file_sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(
+            f"source file {path}: cannot be read ({error.strerror}); "
+            "mend its permissions or drop it from source.files"
+        ) from None

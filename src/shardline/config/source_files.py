@@ -1,0 +1,170 @@
+"""The files that `datasets.<name>.source.files` means, and the split of each."""
+
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from shardline.errors import ConfigError
+from shardline.external import download_path, is_url, without_secrets
+
+_IMAGES = (".jpg", ".jpeg", ".png")
+
+Known = dict[Path, tuple[str, str]]  # name and SHA-256 of remote files, by their place in the store
+
+
+def with_paths(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a source's settings with a `path` in each remote entry: by default its URL's last part."""
+    files = [
+        {"path": PurePosixPath(without_secrets(e["url"])).name, **e}
+        if isinstance(e, Mapping)
+        else e
+        for e in source.get("files", ())
+    ]
+    return {**source, "files": files} if files else dict(source)
+
+
+def find_files(
+    source: Mapping[str, Any], workdir: Path, store: Path, where: str
+) -> tuple[list[Path], Known]:
+    """Return the files that a source reads: entries in their order, what a pattern matches sorted.
+
+    Args:
+        source: the source's settings; remote entries get the `path` that they lack.
+        store: root of bulky data, where remote files are fetched to.
+
+    Returns:
+        All files, each once, and name and digest of the remote ones.
+
+    Raises:
+        ConfigError: a name or pattern matches no file, or an entry is incomplete.
+    """
+    if source["type"] == "digits":
+        return [_digits_file()], {}
+    found: list[Path] = []
+    known: Known = {}
+    for entry in source.get("files", ()):
+        if isinstance(entry, Mapping):
+            path, name = _remote_file(entry, store, where)
+            known[path] = name, entry["sha256"]
+            found.append(path)
+        else:
+            found.extend(_local_files(entry, workdir, source["type"], where))
+    return list(dict.fromkeys(found)), known
+
+
+def _remote_file(entry: Mapping[str, Any], store: Path, where: str) -> tuple[Path, str]:
+    sha256, path = entry["sha256"], PurePosixPath(entry["path"])
+    shown = f"{where}.source.files: {without_secrets(entry['url'])}"
+    if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+        raise ConfigError(
+            f"{shown}: sha256={sha256} is not 64 hex digits; take what `shardline digest URL` prints"
+        )
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ConfigError(
+            f'{shown}: path="{path}" is not a path below a folder; give one such as data/{path.name or "a.csv"}'
+        )
+    return download_path(store, sha256, str(path)), str(path)
+
+
+def _local_files(pattern: str, workdir: Path, kind: str, where: str) -> list[Path]:
+    if is_url(pattern):
+        raise ConfigError(
+            f"{where}.source.files: {without_secrets(pattern)} is a URL without size and digest; "
+            "put in what `shardline digest URL` prints"
+        )
+    files = _match(pattern, workdir)
+    if not files and kind == "image_folder":
+        files = _images_below(workdir / pattern)
+    if not files:
+        hint = "matches no file; check the path"
+        if (workdir / pattern).is_dir():
+            hint = f"is a folder; write {pattern.rstrip('/')}/*"
+        raise ConfigError(f"{where}.source.files: {pattern} {hint}")
+    return files
+
+
+def _match(pattern: str, workdir: Path) -> list[Path]:
+    if (workdir / pattern).is_file():  # its name may hold what would be a pattern
+        return [Path(os.path.normpath(workdir / pattern))]
+    # Path.glob refuses absolute patterns
+    matches = sorted(glob.glob(pattern, root_dir=workdir, recursive=True))  # noqa: PTH207
+    paths = [Path(os.path.normpath(workdir / match)) for match in matches]
+    return [path for path in paths if path.is_file()]
+
+
+def _images_below(folder: Path) -> list[Path]:
+    found = [
+        os.path.join(root, name)  # noqa: PTH118 (half the time where there are 100,000)
+        for root, _, names in os.walk(os.path.normpath(folder))
+        for name in names
+        if name.lower().endswith(_IMAGES)
+    ]
+    return list(map(Path, sorted(found)))
+
+
+def _digits_file() -> Path:
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise ConfigError("source type digits needs scikit-learn; install it, or drop the dataset")
+    return Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """Refuse two files of one name: their rows would have the same ids.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigError(
+                f"{where}.source.files: two files are known as {name}; put them into one folder tree, or give "
+                "remote ones a path of their own"
+            )
+        seen.add(name)
+
+
+def splits_of_files(
+    patterns: Mapping[str, Any],
+    files: Sequence[Path],
+    names: Sequence[str],
+    workdir: Path,
+    where: str,
+) -> dict[str, Any]:
+    """Return the split of each file, and the share of the train files' rows that validates.
+
+    A pattern is held against a file's name below the common folder and against
+    its path; `*` matches `/` too.
+
+    Raises:
+        ConfigError: a file is in no split or in two, or a pattern matches none.
+    """
+    listed = {split: given for split, given in patterns.items() if isinstance(given, list)}
+    found = []
+    for path, name in zip(files, names, strict=True):
+        paths = (name, os.path.relpath(path, workdir), str(path))
+        splits = [s for s, given in listed.items() if any(_fits(paths, p) for p in given)]
+        if len(splits) != 1:
+            problem = f"is in both {' and '.join(splits)}" if splits else "is in no split"
+            raise ConfigError(
+                f"{where}.splits.files: {name} {problem}; change the patterns so that it is in one"
+            )
+        found += splits
+    for split in listed:
+        if split not in found:
+            raise ConfigError(
+                f"{where}.splits.files.{split}: {listed[split]} matches none of source.files; check the pattern"
+            )
+    share = patterns["validation"]
+    return {"files": found, **({} if isinstance(share, list) else {"validation": share})}
+
+
+def _fits(paths: Sequence[str], pattern: str) -> bool:
+    # `**/` may stand for no folder at all
+    forms = {pattern, pattern.replace("**/", "")}
+    return any(fnmatchcase(path, form) for path in paths for form in forms)

@@ -1,0 +1,202 @@
+"""A dataset's source and splits: what no schema can express, and what the identity holds of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardline.config import source_files
+from shardline.errors import ConfigError
+from shardline.external import is_url, open_table, table_content, without_secrets
+from shardline.identity import FileDigests
+
+SHIPPED_SOURCES = {
+    "csv": "shardline.sources.csv:Csv",
+    "delta": "shardline.sources.delta:Delta",
+    "digits": "shardline.sources.digits:Digits",
+    "idx": "shardline.sources.idx:Idx",
+    "image_folder": "shardline.sources.image_folder:ImageFolder",
+    "parquet": "shardline.sources.parquet:Parquet",
+    "synthetic": "shardline.sources.synthetic:Synthetic",
+}
+# Options that say where the content lies or how fast it is read, and not what it is.
+_NOT_IN_IDENTITY = {"files", "table", "decode_threads"}
+_WITH_COLUMNS = ("csv", "delta", "parquet")
+_WITH_FILES = ("csv", "idx", "image_folder", "parquet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """A source whose content was found.
+
+    Attributes:
+        source: its settings, with what it is told of its files: their names and splits.
+        counted: those of its settings that the identity holds.
+        files: the files that it reads, absolute; remote ones may not be fetched yet.
+        content: digests by name, as the identity holds them.
+    """
+
+    source: dict[str, Any]
+    counted: dict[str, Any]
+    files: tuple[Path, ...]
+    content: dict[str, str]
+
+
+def locate(
+    settings: Mapping[str, Any], workdir: Path, store: Path, digests: FileDigests, where: str
+) -> Located:
+    """Check a dataset's source and splits, and find the files and their digests.
+
+    No network is touched, whatever the source.
+
+    Args:
+        settings: the dataset's settings.
+        workdir: the project's folder, absolute.
+        store: root of bulky data, where remote files are fetched to.
+        where: file and dataset, as messages begin.
+
+    Raises:
+        ConfigError: options do not fit together, a file is not there, or is in no
+            split or in two; names the key.
+        DataError: a file or table cannot be read.
+    """
+    source, splits = source_files.with_paths(settings["source"]), settings["splits"]
+    _check_source(source, where)
+    _check_splits(source, splits, where)
+    files, known = source_files.find_files(source, workdir, workdir / store, where)
+    content = digests.digest_all(files, workdir=workdir, known=known)
+    if source["type"] == "delta":
+        content = _delta_content(source, workdir, where)
+    found = _found_options(source, splits, files, content, workdir, where)
+    return Located(
+        source={**source, **found},
+        counted={key: value for key, value in source.items() if key not in _NOT_IN_IDENTITY},
+        files=tuple(files),
+        content=content,
+    )
+
+
+def _check_source(source: Mapping[str, Any], where: str) -> None:
+    """Refuse options that do not fit together.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    classes = [str(name) for name in source.get("classes", ())]
+    for name in classes:
+        if classes.count(name) > 1:
+            raise ConfigError(f"{where}.source.classes lists {name} twice; drop one")
+    if source["type"] in _WITH_FILES and not source["files"]:
+        raise ConfigError(f"{where}.source.files is empty; list at least one file")
+    if source["type"] in _WITH_COLUMNS:
+        _check_task(source, where)
+        _check_columns(source, where)
+    if source["type"] == "image_folder" and len(source["size"]) != 2:
+        raise ConfigError(
+            f"{where}.source.size={source['size']} is not [height, width]; give two numbers"
+        )
+    if source["type"] == "csv" and (
+        len(source["delimiter"]) != 1 or not source["delimiter"].isascii()
+    ):
+        raise ConfigError(
+            f'{where}.source.delimiter="{source["delimiter"]}" is not one ASCII character; give one'
+        )
+
+
+def _check_task(source: Mapping[str, Any], where: str) -> None:
+    given = [key for key in ("classes", "num_classes") if source.get(key)]
+    if source["task"] == "classification" and len(given) != 1:
+        found = f"{' and '.join(given)} are both" if given else "neither classes nor num_classes is"
+        raise ConfigError(
+            f"{where}.source: {found} given; list classes, or give num_classes where labels are 0, 1, ..."
+        )
+    if source["task"] == "regression" and given:
+        raise ConfigError(
+            f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
+        )
+
+
+def _check_columns(source: Mapping[str, Any], where: str) -> None:
+    features = source["features"]
+    for name in features:
+        if features.count(name) > 1:
+            raise ConfigError(f"{where}.source.features lists {name} twice; drop one")
+        for key in ("label", "id_column"):
+            if name == source.get(key):
+                raise ConfigError(f"{where}.source.features holds {name}, which is {key}; drop it")
+
+
+def _check_splits(source: Mapping[str, Any], splits: Mapping[str, Any], where: str) -> None:
+    """Refuse shares that do not sum to 1, and splits that a source cannot tell.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    for key, types in (("column", _WITH_COLUMNS), ("files", _WITH_FILES)):
+        if key in splits and source["type"] not in types:
+            raise ConfigError(
+                f"{where}.splits.{key} is for sources of type {', '.join(types)}, not {source['type']}; "
+                "give shares (train, validation, test)"
+            )
+    if "column" in splits and splits["column"] in (*source["features"], source["label"]):
+        raise ConfigError(
+            f"{where}.splits.column={splits['column']} is a feature or the label too; drop it there"
+        )
+    if "column" in splits or "files" in splits:
+        return
+    total = sum(splits.values())
+    if abs(total - 1) > 1e-9:
+        raise ConfigError(f"{where}.splits sum to {total:g}, not 1; change one of {dict(splits)}")
+
+
+def _delta_content(source: Mapping[str, Any], workdir: Path, where: str) -> dict[str, str]:
+    """Return what the identity holds of a Delta table: its id and the version.
+
+    A local table is asked for its id; of a remote one it must be given, since
+    reading the config touches no network.
+
+    Raises:
+        ConfigError: a remote table's id is not given.
+        DataError: a local table, or its version, does not exist, or has another id.
+    """
+    table, version, given = source["table"], source["version"], source.get("table_id")
+    if not is_url(table):
+        found = str(open_table(str(workdir / table), version).metadata().id)
+        if given not in (None, found):
+            raise ConfigError(
+                f"{where}.source.table_id={given}, but {table} has {found}; it was made anew, so correct the id"
+            )
+        given = found
+    elif not given:
+        raise ConfigError(
+            f"{where}.source.table_id is missing for {without_secrets(table)}; add what `shardline digest` "
+            "prints for it"
+        )
+    return {"00000/Delta table": table_content(given, version)}
+
+
+def _found_options(
+    source: Mapping[str, Any], splits: Mapping[str, Any], files: Sequence[Path],
+    content: Mapping[str, str], workdir: Path, where: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what a shipped source is told beside its options: names and splits of its files.
+
+    Args:
+        content: the identity's `source`, whose keys hold the files' names.
+
+    Raises:
+        ConfigError: two files have one name, or a file is not in one split.
+    """
+    found: dict[str, Any] = {}
+    if source["type"] in _WITH_FILES:
+        found["names"] = [key.partition("/")[2] for key in content]
+        source_files.check_names(found["names"], where)
+    if "files" in splits:
+        found["splits"] = source_files.splits_of_files(
+            splits["files"], files, found["names"], workdir, where
+        )
+    elif "column" in splits:
+        found["splits"] = dict(splits)
+    if source["type"] == "delta" and not is_url(source["table"]):
+        found["table"] = str(workdir / source["table"])
+    return found

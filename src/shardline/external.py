@@ -1,0 +1,82 @@
+"""What lies outside the project: URLs, told without their secrets, and Delta tables."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardline.errors import DataError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_USER = re.compile(r"(?P<scheme>\w+://)[^/\s@]*:[^/\s@]*@")
+_QUERY = re.compile(r"(?P<before>\w+://[^\s?'\"]*)\?[^\s'\")]*")
+
+
+def is_url(text: str) -> bool:
+    """Return whether a path is a URL."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with what URLs may carry left out: passwords, and queries such as SAS tokens."""
+    return _QUERY.sub(r"\g<before>", _USER.sub(r"\g<scheme>", text))
+
+
+def download_path(store: Path, sha256: str, name: str) -> Path:
+    """Return where a remote file is kept.
+
+    Args:
+        sha256: digest of its content.
+        name: its path as a source sees it, such as `roses/1.jpg`.
+    """
+    return store / "downloads" / sha256 / name
+
+
+def open_table(table: str, version: int | None = None) -> "DeltaTable":
+    """Open a Delta table at a version.
+
+    Args:
+        table: its folder, or its URL.
+        version: None is the latest.
+
+    Raises:
+        DataError: there is no such table or version, or deltalake is not
+            installed; names table and version.
+    """
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+    except ImportError:
+        raise DataError("source type delta needs the package deltalake; install it") from None
+    shown = f"Delta table {without_secrets(table)}"
+    try:
+        return DeltaTable(table, version=version)
+    except TableNotFoundError:
+        raise DataError(f"{shown}: not found; check source.table") from None
+    except (DeltaError, OSError) as error:
+        reason = without_secrets(" ".join(str(error).split()))[:300]
+    latest = _latest_version(table)
+    if latest is not None and version is not None and latest < version:
+        raise DataError(
+            f"{shown}: no version {version}, the latest is {latest}; change source.version"
+        )
+    raise DataError(
+        f"{shown}: {'' if version is None else f'version {version} '}cannot be opened ({reason}); check source.table, source.version and, "
+        "for a URL, the credentials in the environment"
+    )
+
+
+def _latest_version(table: str) -> int | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return DeltaTable(table).version()
+    except (DeltaError, OSError):
+        return None
+
+
+def table_content(table_id: str, version: int) -> str:
+    """Return what an identity holds of a Delta table's content."""
+    return f"{table_id} version {version}"

@@ -1,0 +1,97 @@
+"""How far the shards of a job are: a bar on a terminal, a line now and then elsewhere."""
+
+import logging
+import sys
+import time
+from datetime import timedelta
+from typing import TextIO
+
+
+class ShardProgress:
+    """Counts shards and rows as they are written; says rows/s and the time left.
+
+    A terminal gets a bar that vanishes at the end. Where there is none, a
+    plain line goes to the stream and to the log.
+
+    Args:
+        title: what stands before the numbers.
+        num_shards: shards to be written.
+        stream: where it is shown; standard error if None.
+        every_s: seconds between two plain lines, at least.
+    """
+
+    def __init__(
+        self, title: str, num_shards: int, *, stream: TextIO | None = None, every_s: float = 10.0
+    ) -> None:
+        self._title, self._total = title, num_shards
+        self._stream = stream or sys.stderr
+        self._shards = self._rows = 0
+        self._started = self._told = time.monotonic()
+        self._every_s = every_s
+        self._bar = _Bar(title, num_shards, self._stream) if self._stream.isatty() else None
+
+    def __enter__(self) -> "ShardProgress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar:
+            self._bar.close()
+
+    def advance(self, rows: int) -> None:
+        """Count one shard of this many rows."""
+        self._shards, self._rows = self._shards + 1, self._rows + rows
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        rate = f"{_short(self._rows / seconds)} rows/s"
+        if self._bar:
+            self._bar.update(self._shards, rate)
+        elif self._shards == self._total:
+            self._tell(f"{rate}, took {_clock(seconds)}")
+        elif time.monotonic() - self._told >= self._every_s:
+            left = seconds / self._shards * (self._total - self._shards)
+            self._tell(f"{rate}, {_clock(left)} left")
+
+    def _tell(self, news: str) -> None:
+        self._told = time.monotonic()
+        line = f"{self._title}: {self._shards}/{self._total}, {news}"
+        logging.info("%s", line)
+        print(line, file=self._stream, flush=True)
+
+
+class _Bar:
+    """The bar on a terminal; Rich is imported only where there is one."""
+
+    def __init__(self, title: str, total: int, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=Console(file=stream, force_terminal=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(title, total=total, rate="")
+        self._progress.start()
+
+    def update(self, shards: int, rate: str) -> None:
+        self._progress.update(self._task, completed=shards, rate=rate, refresh=True)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def _short(number: float) -> str:
+    """Return a number with two digits or more that count: `1.2 M`, `350 k`, `12`."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if number >= size:
+            scaled = number / size
+            return f"{scaled:.1f}{unit}" if scaled < 100 else f"{scaled:.0f}{unit}"
+    return f"{number:.1f}" if number < 10 else f"{number:.0f}"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,118 @@
+"""Arrow columns as numbers: each value that is none is found, so that it can be named."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardline.sources.from_files import text_id
+from shardline.splits import SPLITS
+
+# What pyarrow's CSV reader takes for a missing number.
+_MISSING = pa.array(
+    ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A",
+     "NA", "NULL", "NaN", "n/a", "nan", "null"]
+)  # fmt: skip
+_SPLIT_NAMES = {name: SPLITS.index(name) for name in SPLITS} | {"val": 1, "valid": 1, "dev": 1}
+
+Numbers = tuple[np.ndarray, np.ndarray]  # values, and which of them are bad
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds numbers."""
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds text."""
+    if pa.types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    return any(t(kind) for t in (pa.types.is_string, pa.types.is_large_string))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds a list in each row."""
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def numbers(column: pa.Array, dtype: str) -> Numbers:
+    """Return a column as numbers [N] of a NumPy type; bad are those missing, infinite or no number.
+
+    Args:
+        column: numbers, or text that a number can be read from.
+        dtype: NumPy name of a type; a value that an integer type cannot hold is bad.
+    """
+    kind = pa.from_numpy_dtype(np.dtype(dtype))
+    if is_text(column.type):
+        column = pc.utf8_trim_whitespace(column.cast(pa.string()))
+        column = pc.if_else(pc.is_in(column, _MISSING), None, column)
+    column = _cast(column, kind)
+    if not column.null_count:  # the common case, without a look at each value's presence
+        values = column.to_numpy(zero_copy_only=False)
+        return values, ~np.isfinite(values)
+    bad = np.asarray(column.is_null(nan_is_null=True))
+    values = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return values, bad | ~np.isfinite(values)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast, with null for what cannot be."""
+    # an integer beyond 2^24 is rounded in float32, as any number is
+    rounds = pa.types.is_integer(column.type) and pa.types.is_floating(kind)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    try:
+        return column.cast(kind, safe=not rounds)
+    except pa.ArrowInvalid:
+        return pa.concat_arrays([_cast_one(column[i : i + 1], kind) for i in range(len(column))])
+
+
+def _cast_one(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, kind)
+
+
+def lists(column: pa.Array, size: int, dtype: str) -> Numbers:
+    """Return a column of lists as [N, size]; a row of another length is bad, as is one with a bad value."""
+    lengths = pc.list_value_length(column).fill_null(-1).to_numpy(zero_copy_only=False)
+    bad = lengths != size
+    values = np.zeros((len(column), size), dtype=dtype)
+    whole = column.filter(pa.array(~bad))
+    inner, inner_bad = numbers(whole.flatten(), dtype)
+    values[~bad] = inner.reshape(-1, size)
+    bad[~bad] = inner_bad.reshape(-1, size).any(axis=1)
+    return values, bad
+
+
+def labels_of(column: pa.Array, classes: Sequence[str]) -> Numbers:
+    """Return each value's place among the classes [N] int64; a value that is none of them is bad."""
+    if pa.types.is_floating(column.type) or (pa.types.is_boolean(column.type) and "1" in classes):
+        column = _cast(column, pa.int64())  # 1.0 and true are class 1
+    text = pc.utf8_trim_whitespace(column.cast(pa.string()))
+    found = pc.index_in(text, pa.array(classes, pa.string()))
+    return found.fill_null(0).to_numpy().astype(np.int64), np.asarray(found.is_null())
+
+
+def ids_of(column: pa.Array, *, are_numbers: bool) -> Numbers:
+    """Return ids [N] int64: whole numbers as they are, text by its hash; a missing one is bad."""
+    if are_numbers:
+        return numbers(column, "int64")
+    texts = column.cast(pa.string()).to_pylist()
+    return (
+        np.array([text_id(text or "") for text in texts], dtype=np.int64),
+        np.array([not text for text in texts], dtype=bool),
+    )
+
+
+def splits_of(column: pa.Array) -> Numbers:
+    """Return each value's split [N] as an index into SPLITS; a value that names none is bad."""
+    names = pa.array(list(_SPLIT_NAMES))
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(column.cast(pa.string())))
+    found = pc.index_in(text, names)
+    places = np.array(list(_SPLIT_NAMES.values()), dtype=np.int64)
+    return places[found.fill_null(0).to_numpy()], np.asarray(found.is_null())

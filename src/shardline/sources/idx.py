@@ -1,0 +1,188 @@
+"""IDX files, the format of MNIST: plain or gzip, images and labels side by side."""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+
+from shardline.errors import DataError
+from shardline.sources.base import Schema, Table, shard_range
+from shardline.sources.from_files import FileSource, ids_in_file
+
+# The third byte says the type; numbers are big-endian (http://yann.lecun.com/exdb/mnist).
+_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_STORED = {"u1": "uint8", "i1": "int32", "i2": "int32", "i4": "int32", "f4": "float32", "f8": "float64"}  # fmt: skip
+_REMEDY = "fetch it again, or drop it from source.files"
+
+
+class Idx(FileSource):
+    """Images with their labels, such as MNIST, Fashion-MNIST, KMNIST and EMNIST.
+
+    A file of one dimension holds labels. Those of `train-images-idx3-ubyte.gz`
+    are looked for in the listed file of the same name with `labels` and `idx1`
+    in it; where one images and one labels file are listed, names do not matter.
+
+    Args:
+        classes: class names in label order; left out, the numbers up to the largest label.
+    """
+
+    def __init__(self, *, classes: Sequence[str | int] = (), **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._classes = tuple(map(str, classes))
+        self._latest: tuple[int, np.ndarray] | None = None
+
+    @property
+    def schema(self) -> Schema:
+        """Images as they are stored, such as [28, 28] uint8."""
+        shape, dtype = self._shape_and_dtype
+        highest = max((int(labels.max()) for labels in self._labels if len(labels)), default=0)
+        return Schema(
+            feature_shape=shape,
+            feature_dtype=_STORED[dtype[1:]],
+            classes=self._classes or tuple(map(str, range(highest + 1))),
+        )
+
+    def iter_tables(self, shard: int) -> Iterator[Table]:
+        """Yield the shard's rows, a block for each file that they lie in."""
+        rows = shard_range(sum(map(len, self._labels)), shard, self.num_shards)
+        dtype, start = self.schema.feature_dtype, 0
+        for (images, _), labels in zip(self._pairs, self._labels, strict=True):
+            first, last = max(rows.start - start, 0), min(rows.stop - start, len(labels))
+            start += len(labels)
+            if first < last:
+                ids = ids_in_file(self.names[images], np.arange(first, last))
+                yield Table(
+                    ids=ids,
+                    features=self._images(images)[first:last].astype(dtype),
+                    labels=labels[first:last].astype(np.int64),
+                    splits=self.splits_of_file(images, ids),
+                )
+
+    def _images(self, index: int) -> np.ndarray:
+        # a shard ends where the next begins, so the last file is the next one needed
+        if self._latest is None or self._latest[0] != index:
+            self._latest = index, read_idx(self.files[index])
+        return self._latest[1]
+
+    @cached_property
+    def _pairs(self) -> list[tuple[int, int]]:
+        """Places of each images file and of its labels in `files`."""
+        dimensions = [len(_header(path)[1]) for path in self.files]
+        images = [i for i, number in enumerate(dimensions) if number > 1]
+        labels = [i for i, number in enumerate(dimensions) if number == 1]
+        if len(images) == len(labels) == 1:
+            return [(images[0], labels[0])]
+        by_name = {_stem(self.files[i]): i for i in labels}
+        pairs = [(i, by_name.pop(_label_stem(self.files[i]), None)) for i in images]
+        lonely = [self.files[i] for i, other in pairs if other is None]
+        lonely += [self.files[i] for i in by_name.values()]
+        if lonely:
+            raise DataError(
+                f"{lonely[0]}: no listed file holds its other half (images-idx3 and labels-idx1 "
+                "files belong together); add it to source.files"
+            )
+        return [(i, other) for i, other in pairs if other is not None]
+
+    @cached_property
+    def _labels(self) -> list[np.ndarray]:
+        found = []
+        for images, labels in self._pairs:
+            column, count = read_idx(self.files[labels]), _header(self.files[images])[1][0]
+            if len(column) != count:
+                raise DataError(
+                    f"{self.files[labels]}: {len(column)} labels for the {count} images of "
+                    f"{self.files[images].name}; fetch both again"
+                )
+            self._check_split(images, labels)
+            found.append(column)
+        return found
+
+    def _check_split(self, images: int, labels: int) -> None:
+        splits = self.splits.get("files")
+        if splits and splits[images] != splits[labels]:
+            raise DataError(
+                f"{self.files[labels]}: splits.files puts it into {splits[labels]} and its images into "
+                f"{splits[images]}; give both files one split"
+            )
+
+    @cached_property
+    def _shape_and_dtype(self) -> tuple[tuple[int, ...], str]:
+        heads = [(self.files[i], _header(self.files[i])) for i, _ in self._pairs]
+        first, (dtype, (_, *shape)) = heads[0]
+        for path, (other_dtype, (_, *other)) in heads:
+            if (other, other_dtype) != (shape, dtype):
+                raise DataError(
+                    f"{path}: images of {other} {other_dtype[1:]}, but {first.name} has {shape} {dtype[1:]}; "
+                    "make two datasets of them"
+                )
+        return tuple(shape), dtype
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Return an IDX file's array; a plain file is mapped, not read.
+
+    Raises:
+        DataError: it is empty, no IDX file or cut short; names the file.
+    """
+    dtype, shape = _header(path)
+    offset, size = 4 + 4 * len(shape), int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if not _is_gzip(path):
+        found = path.stat().st_size - offset
+        if found == size:
+            return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
+    else:
+        with _open(path) as file:
+            content = _read(file, path, offset + size + 1)[offset:]
+        found = len(content)
+        if found == size:
+            return np.frombuffer(content, dtype=dtype).reshape(shape)
+    more = "or more" if found > size else "only"
+    raise DataError(
+        f"{path}: {found:,} bytes {more} after its header, which says {size:,} for {shape}; {_REMEDY}"
+    )
+
+
+def _header(path: Path) -> tuple[str, tuple[int, ...]]:
+    with _open(path) as file:
+        head = _read(file, path, 4)
+        if not head:
+            raise DataError(f"{path}: is empty, expected an IDX file; {_REMEDY}")
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _DTYPES or not head[3]:
+            raise DataError(
+                f"{path}: begins with {head.hex()}, not as an IDX file does (0000, type, dimensions); {_REMEDY}"
+            )
+        sizes = _read(file, path, 4 * head[3])
+    if len(sizes) < 4 * head[3]:
+        raise DataError(f"{path}: ends within its header, expected {head[3]} dimensions; {_REMEDY}")
+    return _DTYPES[head[2]], tuple(map(int, np.frombuffer(sizes, ">u4")))
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def _open(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path)) if _is_gzip(path) else path.open("rb")
+
+
+def _read(file: IO[bytes], path: Path, size: int) -> bytes:
+    try:
+        return file.read(size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path}: cannot be unpacked ({error}), expected a whole gzip file; {_REMEDY}"
+        ) from None
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz")
+
+
+def _label_stem(path: Path) -> str:
+    return re.sub(r"idx\d", "idx1", _stem(path).replace("images", "labels"))

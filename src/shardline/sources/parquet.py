@@ -1,0 +1,166 @@
+"""Parquet files, cut into shards by rows; only the row groups that a shard touches are read."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from shardline.errors import DataError
+from shardline.sources import columns
+from shardline.sources.base import shard_range
+from shardline.sources.tabular import Block, Tabular
+
+_BLOCK_BYTES = 64 * 2**20  # features of one block
+
+
+class RowGroups(Tabular):
+    """Rows in row groups of Parquet files, wherever the list of files comes from."""
+
+    @cached_property
+    @abstractmethod
+    def fragments(self) -> list[ds.ParquetFileFragment]:
+        """The files, in the order of `names`."""
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The first file's columns."""
+        return _schema_of(self.fragments[0], self.shown(0))
+
+    def shown(self, file: int) -> str:
+        """Return a file's name as messages show it."""
+        return str(self.files[file])
+
+    @property
+    def table_name(self) -> str:
+        """The first file, which every other must agree with."""
+        return self.shown(0)
+
+    @cached_property
+    def _num_rows(self) -> list[int]:
+        return [_count_rows(fragment, self.shown(i)) for i, fragment in enumerate(self.fragments)]
+
+    def blocks(self, shard: int) -> Iterator[Block]:
+        """Yield the shard's rows, at most a row group and 64 MiB of features at a time."""
+        wanted, before = shard_range(sum(self._num_rows), shard, self.num_shards), 0
+        for file, rows in enumerate(self._num_rows):
+            first, last = max(wanted.start - before, 0), min(wanted.stop - before, rows)
+            before += rows
+            if first < last:
+                self._check_types(file)
+                for place, table in self._read(file, first, last):
+                    yield self._block(file, place, table)
+
+    def _block(self, file: int, place: int, table: pa.Table) -> Block:
+        return Block(
+            file=file,
+            rows=table,
+            positions=np.arange(place, place + table.num_rows),
+            where=lambda i: f"{self.shown(file)}, row {place + i + 1}",
+        )
+
+    def _check_types(self, file: int) -> None:
+        found = self.types_of(file)
+        for name in self.used:
+            if name not in found.names:
+                raise DataError(
+                    f"{self.shown(file)}: no column {name}, unlike {self.table_name}; give all files one "
+                    "schema, or make two datasets of them"
+                )
+            kind, first = found.field(name).type, self.columns.field(name).type
+            if not _alike(kind, first):
+                raise DataError(
+                    f"{self.shown(file)}: column {name} is of type {kind}, but {first} in {self.table_name}; "
+                    "give all files one schema"
+                )
+
+    def types_of(self, file: int) -> pa.Schema:
+        """Return a file's columns."""
+        return _schema_of(self.fragments[file], self.shown(file))
+
+    def _read(self, file: int, first: int, last: int) -> Iterator[tuple[int, pa.Table]]:
+        """Yield place and content of some rows of a file."""
+        step = max(1, _BLOCK_BYTES // (self.schema.feature_shape[0] * 8))
+        for groups, start in self._row_groups(file, first, last, step):
+            for place, batch in self._batches(file, groups, start, step):
+                low, high = max(first - place, 0), min(last - place, batch.num_rows)
+                if low < high:
+                    yield place + low, pa.Table.from_batches([batch.slice(low, high - low)])
+
+    def _row_groups(
+        self, file: int, first: int, last: int, step: int
+    ) -> Iterator[tuple[list[int], int]]:
+        """Yield the row groups that hold the rows, small ones together, and the first one's place."""
+        ends = np.cumsum(
+            [0, *(group.num_rows for group in self.fragments[file].row_groups)]
+        ).tolist()
+        groups: list[int] = []
+        for group, (start, end) in enumerate(pairwise(ends)):
+            if start < last and end > first:
+                groups.append(group)
+                if end - ends[groups[0]] >= step:
+                    yield groups, ends[groups[0]]
+                    groups = []
+        if groups:
+            yield groups, ends[groups[0]]
+
+    def _batches(
+        self, file: int, groups: list[int], place: int, step: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        part = self.fragments[file].subset(row_group_ids=groups)
+        try:
+            for batch in part.to_batches(
+                schema=self.types_of(file), columns=self.used, batch_size=step, batch_readahead=1
+            ):
+                yield place, batch
+                place += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(self.shown(file), error) from None
+
+    def first_list_size(self, name: str) -> int:
+        """Return the length of the first row's list."""
+        for batch in self.fragments[0].head(1, columns=[name]).to_batches():
+            if batch.num_rows:
+                return len(batch.column(0)[0].as_py() or ())
+        return 0
+
+
+class Parquet(RowGroups):
+    """Rows of Parquet files that have the used columns in common."""
+
+    @cached_property
+    def fragments(self) -> list[ds.ParquetFileFragment]:
+        """The listed files."""
+        shape = ds.ParquetFileFormat()
+        local = pa.fs.LocalFileSystem()
+        return [shape.make_fragment(str(path), filesystem=local) for path in self.files]
+
+
+def _schema_of(fragment: ds.ParquetFileFragment, shown: str) -> pa.Schema:
+    try:
+        return fragment.physical_schema
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(shown, error) from None
+
+
+def _count_rows(fragment: ds.ParquetFileFragment, shown: str) -> int:
+    try:
+        return int(fragment.count_rows())
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(shown, error) from None
+
+
+def _damaged(shown: str, error: Exception) -> DataError:
+    reason = " ".join(str(error).split())
+    return DataError(
+        f"{shown}: cannot be read as Parquet ({reason[:200]}), expected a whole file; "
+        "fetch it again, or drop it from the source"
+    )
+
+
+def _alike(kind: pa.DataType, other: pa.DataType) -> bool:
+    tests = (columns.is_number, columns.is_text, columns.is_list)
+    return kind == other or any(test(kind) and test(other) for test in tests)

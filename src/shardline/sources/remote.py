@@ -1,0 +1,178 @@
+"""Remote files: fetched once into the store, and believed only if size and digest are right.
+
+Fetched bytes are the ones that the identity names, so no fetching code counts
+in it.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import fsspec
+from filelock import FileLock
+
+from shardline.errors import DataError
+from shardline.external import download_path, is_url, open_table, without_secrets
+from shardline.files import atomic_writer, make_folder
+
+_CHUNK_BYTES = 2**20
+_THREADS = 8  # files fetched at a time
+_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "gs": "gcsfs"}  # fmt: skip
+
+
+def fetch(entries: Iterable[str | Mapping[str, Any]], store: Path) -> None:
+    """Fetch the remote ones of a source's files into the store, several at a time.
+
+    A file that is there was checked before it got its name, so it is not read
+    again; of several jobs one fetches a file and the others wait for it.
+
+    Args:
+        entries: `source.files`; texts are local files and are passed over.
+        store: root of bulky data; files go to `downloads/{sha256}/{path}`.
+
+    Raises:
+        DataError: a file cannot be reached or written, or has another size or
+            digest; names its URL, without secrets, what was found and what was expected.
+    """
+    remote = [entry for entry in entries if isinstance(entry, Mapping)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for _ in pool.map(lambda entry: _fetch(entry, store), remote):
+            pass
+
+
+def _fetch(entry: Mapping[str, Any], store: Path) -> None:
+    path = download_path(store, entry["sha256"], entry["path"])
+    if path.exists():
+        return
+    make_folder(path.parent)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        if not path.exists():
+            with atomic_writer(path) as file:
+                _copy(entry, file)
+
+
+def _copy(entry: Mapping[str, Any], file: IO[bytes]) -> None:
+    hasher, size = hashlib.sha256(), 0
+    for chunk in _read(os.path.expandvars(entry["url"])):
+        size += len(chunk)
+        if size > entry["bytes"]:
+            raise _mismatch(entry, f"more than {entry['bytes']:,} bytes", f"{entry['bytes']:,}")
+        hasher.update(chunk)
+        file.write(chunk)
+    if size < entry["bytes"]:
+        raise _mismatch(entry, f"{size:,} bytes", f"{entry['bytes']:,}")
+    if hasher.hexdigest() != entry["sha256"]:
+        raise _mismatch(entry, f"SHA-256 {hasher.hexdigest()}", entry["sha256"])
+
+
+def _mismatch(entry: Mapping[str, Any], found: str, expected: str) -> DataError:
+    return DataError(
+        f"{without_secrets(entry['url'])}: has {found}, expected {expected}; fetch it again, or, if it was "
+        "replaced on purpose, put what `shardline digest` says of it into source.files"
+    )
+
+
+def _read(url: str) -> Iterator[bytes]:
+    with _reading(url):
+        system, path = fsspec.core.url_to_fs(url)
+        with system.open(path, "rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[None]:
+    """Turn what any backend raises into one sentence without secrets."""
+    shown = without_secrets(url)
+    try:
+        yield
+    except DataError:
+        raise
+    except ImportError as error:
+        package = _PACKAGES.get(url.partition("://")[0])
+        remedy = f"install the package {package}" if package else without_secrets(str(error))
+        raise DataError(
+            f"{shown}: no support for this kind of URL is installed; {remedy}"
+        ) from None
+    except FileNotFoundError as error:
+        if error.__cause__ is None:
+            raise DataError(f"{shown}: not found; check the URL") from None
+        # fsspec says so too of a server that does not answer, or that refuses
+        raise DataError(
+            f"{shown}: not found, or out of reach ({_reason(error.__cause__)}); check the URL, the network and "
+            "the credentials"
+        ) from None
+    except Exception as error:  # each backend has errors of its own
+        raise DataError(
+            f"{shown}: cannot be read ({_reason(error)}); check the URL, the network and the credentials"
+        ) from None
+
+
+def _reason(error: BaseException) -> str:
+    return without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
+
+
+def describe(urls: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Read files and yield what the config needs of each.
+
+    Args:
+        urls: URLs or paths of files and Delta tables; one with `*` in it stands for all
+            files that match.
+
+    Yields:
+        Of a file url, sha256, bytes and path, for `source.files`; of a Delta table
+        table, version (the latest) and table_id, for `source`.
+
+    Raises:
+        DataError: one matches nothing or cannot be read; names it, without secrets.
+    """
+    names: list[str] = []
+    for url in urls:
+        if _is_delta(url):
+            table = open_table(os.path.expandvars(url))
+            yield {"table": url, "version": table.version(), "table_id": str(table.metadata().id)}
+        else:
+            names += _expand(url)
+    folders = [str(PurePosixPath(_path_of(name)).parent) for name in names]
+    base = os.path.commonpath(folders or ["/"])
+    for name in names:
+        sha256, size = _digest(name)
+        path = str(PurePosixPath(_path_of(name)).relative_to(base))
+        yield {"url": name, "sha256": sha256, "bytes": size, "path": path}
+
+
+def _is_delta(url: str) -> bool:
+    if "*" in url or url.startswith(("http://", "https://")):
+        return False
+    with _reading(url):
+        system, path = fsspec.core.url_to_fs(os.path.expandvars(url))
+        return bool(system.isdir(f"{path}/_delta_log"))
+
+
+def _expand(url: str) -> Iterator[str]:
+    if "*" not in url:
+        yield url
+        return
+    with _reading(url):
+        system, path = fsspec.core.url_to_fs(os.path.expandvars(url))
+        found = sorted(name for name in system.glob(path) if system.isfile(name))
+    if not found:
+        raise DataError(f"{without_secrets(url)}: matches no file; check the URL")
+    for name in found:
+        yield str(system.unstrip_protocol(name)) if is_url(url) else name
+
+
+def _path_of(url: str) -> str:
+    return url.partition("://")[2].partition("?")[0] if is_url(url) else str(Path(url).absolute())
+
+
+def _digest(url: str) -> tuple[str, int]:
+    hasher, size = hashlib.sha256(), 0
+    for chunk in _read(os.path.expandvars(url)):
+        hasher.update(chunk)
+        size += len(chunk)
+    return hasher.hexdigest(), size

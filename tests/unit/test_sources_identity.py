@@ -1,0 +1,230 @@
+"""What of a source and its splits counts in a dataset's identity, and what is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from shardline.config.schema import load_schema
+from shardline.errors import ConfigError
+from tests.unit.source_cases import load_dataset
+
+TABULAR = {"label": "y", "classes": ["a", "b"]}
+SOURCES: dict[str, dict[str, Any]] = {
+    "csv": {"files": ["data/*.csv"], **TABULAR},
+    "parquet": {"files": ["data/*.csv"], **TABULAR},
+    "delta": {"table": "table", "version": 1, **TABULAR},
+    "idx": {"files": ["data/*.csv"]},
+    "image_folder": {"files": ["data"], "size": [8, 8]},
+}
+# One change of each option; None means that there is nothing to change alone.
+CHANGED: dict[str, dict[str, Any]] = {
+    "files": {"files": ["data/1.csv"]},
+    "label": {"label": "z"},
+    "features": {"features": ["x"]},
+    "id_column": {"id_column": "key"},
+    "task": {"task": "regression", "classes": []},
+    "classes": {"classes": ["b", "a"]},
+    "num_classes": {"classes": [], "num_classes": 2},
+    "dtype": {"dtype": "float64"},
+    "on_bad": {"on_bad": "skip"},
+    "delimiter": {"delimiter": ";"},
+    "version": {"version": 0},
+    "size": {"size": [8, 9]},
+    "mode": {"mode": "L"},
+    "fit": {"fit": "stretch"},
+}
+# Where the content lies and how fast it is read; a table's id is its content's.
+UNCOUNTED = {"table": {"table": "moved"}, "decode_threads": {"decode_threads": 3}}
+
+
+def rules() -> dict[str, set[str]]:
+    """Return the options of each shipped source, as the schema lists them."""
+    shape = load_schema("config")["properties"]["datasets"]["additionalProperties"]
+    found: dict[str, set[str]] = {}
+    for rule in shape["properties"]["source"]["allOf"]:
+        kind = rule["if"]["properties"]["type"].get("const")
+        if kind:
+            found[kind] = set(rule["then"]["properties"]) - {"type"}
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data" / "more").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / "data" / f"{number}.csv").write_text(f"x,y\n{number},a\n")
+        (tmp_path / "data" / "more" / f"{number}.png").write_text(f"{number}")
+    for _ in range(2):
+        write_deltalake(tmp_path / "table", pa.table({"x": [1], "y": ["a"]}), mode="append")
+    return tmp_path
+
+
+CASES = [(kind, option) for kind in SOURCES for option in sorted(rules()[kind] - {"table_id"})]
+
+
+@pytest.mark.parametrize(("kind", "option"), CASES)
+def test_each_option_of_each_source(kind: str, option: str, folder: Path) -> None:
+    source = {"type": kind, **SOURCES[kind]}
+    before = load_dataset(folder, source).id
+    if option == "table":
+        (folder / "table").rename(folder / "moved")
+    elif kind == "image_folder" and option == "files":
+        (folder / "data" / "more" / "9.png").write_text("9")
+    changed = source | (UNCOUNTED | CHANGED)[option]
+    if kind == "image_folder" and option == "files":
+        changed = source
+    assert (load_dataset(folder, changed).id == before) is (option in UNCOUNTED)
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        {"train": 0.7, "validation": 0.2, "test": 0.1},
+        {"column": "part"},
+        {"column": "other"},
+        {"files": {"train": ["0.csv"], "validation": ["1.csv"], "test": ["2.csv"]}},
+        {"files": {"train": ["0.csv", "1.csv"], "validation": 0.1, "test": ["2.csv"]}},
+        {"files": {"train": ["0.csv", "1.csv"], "validation": 0.2, "test": ["2.csv"]}},
+    ],
+)
+def test_splits_count(splits: dict[str, Any], folder: Path) -> None:
+    source = {"type": "csv", **SOURCES["csv"]}
+    before, after = load_dataset(folder, source), load_dataset(folder, source, splits=splits)
+    assert after.id != before.id
+    assert after.document["settings"]["splits"] == splits
+
+
+def test_content_counts_by_bytes_and_by_name(folder: Path) -> None:
+    source = {"type": "csv", **SOURCES["csv"]}
+    before = load_dataset(folder, source).id
+    (folder / "data").rename(folder / "moved")
+    source["files"] = ["moved/*.csv"]
+    assert load_dataset(folder, source).id == before
+    (folder / "moved" / "1.csv").write_text("x,y\n1,b\n")
+    assert load_dataset(folder, source).id != before
+    (folder / "moved" / "1.csv").write_text("x,y\n1,a\n")
+    assert load_dataset(folder, source).id == before
+    (folder / "moved" / "1.csv").rename(folder / "moved" / "3.csv")
+    assert load_dataset(folder, source).id != before
+
+
+PACKAGES = {"pyarrow", "deltalake", "pillow", "fsspec", "scikit-learn", "torch", "aiohttp"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "packages"),
+    [
+        ("csv", {"pyarrow"}),
+        ("parquet", {"pyarrow"}),
+        ("delta", {"pyarrow", "deltalake"}),
+        ("idx", set()),
+        ("image_folder", {"pillow"}),
+    ],
+)
+def test_only_the_packages_of_a_source_count(kind: str, packages: set[str], folder: Path) -> None:
+    document = load_dataset(folder, {"type": kind, **SOURCES[kind]}).document
+    assert PACKAGES & set(document["environment"]["packages"]) == packages
+    modules = {name for name in document["code"] if name.startswith("shardline.sources.")}
+    others = {f"shardline.sources.{other}" for other in {*SOURCES, "synthetic", "digits"} - {kind}}
+    shared = {"shardline.sources.parquet"} if kind == "delta" else set()
+    assert modules & others == shared
+    assert not {name for name in document["code"] if name.startswith("shardline.config")}
+
+
+WHERE = "config/config.yaml: datasets.d."
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "expected"),
+    [
+        ("csv", {"files": []}, "source.files is empty; list at least one file"),
+        ("csv", {"files": ["data"]}, "source.files: data is a folder; write data/*"),
+        ("csv", {"files": ["data/*.tsv"]}, "source.files: data/*.tsv matches no file; check the path"),
+        ("csv", {"files": [{"url": "https://h/a"}]}, "source.files.0.sha256 is missing; add it"),
+        ("csv", {"files": [{"uri": "https://h/a"}]}, 'source.files.0.uri is not a known key; did you mean "url"?'),
+        ("csv", {"files": [3]}, "source.files.0=3 is not text or a table of keys"),
+        ("csv", {"lable": "y"}, 'source.lable is not a known key; did you mean "label"?'),
+        ("csv", {"version": 3}, "source.version is not a known key; known are "),
+        ("csv", {"delimiter": "||"}, 'source.delimiter="||" is not one ASCII character; give one'),
+        ("csv", {"dtype": "float33"}, 'source.dtype=float33 is not one of float32, float64, int32, uint8; did you '),
+        (
+            "csv", {"classes": []},
+            "source: neither classes nor num_classes is given; list classes, or give num_classes where labels "
+            "are 0, 1, ...",
+        ),
+        ("csv", {"num_classes": 3}, "source: classes and num_classes are both given; list classes, or give "),
+        (
+            "csv", {"task": "regression"},
+            "source.classes is given for task=regression; drop it, or set task: classification",
+        ),
+        ("csv", {"classes": ["a", "a"]}, "source.classes lists a twice; drop one"),
+        ("csv", {"features": ["x", "x"]}, "source.features lists x twice; drop one"),
+        ("csv", {"features": ["x", "y"]}, "source.features holds y, which is label; drop it"),
+        ("csv", {"features": ["k"], "id_column": "k"}, "source.features holds k, which is id_column; drop it"),
+        ("csv", {"on_bad": "ignore"}, "source.on_bad=ignore is not one of fail, skip"),
+        ("delta", {"version": -1}, "source.version=-1 is not at least 0"),
+        ("delta", {"version": "latest"}, 'source.version="latest" is not a whole number'),
+        ("image_folder", {"size": [8]}, "source.size=[8] is not [height, width]; give two numbers"),
+        ("image_folder", {"size": [0, 8]}, "source.size.0=0 is not at least 1"),
+        ("image_folder", {"mode": "CMYK"}, "source.mode=CMYK is not one of RGB, L"),
+        ("idx", {"label": "y"}, "source.label is not a known key; known are classes, files, type"),
+    ],
+)  # fmt: skip
+def test_refused_options(kind: str, change: dict[str, Any], expected: str, folder: Path) -> None:
+    assert message(
+        lambda: load_dataset(folder, {"type": kind, **SOURCES[kind], **change})
+    ).startswith(expected)
+
+
+@pytest.mark.parametrize("missing", ["files", "label"])
+def test_missing_option(missing: str, folder: Path) -> None:
+    source = {"type": "csv", **SOURCES["csv"]}
+    del source[missing]
+    assert message(lambda: load_dataset(folder, source)) == f"source.{missing} is missing; add it"
+
+
+@pytest.mark.parametrize(
+    ("kind", "splits", "expected"),
+    [
+        ("csv", {"column": "y"}, "splits.column=y is a feature or the label too; drop it there"),
+        ("csv", {"column": "part", "train": 0.5}, 'splits.train is not a known key; known are column'),
+        ("csv", {"columns": "part"}, 'splits.columns is not a known key; did you mean "column"?'),
+        ("csv", {"train": 0.9, "test": 0.1}, "splits.validation is missing; add it"),
+        (
+            "idx", {"column": "part"},
+            "splits.column is for sources of type csv, delta, parquet, not idx; give shares (train, validation, test)",
+        ),
+        (
+            "delta", {"files": {"train": ["a"], "validation": 0.1, "test": ["b"]}},
+            "splits.files is for sources of type csv, idx, image_folder, parquet, not delta; give shares ",
+        ),
+        ("csv", {"files": {"train": ["0.csv"], "test": ["1.csv"]}}, "splits.files.validation is missing; add it"),
+        (
+            "csv", {"files": {"train": ["0.csv"], "validation": 0.1, "test": ["1.csv"]}},
+            "splits.files: 2.csv is in no split; change the patterns so that it is in one",
+        ),
+        (
+            "csv", {"files": {"train": ["*.csv"], "validation": ["1.csv"], "test": ["data/2.csv"]}},
+            "splits.files: 1.csv is in both train and validation; change the patterns so that it is in one",
+        ),
+        (
+            "csv", {"files": {"train": ["*.csv"], "validation": 0.1, "test": ["test/*"]}},
+            "splits.files.test: ['test/*'] matches none of source.files; check the pattern",
+        ),
+        ("csv", {"files": {"train": ["*"], "validation": 1, "test": []}}, "splits.files.validation=1.0 is not less"),
+    ],
+)  # fmt: skip
+def test_refused_splits(kind: str, splits: dict[str, Any], expected: str, folder: Path) -> None:
+    source = {"type": kind, **SOURCES[kind]}
+    assert message(lambda: load_dataset(folder, source, splits=splits)).startswith(expected)
+
+
+def message(load: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as error:
+        load()
+    assert str(error.value).startswith(WHERE)
+    return str(error.value).removeprefix(WHERE)
