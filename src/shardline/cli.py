@@ -266,6 +266,25 @@ def _repair(project: Project, verdict: Verdict, *, quiet: bool) -> None:
     display.say(f"  snakemake --cores all {manifest}")
 
 
+@app.command("digest", epilog=_EPILOG)
+def digest(
+    places: Annotated[
+        list[str], typer.Argument(metavar="URL|PATH...", help="Files, patterns, Delta tables.")
+    ],
+) -> None:
+    """Print what the config needs of remote files (url, sha256, bytes) and Delta tables (their id).
+
+    Every byte of the files is read. URLs may hold patterns, as in `s3://bucket/rows/*.parquet`.
+    """
+    import yaml
+
+    from shardline.sources.remote import describe
+
+    typer.echo(
+        yaml.safe_dump(list(describe(places)), sort_keys=False, allow_unicode=True), nl=False
+    )
+
+
 def _targets(project: Project, names: Sequence[str]) -> list[tuple[str, str]]:
     """Return kind and id of what is meant, datasets first; earlier ids count if they exist."""
     known = [("dataset", item.name, item.id) for item in project.datasets.values()]

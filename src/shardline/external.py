@@ -62,8 +62,8 @@ def open_table(table: str, version: int | None = None) -> "DeltaTable":
             f"{shown}: no version {version}, the latest is {latest}; change source.version"
         )
     raise DataError(
-        f"{shown}: {'' if version is None else f'version {version} '}cannot be opened ({reason}); check source.table, source.version and, "
-        "for a URL, the credentials in the environment"
+        f"{shown}: {'' if version is None else f'version {version} '}cannot be opened ({reason}); "
+        "check source.table, source.version and, for a URL, the credentials in the environment"
     )
 
 

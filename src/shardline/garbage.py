@@ -15,6 +15,7 @@ from shardline.identity import DIGEST_LENGTH
 from shardline.states import NAMED, is_trained, name_of
 
 _REPORT = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
+_DOWNLOAD = re.compile(r"[0-9a-f]{64}")
 _EVALUATION = re.compile(rf"{_REPORT.pattern}\.json")
 _DOOMED = ".deleted"
 
@@ -54,6 +55,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *_old_evaluations(project),
         *_unnamed(project.store / "datasets", datasets, unused),
         *_unnamed(project.store / "work", runs),
+        *([] if unused else _unused_downloads(project)),
     ]
     return found + _dangling(project, {os.path.realpath(item.path) for item in found})
 
@@ -82,6 +84,14 @@ def _old_evaluations(project: Project) -> Iterator[Garbage]:
         if not run.folder.is_symlink():
             folder = run.folder / "evaluations"
             yield from _outdated(folder, _EVALUATION, run.evaluation.name, "earlier evaluation")
+
+
+def _unused_downloads(project: Project) -> Iterator[Garbage]:
+    files = (path for dataset in project.datasets.values() for path in dataset.files)
+    used = {part for path in files for part in path.parts}
+    for path in _entries(project.store / "downloads", _DOWNLOAD):
+        if path.name not in used:
+            yield _garbage(path, "download that no dataset reads")
 
 
 def _outdated(folder: Path, pattern: re.Pattern[str], kept: str, reason: str) -> Iterator[Garbage]:

@@ -10,14 +10,14 @@ from typing import Literal
 from filelock import FileLock
 
 from shardline.errors import DataError
-from shardline.identity.content import file_sha256
+from shardline.shardfile import file_digest
 from shardline.shardmap import ShardMap, rebuild_command
 
 Policy = Literal["off", "first", "always"]
 
 
 class Verifier:
-    """Checks each shard's SHA-256 against the manifest when it is first read.
+    """Checks each shard's digest against the manifest when it is first read.
 
     Under `first`, a shard that was found good leaves a marker in the store, per
     node, with the file's size and date: it is read once per node, whichever rank
@@ -78,8 +78,8 @@ class Verifier:
 
     def _stamp(self, shard: int) -> list[object]:
         status = self._shards.path(shard).stat()
-        sha256 = self._shards.manifest["shards"][shard]["sha256"]
-        return [sha256, status.st_size, status.st_mtime_ns, status.st_ino]
+        digest = self._shards.manifest["shards"][shard]["blake3"]
+        return [digest, status.st_size, status.st_mtime_ns, status.st_ino]
 
     def _is_marked(self, shard: int, marker: Path) -> bool:
         try:
@@ -89,13 +89,13 @@ class Verifier:
 
     def _digest(self, shard: int) -> None:
         path = self._shards.path(shard)
-        expected = self._shards.manifest["shards"][shard]["sha256"]
+        expected = self._shards.manifest["shards"][shard]["blake3"]
         try:
-            found = file_sha256(path)
+            found = file_digest(path)
         except OSError as error:
             found = f"not readable ({error.strerror})"
         if found != expected:
             raise DataError(
-                f"shard {path} is damaged: its SHA-256 is {found[:12]}..., its manifest says {expected[:12]}...; "
+                f"shard {path} is damaged: its BLAKE3 digest is {found[:12]}..., its manifest says {expected[:12]}...; "
                 f"{rebuild_command(self._shards.manifest)}"
             )

@@ -42,7 +42,7 @@ def job(log: str) -> Iterator[Path]:
         logging.error("%s", error)
         _leave(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _leave("interrupted; the next run continues from the last training checkpoint", 130)
+        _leave("interrupted; the next run continues from what is on disk", 130)
     except Exception:
         logging.exception("unexpected error")
         _leave(traceback.format_exc(), 1)
@@ -76,10 +76,12 @@ def _of_this_identity(known: Mapping[str, _T], identity: str) -> _T:
 def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project, Dataset, Source]":
     """Return the project, one of its datasets and that one's source."""
     from shardline.shards import make_source
+    from shardline.sources.remote import fetch
 
     project = load_project(config)
     dataset = _of_this_identity(project.datasets, dataset_id)
     settings = dataset.settings
+    fetch(settings["source"].get("files", ()), project.store)
     source = make_source(
         dataset.source_class, settings["source"], num_shards=settings["shards"], files=dataset.files
     )

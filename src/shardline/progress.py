@@ -61,16 +61,15 @@ class _Bar:
     """The bar on a terminal; Rich is imported only where there is one."""
 
     def __init__(self, title: str, total: int, stream: TextIO) -> None:
+        from rich import progress as rich
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn
 
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
+        self._progress = rich.Progress(
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(),
+            rich.MofNCompleteColumn(),
+            rich.TextColumn("{task.fields[rate]}"),
+            rich.TimeRemainingColumn(),
             console=Console(file=stream, force_terminal=True),
             transient=True,
         )

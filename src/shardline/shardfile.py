@@ -8,7 +8,6 @@ page size, and every column's place follows from the manifest alone.
 """
 
 import builtins
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from shardline.files import atomic_writer
 
@@ -90,7 +90,7 @@ class Layout:
 def write_shard(
     path: Path, columns: Mapping[str, Sequence[np.ndarray]], layout: Layout, *, shard: int
 ) -> str:
-    """Write a shard's file, all or nothing and on disk, and return the SHA-256 of its bytes.
+    """Write a shard's file, all or nothing and on disk, and return the BLAKE3 digest of its bytes.
 
     Args:
         columns: `features`, `labels` and `ids`, each in contiguous pieces that follow
@@ -99,7 +99,7 @@ def write_shard(
     Raises:
         DataError: it cannot be written; nothing half-written stays.
     """
-    digest = hashlib.sha256()
+    digest = blake3()
     contents = [memoryview(layout.header(shard))]
     contents += [
         piece.reshape(-1).view(np.uint8).data for name in COLUMNS for piece in columns[name]
@@ -110,4 +110,17 @@ def write_shard(
                 piece = content[start : start + _PIECE_BYTES]
                 digest.update(piece)
                 file.write(piece)
+    return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the BLAKE3 digest of a file's bytes, as 64 hex digits (`b3sum` gives the same).
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest, piece = blake3(), bytearray(_PIECE_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(piece):
+            digest.update(memoryview(piece)[:size])
     return digest.hexdigest()

@@ -33,13 +33,13 @@ class ShardRecord:
     Attributes:
         rows: number of rows by split, in the order of the file.
         bytes: size of the file.
-        sha256: digest of the file's bytes.
+        blake3: digest of the file's bytes.
     """
 
     file: str
     rows: dict[str, int]
     bytes: int
-    sha256: str
+    blake3: str
 
 
 def make_source(
@@ -121,8 +121,8 @@ def _sweep(folder: Path, names: set[str]) -> None:
 
 def _write(rows: Rows, shard: int, folder: Path) -> Built:
     name = shard_file(shard)
-    sha256 = write_shard(folder / name, rows.columns, rows.layout, shard=shard)
-    record = ShardRecord(file=name, rows=rows.counts, bytes=rows.layout.bytes, sha256=sha256)
+    digest = write_shard(folder / name, rows.columns, rows.layout, shard=shard)
+    record = ShardRecord(file=name, rows=rows.counts, bytes=rows.layout.bytes, blake3=digest)
     statistics = Statistics(
         first=shard, stop=shard + 1, features=rows.train, class_counts=rows.class_counts
     )

@@ -16,11 +16,12 @@ from shardline.files import read_json
 from shardline.garbage import check_unlocked
 from shardline.identity import DIGEST_LENGTH, digest, short_digest
 from shardline.identity.content import file_sha256
+from shardline.shardfile import file_digest
 
 _SHARD = re.compile(
     r"shard-(\d+)\.safetensors"
 )  # nothing else is deleted, whatever a manifest says
-_READERS = 4  # a network disk answers several at once; one core hashes about 2 GB/s
+_READERS = 4  # a network disk answers several at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,11 +142,11 @@ def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
         size = path.stat().st_size
         if size != record["bytes"]:
             return f"{path} has {size:,} bytes, expected {record['bytes']:,}"
-        sha256 = file_sha256(path)
+        found = file_digest(path)
     except OSError as error:
         return f"{path} cannot be read ({error.strerror}), expected {record['bytes']:,} bytes"
-    if sha256 != record["sha256"]:
-        return f"{path} has SHA-256 {sha256[:12]}..., expected {record['sha256'][:12]}..."
+    if found != record["blake3"]:
+        return f"{path} has BLAKE3 digest {found[:12]}..., expected {record['blake3'][:12]}..."
     return None
 
 

@@ -119,6 +119,6 @@ def test_a_damaged_shard_stops_all_ranks_with_one_sentence(prepare):
     process = ranks.start("run")
     output, _ = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert f"shard {shard} is damaged: its SHA-256 is" in output
+    assert f"shard {shard} is damaged: its BLAKE3 digest is" in output
     assert "shardline verify --repair" in output
     assert not (ranks.results("run") / "model.safetensors").exists()

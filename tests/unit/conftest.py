@@ -13,6 +13,7 @@ from shardline.config import Dataset, Project, Run, load_project
 from shardline.files import write_json
 from shardline.identity import code, digest
 from shardline.identity.content import file_sha256
+from shardline.shardfile import file_digest
 from shardline.why import explain
 from tests.conftest import Workspace
 
@@ -82,8 +83,8 @@ class FakeProject:
             path = project.store / "datasets" / dataset.id / f"shard-{number:05d}.safetensors"
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file({"ids": np.arange(number, 64 + number)}, path)
-            size, sha256 = path.stat().st_size, file_sha256(path)
-            records.append({"file": path.name, "rows": {}, "bytes": size, "sha256": sha256})
+            size, blake3 = path.stat().st_size, file_digest(path)
+            records.append({"file": path.name, "rows": {}, "bytes": size, "blake3": blake3})
         total = sum(record["bytes"] for record in records)
         document = {
             "dataset": dataset.id,

@@ -369,7 +369,7 @@ def test_verify_ends_with_code_3_and_names_the_file(fake):
     result = shardline("verify")
     assert result.exit_code == 3
     assert re.search(rf"^BAD +dataset +{shard.parent.name}", result.stdout, re.MULTILINE)
-    assert f"     {shard} has SHA-256" in result.stdout
+    assert f"     {shard} has BLAKE3 digest" in result.stdout
     assert result.stdout.endswith("\n4 verified, 1 with problems\n")
     assert shardline("verify", "rows", "net").exit_code == 0
     assert shardline("verify", "table").exit_code == 3

@@ -54,6 +54,22 @@ def test_a_row_that_is_gone_leaves_its_run_and_no_dataset_that_the_config_still_
     }
 
 
+def test_a_download_that_no_dataset_reads_may_go(fake):
+    sha256 = "ab" * 32
+    files = [{"url": "https://example.org/a.csv", "sha256": sha256, "bytes": 8}]
+    source = {"type": "csv", "files": files, "label": "y", "features": ["x"], "num_classes": 2}
+    fake.workspace.write(f"store/downloads/{sha256}/a.csv", "x,y\n1,0\n")
+    fake.workspace.write(f"store/downloads/{'cd' * 32}/b.csv", "x,y\n1,0\n")
+    before = fake.config["datasets"]["table"]
+    fake.config["datasets"]["table"] = {"source": source, "shards": 2}
+    assert list(listed(fake).values()) == ["download that no dataset reads"]
+    assert f"store/downloads/{'cd' * 32}" in listed(fake)
+    fake.config["datasets"]["table"] = before
+    assert len(listed(fake)) == 2
+    fake.config["datasets"]["idle"] = {"source": source, "shards": 2}
+    assert listed(fake) == {}, "what a dataset without runs reads is not known"
+
+
 def test_of_an_unused_dataset_every_folder_of_exactly_its_name_stays(fake):
     fake.config["datasets"]["idle-1"] = {**fake.config["datasets"]["rows"]}
     for name in ("idle-1", "idle", "idle-1-2", "1"):

@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from shardline.errors import ConfigError, DataError
 from shardline.identity import FileDigests, canonical_json, digest, load_lock, short_digest
+from tests.conftest import REPOSITORY
 
 OLD_NS = 10**18  # long ago, so that a file counts as left alone
 
@@ -162,3 +165,23 @@ def test_lock_that_is_none(tmp_path: Path, text: str | None, message: str) -> No
     with pytest.raises(ConfigError) as error:
         load_lock(tmp_path / "lock")
     assert message in str(error.value)
+
+
+def test_two_processes_write_the_same_bytes_of_a_document() -> None:
+    """Python's sets have an order of their own in each process."""
+    program = (
+        "import json; from shardline.config import load_project; p = load_project(); "
+        "print(json.dumps([run.document for run in p.runs.values()]))"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(texts) == 1
+    assert b"shardline.train" in texts.pop()

@@ -92,7 +92,9 @@ def test_the_readme_names_every_file_of_the_house():
         for p in (repository / folder).rglob("*")
     ]
     modules = [p for p in files if p.suffix in (".py", ".smk") and p.name != "__init__.py"]
-    listed = [p for p in modules if not {"report", "reader"} & set(p.parts)]  # a line for each package
+    listed = [
+        p for p in modules if not {"report", "reader"} & set(p.parts)
+    ]  # a line for each package
     names = [
         str(p.relative_to(SOURCE / "shardline" if SOURCE in p.parents else repository))
         for p in listed

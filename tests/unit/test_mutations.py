@@ -396,12 +396,12 @@ def test_source_file_renamed(place: Place) -> None:
 
 
 # What each stage imports, and what decides the rest: the packages' own metadata.
-ARRAYS = {"numpy", "safetensors"}
+ARRAYS = {"blake3", "numpy", "safetensors"}
 TORCH = {*ARRAYS, "torch", "pytorch-lightning"}
 DIRECT = {
-    "dataset digits": {"numpy", "scikit-learn"},
-    "dataset synthetic": {"numpy"},
-    "dataset rings": {"numpy"},
+    "dataset digits": {"blake3", "numpy", "scikit-learn"},
+    "dataset synthetic": {"blake3", "numpy"},
+    "dataset rings": {"blake3", "numpy"},
     "report": {"altair", "jinja2", "vl-convert-python"},
     **dict.fromkeys(TRAINS | EVALUATES, TORCH),
 }

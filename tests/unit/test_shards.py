@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from blake3 import blake3
 from safetensors import safe_open
 
 from shardline.errors import DataError
@@ -43,7 +44,7 @@ def test_shard_k_is_the_same_whoever_writes_it_and_in_whatever_order(tmp_path):
     forward = [record(shard, "a") for shard in range(4)]
     backward = [record(shard, "b") for shard in reversed(range(4))]
     assert forward == backward[::-1]
-    assert len({r.sha256 for r in forward}) == 4
+    assert len({r.blake3 for r in forward}) == 4
 
 
 def test_a_shard_holds_its_rows_in_split_order_and_opens_without_shardline(tmp_path):
@@ -199,9 +200,9 @@ def test_a_manifest_does_not_depend_on_how_the_parts_were_cut(tmp_path):
     ]
     for record in manifest["shards"]:
         content = (tmp_path / record["file"]).read_bytes()
-        assert (len(content), hashlib.sha256(content).hexdigest()) == (
+        assert (len(content), blake3(content).hexdigest()) == (
             record["bytes"],
-            record["sha256"],
+            record["blake3"],
         )
 
 
@@ -298,14 +299,14 @@ def test_an_interrupted_part_leaves_whole_shards_only_and_is_written_again(tmp_p
     whole = {}
     with pytest.raises(type(error)):
         whole.update(
-            (r.file, r.sha256) for r, _ in build_shards(source, range(4), SHARES, tmp_path)
+            (r.file, r.blake3) for r, _ in build_shards(source, range(4), SHARES, tmp_path)
         )
     assert {path.name for path in tmp_path.iterdir()} >= whole.keys()
     for path in tmp_path.iterdir():
         with safe_open(path, framework="np") as file:
             assert len(file.get_tensor("ids")) == 100
     good = Synthetic(num_shards=4, rows_per_shard=100, features=5)
-    again = {r.file: r.sha256 for r, _ in build_shards(good, range(4), SHARES, tmp_path)}
+    again = {r.file: r.blake3 for r, _ in build_shards(good, range(4), SHARES, tmp_path)}
     assert again.items() >= whole.items()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(again)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import write_deltalake
 
-from shardline.config.schema import load_schema
+from shardline.config.schema import load_schema, validate
 from shardline.errors import ConfigError
 from tests.unit.source_cases import load_dataset
 
@@ -135,6 +136,16 @@ def test_only_the_packages_of_a_source_count(kind: str, packages: set[str], fold
     assert not {name for name in document["code"] if name.startswith("shardline.config")}
 
 
+def test_examples_of_the_guide_are_valid() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+    blocks = [yaml.safe_load(text.partition("```")[0]) for text in guide.split("```yaml")[1:]]
+    seen = set()
+    for block in blocks:
+        validate({"runs": "runs.tsv", "defaults": {}, **block}, "config", where="docs/sources.md")
+        seen |= {entry["source"]["type"] for entry in block["datasets"].values()}
+    assert seen >= set(SOURCES)
+
+
 WHERE = "config/config.yaml: datasets.d."
 
 
@@ -147,7 +158,7 @@ WHERE = "config/config.yaml: datasets.d."
         ("csv", {"files": [{"url": "https://h/a"}]}, "source.files.0.sha256 is missing; add it"),
         ("csv", {"files": [{"uri": "https://h/a"}]}, 'source.files.0.uri is not a known key; did you mean "url"?'),
         ("csv", {"files": [3]}, "source.files.0=3 is not text or a table of keys"),
-        ("csv", {"lable": "y"}, 'source.lable is not a known key; did you mean "label"?'),
+        ("csv", {"labels": "y"}, 'source.labels is not a known key; did you mean "label"?'),
         ("csv", {"version": 3}, "source.version is not a known key; known are "),
         ("csv", {"delimiter": "||"}, 'source.delimiter="||" is not one ASCII character; give one'),
         ("csv", {"dtype": "float33"}, 'source.dtype=float33 is not one of float32, float64, int32, uint8; did you '),

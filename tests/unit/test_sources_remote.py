@@ -15,7 +15,9 @@ from typing import Any
 
 import fsspec
 import pytest
+import s3fs
 import yaml
+from moto.server import ThreadedMotoServer
 
 from shardline.errors import ConfigError, DataError
 from shardline.external import without_secrets
@@ -186,10 +188,17 @@ def test_a_missing_package_is_named(scheme: str, package: str, tmp_path: Path) -
         )
 
 
-def test_a_full_folder_leaves_nothing_half_written(server: Server, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file where a folder is needed")
     with pytest.raises(DataError, match="could not be made"):
         fetch([server.entry("rows.csv")], tmp_path / "store")
+    lock = tmp_path / "other" / "downloads" / SHA256 / ".rows.csv.lock"
+    lock.mkdir(parents=True)
+    with pytest.raises(
+        DataError, match=r"\.rows\.csv\.lock could not be locked \(.*\); mend the folder's owner"
+    ):
+        fetch([server.entry("rows.csv")], tmp_path / "other")
+    assert not server.sent
 
 
 @pytest.mark.parametrize(
@@ -283,13 +292,11 @@ def test_urls_without_their_secrets(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
 
 
-# --- S3, where its packages are installed ----------------------------------------------------
+# --- S3, by a real server --------------------------------------------------------------------
 
 
 def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    s3fs = pytest.importorskip("s3fs", reason="pip install s3fs moto flask flask-cors")
-    moto = pytest.importorskip("moto.server", reason="pip install s3fs moto flask flask-cors")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     secret = {

@@ -304,6 +304,15 @@ def test_notations_of_one_table(content: str, shards: int, tmp_path: Path) -> No
     assert sorted(zip(rows.features[:, 0], rows.labels, strict=True)) == [(1, 0), (2, 1), (3, 0)]
 
 
+def test_truth_values_are_0_and_1(kind: str, tmp_path: Path) -> None:
+    table = {"x": [True, False, True], "key": [0, 1, 2], "y": [False, True, True]}
+    source = source_of(kind, tmp_path, table) | {"id_column": "key"}
+    source |= {"classes": ["false", "true"]} if kind != "csv" else {"classes": ["False", "True"]}
+    rows = read(make(tmp_path, source))
+    assert rows.features.tolist() == [[1], [0], [1]]
+    assert list(rows.labels) == [0, 1, 1]
+
+
 def test_another_delimiter(tmp_path: Path) -> None:
     source = csv_source(tmp_path, GOOD.replace(",", ";"), delimiter=";")
     assert list(read(make(tmp_path, source)).features[:, 0]) == [1, 2]

@@ -275,7 +275,7 @@ def test_a_flipped_bit_is_found_before_its_shard_is_used(copy, verify):
             used.update(int(i) // 1000 for i in loader.stream.batch_ids)
 
     with pytest.raises(
-        DataError, match=f"shard-{bad:05d}.safetensors is damaged: its SHA-256 is "
+        DataError, match=f"shard-{bad:05d}.safetensors is damaged: its BLAKE3 digest is "
     ) as error:
         use()
     assert REMEDY in str(error.value)

@@ -34,7 +34,7 @@ def test_a_flipped_byte_is_found(fake):
     content[-1] ^= 1
     shard(fake).write_bytes(content)
     (problem,) = dataset_verdict(fake).problems
-    assert problem.startswith(f"{shard(fake)} has SHA-256 ")
+    assert problem.startswith(f"{shard(fake)} has BLAKE3 digest ")
     assert ", expected " in problem
     assert problem.endswith("; `shardline verify --repair table` lets it be rebuilt")
 

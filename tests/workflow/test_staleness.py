@@ -4,6 +4,7 @@ Nothing is trained here: the declared files of every job are made by hand, and
 `snakemake --dry-run` says what it would make again.
 """
 
+import base64
 import os
 import re
 import shutil
@@ -168,3 +169,17 @@ def test_a_sealed_model_is_not_trained_again_because_something_before_it_is_lost
 def test_a_model_that_is_lost_is_trained_again(finished: Workspace) -> None:
     finished.the("results/runs/a-*/model.safetensors").unlink()
     assert jobs(finished) == {"Training a"}
+
+
+def test_a_job_that_was_cut_off_after_it_wrote_its_file_does_not_hide_what_follows(tiny):
+    """Snakemake marks such a job as incomplete; to run it again alone would end with nothing trained."""
+    workspace = tiny({"name": "run", "dataset": "table", "model": "linear"})
+    assert workspace.snakemake("--until", "build_shards").returncode == 0
+    part = sorted(workspace.path.glob("store/datasets/*/parts/*.json"))[0]
+    relative = str(part.relative_to(workspace.path))
+    mark = base64.urlsafe_b64encode(relative.encode()).decode()
+    workspace.write(f".snakemake/incomplete/{mark}", '{"external_jobid": null}')
+    dry = workspace.snakemake("--dry-run")
+    assert dry.returncode == 0, dry.stdout
+    assert re.search(r"^train +1$", dry.stdout, re.MULTILINE), dry.stdout
+    assert "build_shards" not in dry.stdout

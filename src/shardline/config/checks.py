@@ -60,8 +60,8 @@ def check_shards(settings: Mapping[str, Any], dataset: str, shards: int, where: 
     data, ranks = settings["data"], settings["nodes"] * settings["devices"]
     if data["epoch"] == "partition" and data["partition_shards"] > shards:
         raise ConfigError(
-            f"{where}: data.partition_shards={data['partition_shards']} is more than datasets.{dataset}.shards={shards}; "
-            f"use at most {shards}, or cut the dataset into more shards"
+            f"{where}: data.partition_shards={data['partition_shards']} is more than "
+            f"datasets.{dataset}.shards={shards}; use at most {shards}, or cut the dataset into more shards"
         )
     if data["streams"] == 1:
         return

@@ -102,6 +102,8 @@ _COUNTS = {
     "evaluation.batch": "evaluate",
     "shards_per_job": "nothing",
     "source.files": "dataset, by their bytes",
+    "source.table": "dataset, by the table's id",
+    "source.decode_threads": "nothing",
     "runs": "report, which names it",
     "lock": "all, by the pins that their code needs",
 }

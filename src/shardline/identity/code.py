@@ -127,7 +127,10 @@ class CodeIndex:
                 module = self.module(name)
                 code[name] = module.definitions
                 pending.extend(module.imports)
-        return code, frozenset(_tops(seen) - _tops(code) - sys.stdlib_module_names)
+        # in one order, so that two processes write the same bytes
+        return dict(sorted(code.items())), frozenset(
+            _tops(seen) - _tops(code) - sys.stdlib_module_names
+        )
 
 
 def _tops(names: Sequence[str] | set[str] | dict[str, dict[str, str]]) -> set[str]:

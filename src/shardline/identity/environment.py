@@ -23,6 +23,7 @@ _NAME = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
 _DISTRIBUTIONS = {
     "PIL": "pillow",
     "cv2": "opencv-python",
+    "lightning_fabric": "pytorch-lightning",
     "sklearn": "scikit-learn",
     "vl_convert": "vl-convert-python",
     "yaml": "pyyaml",
@@ -50,7 +51,8 @@ class Lock:
             if name not in packages:
                 packages[name] = self.versions.get(name) or _unlocked_version(name)
                 pending.extend(self.needs.get(name, ()))
-        return {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "packages": packages}
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return {"python": python, "packages": dict(sorted(packages.items()))}
 
     def _packages(self, import_name: str) -> set[str]:
         name = normalize(_DISTRIBUTIONS.get(import_name, import_name))

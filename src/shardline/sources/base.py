@@ -77,12 +77,14 @@ class Source(ABC):
             when the shard was read; empty unless `source.on_bad` is `skip`.
     """
 
-    def __init__(self, *, num_shards: int, files: Sequence[Path] = (), **options: Any) -> None:
+    def __init__(
+        self, *, num_shards: int, files: Sequence[Path | str] = (), **options: Any
+    ) -> None:
         if options:
             names = ", ".join(options)
             raise TypeError(f"{type(self).__name__} takes no option named {names}")
         self.num_shards = num_shards
-        self.files = tuple(files)
+        self.files = tuple(map(Path, files))
         self.skipped: dict[int, list[str]] = {}
 
     @property

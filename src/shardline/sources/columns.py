@@ -49,6 +49,8 @@ def numbers(column: pa.Array, dtype: str) -> Numbers:
     if is_text(column.type):
         column = pc.utf8_trim_whitespace(column.cast(pa.string()))
         column = pc.if_else(pc.is_in(column, _MISSING), None, column)
+        for word, number in (("true", "1"), ("false", "0")):
+            column = pc.if_else(pc.equal(pc.utf8_lower(column), word), number, column)
     column = _cast(column, kind)
     if not column.null_count:  # the common case, without a look at each value's presence
         values = column.to_numpy(zero_copy_only=False)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -64,6 +65,7 @@ class FileSource(Source):
         Raises:
             DataError: `on_bad` is `fail`; carries `found`.
         """
+        found = found.replace(f"{Path.cwd()}{os.sep}", "")  # a manifest tells no machine's folders
         if self.on_bad == "fail":
             raise DataError(f"{found}; mend it, or leave such out with source.on_bad: skip")
         self.skipped.setdefault(shard, []).append(found)

@@ -49,10 +49,26 @@ def _fetch(entry: Mapping[str, Any], store: Path) -> None:
     if path.exists():
         return
     make_folder(path.parent)
-    with FileLock(path.with_name(f".{path.name}.lock")):
+    with _locked(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             with atomic_writer(path) as file:
                 _copy(entry, file)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    lock = FileLock(path)
+    try:
+        lock.acquire()
+    except OSError as error:
+        raise DataError(
+            f"{path} could not be locked ({error.strerror}); mend the folder's owner, or set SHARDLINE_STORE to "
+            "a folder of your own"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _copy(entry: Mapping[str, Any], file: IO[bytes]) -> None:

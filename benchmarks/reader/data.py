@@ -1,0 +1,92 @@
+"""The rows that every competitor reads, written once by Shardline."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from benchmarks.reader.task import SHAPES
+
+from shardline import files, shardfile, shards, statistics
+from shardline.files import write_json
+from shardline.integrity import Verifier
+from shardline.shardmap import ShardMap
+from shardline.shards import build_shards, seal
+from shardline.sources import Schema, Source, Table
+
+SHARES = {"train": 0.98, "validation": 0.01, "test": 0.01}
+_NUM_BLOCKS = 4  # random numbers are dear: all shards are cut from these blocks, in turn
+
+
+class Noise(Source):
+    """Rows of random numbers with two classes.
+
+    Args:
+        shape: name of the shape of a row.
+    """
+
+    def __init__(self, *, num_shards: int, shape: str) -> None:
+        super().__init__(num_shards=num_shards)
+        self.shape = SHAPES[shape]
+        self._blocks = [self._draw(seed) for seed in range(min(num_shards, _NUM_BLOCKS))]
+
+    @property
+    def schema(self) -> Schema:
+        """A flat row."""
+        return Schema(
+            feature_shape=(self.shape.features,),
+            feature_dtype=self.shape.dtype,
+            classes=("0", "1"),
+        )
+
+    def iter_tables(self, shard: int) -> Iterator[Table]:
+        """Yield the shard's rows in one block."""
+        rows = self.shape.rows_per_shard
+        features, labels = self._blocks[shard % len(self._blocks)]
+        ids = np.arange(shard * rows, (shard + 1) * rows, dtype=np.int64)
+        yield Table(ids=ids, features=features, labels=labels)
+
+    def _draw(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        generator, rows = np.random.default_rng(seed), self.shape.rows_per_shard
+        if self.shape.dtype == "float32":
+            features = generator.random((rows, self.shape.features), dtype=np.float32)
+        else:
+            features = generator.integers(0, 256, (rows, self.shape.features), dtype=np.uint8)
+        return features, generator.integers(0, 2, rows)
+
+
+def make_dataset(folder: Path, shape: str, num_shards: int) -> None:
+    """Write and seal a dataset, with its `manifest.json`, unless this code has done so before.
+
+    The rows are the same each time, so what peers made of them stays good.
+    """
+    marker, writer = folder / "writer", _digest_of_writer()
+    if marker.exists() and marker.read_text() == writer:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    source = Noise(num_shards=num_shards, shape=shape)
+    parts = []
+    for record, moments in build_shards(source, range(num_shards), SHARES, folder):
+        parts.append({"shards": [vars(record)], "statistics": [moments]})
+    sealed = seal(parts, dataset=f"{shape}-{0:012x}", name=shape, source=source, document={})
+    write_json(folder / "manifest.json", sealed)
+    marker.write_text(writer)
+
+
+def _digest_of_writer() -> str:
+    modules = (files, shardfile, shards, statistics)
+    return hashlib.sha256(b"".join(Path(m.__file__).read_bytes() for m in modules)).hexdigest()
+
+
+def verify(folder: Path) -> None:
+    """Hold each shard against its digest once, so that no later reading has to.
+
+    The first training on a node does this beside its reading.
+    """
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    verifier = Verifier(ShardMap(manifest, folder), "first")
+    for shard in range(len(manifest["shards"])):
+        verifier.check(shard)
