@@ -82,7 +82,7 @@ def source(**settings: Any) -> dict[str, Any]:
         ({"datasets": source()}, "datasets.d.source.type is missing; add it"),
         ({"datasets": source(type=3)}, "datasets.d.source.type=3 is not text"),
         ({"datasets": source(type="digits", seed=3)}, "datasets.d.source.seed is not a known key; known are type"),
-        ({"datasets": source(type="synthetic", features=3)}, "datasets.d.source.rows_per_shard is missing; add it"),
+        ({"datasets": source(type="idx")}, "datasets.d.source.files is missing; add it"),
         (
             {"datasets": source(type="synthetic", features=3, row_per_shard=1)},
             'datasets.d.source.row_per_shard is not a known key; did you mean "rows_per_shard"?',

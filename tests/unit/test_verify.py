@@ -295,7 +295,7 @@ def test_a_manifest_cannot_make_repair_delete_anything_but_shards(cut):
             ("flat",),
             'verify --repair names the run "flat", expected a dataset; delete results/runs/',
         ),
-        (("tabel",), 'the config names no run or dataset "tabel"; did you mean "table"?'),
+        (("tabl",), 'the config names no run or dataset "tabl"; did you mean "table"?'),
     ],
 )
 def test_repair_names_what_it_was_not_given(cut, names, message):

@@ -36,7 +36,7 @@ class Synthetic(Source):
     """
 
     def __init__(
-        self, *, num_shards: int, rows_per_shard: int, features: int, seed: int = 0,
+        self, *, num_shards: int, rows_per_shard: int = 10_000, features: int = 1000, seed: int = 0,
         signal: float = 3.0, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(num_shards=num_shards, **options)
