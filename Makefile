@@ -6,10 +6,10 @@ CORES ?= all
 PYTEST_ARGS ?= -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test lint format lock bench clean
+.PHONY: help env run test lint format lock bench bench-full clean
 
 help: ## show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(VENV)/.installed ## make .venv from requirements.lock
 
@@ -39,8 +39,14 @@ lock: env ## refresh requirements.lock from pyproject.toml
 	    --no-emit-trusted-host --allow-unsafe --extra dev --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
 	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock
 
-bench: env ## measure parsing with 1,000 runs
-	$(BIN)/python benchmarks/parse.py
+bench: env ## measure all of it quickly, in about ten minutes
+	$(BIN)/python benchmarks/parse.py --repeats 2
+	$(BIN)/python benchmarks/generation.py
+	$(BIN)/python benchmarks/format.py
+	$(BIN)/python -m benchmarks.reader
+
+bench-full: env ## measure the reader in full and write docs/benchmarks.md
+	$(BIN)/python -m benchmarks.reader --full
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v[:2] < (3, 13) else f"{sys.executable} is Python {v[0]}.{v[1]}; Shardline needs 3.11 or 3.12: make PYTHON=python3.11 ...")'

@@ -4,17 +4,21 @@ from snakemake.exceptions import WorkflowError
 
 from shardline.config import load_project
 from shardline.errors import ShardlineError
+from shardline.files import check_writable
 from shardline.jobs import publish
 
 try:
     PROJECT = load_project(config)
     if workflow.is_main_process and workflow.local_exec:
         PROJECT.check_devices()
+    is_making = workflow.is_main_process and not workflow.output_settings.dryrun
+    if is_making and not all(run.is_sealed for run in PROJECT.runs.values()):
+        check_writable(PROJECT.store)
 except ShardlineError as error:
     raise WorkflowError(str(error)) from None
 
 # Going back to earlier settings runs nothing, so no job would move the links.
-if workflow.is_main_process and not workflow.output_settings.dryrun:
+if is_making:
     publish(PROJECT)
 
 STORE = str(PROJECT.store)

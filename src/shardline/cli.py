@@ -18,6 +18,7 @@ from shardline.config import Project, Run, load_project
 from shardline.config.document import read_config
 from shardline.config.project import RESULTS
 from shardline.errors import ConfigError, DataError, ShardlineError
+from shardline.files import making
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
 from shardline.states import describe_runs
 from shardline.verify import Verdict, count, repair_dataset, verify_dataset, verify_run
@@ -260,10 +261,11 @@ def _repair(project: Project, verdict: Verdict, *, quiet: bool) -> None:
     if not verdict.problems:
         display.say(f"nothing to repair: {verdict.id} is undamaged, and nothing was changed")
         return
-    display.say(f"\ndropped {count(len(verdict.bad_shards), 'bad shard')} and the manifest")
+    dropped = f"{count(len(verdict.bad_shards), 'bad shard')} and " if verdict.bad_shards else ""
+    display.say(f"\ndropped {dropped}the manifest")
     number, manifest = count(len(parts), "part"), project.datasets[verdict.id].manifest
     display.say(f"to rebuild {number} and seal the dataset again, run")
-    display.say(f"  snakemake --cores all {manifest}")
+    display.say(f"  {making(manifest)}")
 
 
 @app.command("digest", epilog=_EPILOG)

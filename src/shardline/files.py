@@ -64,6 +64,27 @@ def make_folder(path: Path) -> None:
         raise DataError(f"{path} could not be made: {_remedy(error)}") from error
 
 
+def check_writable(folder: Path) -> None:
+    """Make a folder, and find out whether files can be made in it.
+
+    Raises:
+        DataError: they cannot.
+    """
+    make_folder(folder)
+    if not os.access(folder, os.W_OK):
+        raise DataError(
+            f"store {folder} cannot be written to; mend its permissions or mount, or set SHARDLINE_STORE "
+            "to a folder that you may write"
+        )
+
+
+def making(target: Path | str) -> str:
+    """Return the command that makes one file of the pipeline, from the present folder."""
+    shipped = Path(__file__).parents[2] / "Snakefile"
+    elsewhere = shipped.exists() and not Path("Snakefile").exists()
+    return f"snakemake{f' --snakefile {shipped}' if elsewhere else ''} --cores all {target}"
+
+
 def _remedy(error: OSError) -> str:
     return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
 

@@ -53,10 +53,10 @@ class SampleLedger(Callback):
             self._file.close()
 
 
-def read_ledger(folder: Path) -> dict[int, list[int]]:
+def read_ledger(folder: Path | str) -> dict[int, list[int]]:
     """Return the row ids of each global step, in the order of ranks and of their batches."""
     files = sorted(
-        (int(found["start"]), int(found["rank"]), path) for path, found in _files(folder)
+        (int(found["start"]), int(found["rank"]), path) for path, found in _files(Path(folder))
     )
     starts = sorted({start for start, _, _ in files})
     steps: dict[int, list[int]] = {}

@@ -123,7 +123,7 @@ class PlainProgress(pl.Callback):
             for name, value in sorted(trainer.logged_metrics.items())
             if name != "epoch"
         )
-        total = int(trainer.estimated_stepping_batches)
+        total = trainer.datamodule.total_steps  # type: ignore[attr-defined]
         epoch = min(trainer.current_epoch + 1, trainer.max_epochs or 0)
         print(
             f"progress step={trainer.global_step}/{total} epoch={epoch}/{trainer.max_epochs}{metrics}",

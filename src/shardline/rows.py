@@ -173,7 +173,7 @@ def _check_values(columns: Mapping[str, np.ndarray], schema: Schema, where: str)
 
 def _check_ids(pieces: Sequence[np.ndarray], where: str) -> None:
     if not any(map(len, pieces)):
-        raise DataError(f"{where} has no rows, expected at least one; use fewer shards")
+        raise DataError(f"{where} has no rows, expected at least one; lower the dataset's `shards`")
     values, counts = np.unique(np.concatenate(pieces), return_counts=True)
     if (counts > 1).any():
         raise DataError(

@@ -21,6 +21,7 @@ from shardline.files import atomic_writer
 
 HEADER_BYTES = 65536  # the largest page size in use (64 KiB, on Arm servers)
 COLUMNS = ("features", "labels", "ids")
+_HUGE_PAGE_BYTES = 2 << 20
 _PIECE_BYTES = 1 << 20  # written and digested while still in the processor's cache
 _NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32",
@@ -106,10 +107,13 @@ def write_shard(
     ]
     with atomic_writer(path) as file:
         for content in contents:
-            for start in range(0, len(content), _PIECE_BYTES):
-                piece = content[start : start + _PIECE_BYTES]
-                digest.update(piece)
-                file.write(piece)
+            start = 0
+            while start < len(content):
+                # what is written by whole huge pages, the page cache may hold by huge pages
+                end = start + _HUGE_PAGE_BYTES - file.tell() % _HUGE_PAGE_BYTES
+                digest.update(content[start:end])
+                file.write(content[start:end])
+                start = end
     return digest.hexdigest()
 
 

@@ -19,9 +19,12 @@ from typing import Any
 import numpy as np
 
 from shardline.errors import DataError
+from shardline.files import making
 from shardline.sampling import Piece
 from shardline.shardfile import HEADER_BYTES, Layout
 
+_HUGE_BYTES = 2 << 20
+_MOST_BYTES = 1 << 45  # of 47 bits of address space
 _CHUNK_BYTES = 8 << 20  # asked of the kernel at a time
 # mman.h of Linux; Python's mmap module cannot place a mapping
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
@@ -75,20 +78,37 @@ class ShardMap:
         self._layouts = [Layout.of(schema, sum(record["rows"].values())) for record in records]
         dtype, shape = np.dtype(schema["feature_dtype"]), tuple(schema["feature_shape"])
         self.row_bytes: int = dtype.itemsize * math.prod(shape)
-        grid = math.lcm(self.row_bytes, mmap.PAGESIZE)
-        largest = max(layout.bytes - HEADER_BYTES for layout in self._layouts)
-        self._stride = -(-largest // grid) * grid
+        self._stride = self._choose_stride()
         try:
-            self._memory = _Reservation(self._stride * len(records))
+            self._memory = _Reservation(self._stride * len(records) + _HUGE_BYTES)
         except OSError as error:
             raise DataError(
                 f"dataset {manifest['dataset']} of {manifest['bytes']:,} bytes cannot be mapped ({error.strerror}); "
                 "raise the limit of address space (`ulimit -v`)"
             ) from None
-        self._bytes = np.asarray(self._memory)
+        start = -self._memory.address % _HUGE_BYTES
+        self._address = self._memory.address + start
+        self._bytes = np.asarray(self._memory)[start : start + self._stride * len(records)]
         for shard in range(len(records)):
             self._map(shard)
-        self.features = self._bytes.view(dtype).reshape(-1, *shape)
+        num_rows = (len(self._bytes) - HEADER_BYTES) // self.row_bytes
+        features = self._bytes[HEADER_BYTES : HEADER_BYTES + num_rows * self.row_bytes]
+        self.features = features.view(dtype).reshape(-1, *shape)
+
+    def _choose_stride(self) -> int:
+        """Return the distance of two files: a multiple of the row size and of a huge page's.
+
+        A file that begins at a multiple of a huge page is mapped by huge pages where the
+        page cache holds it so: thirteen times as fast, 7 ns for 97 per 4 KiB. Where that
+        would use up the address space, the page size has to do.
+        """
+        largest = max(layout.bytes for layout in self._layouts)
+        for unit in (_HUGE_BYTES, HEADER_BYTES):
+            grid = math.lcm(self.row_bytes, unit)
+            stride = -(-largest // grid) * grid
+            if stride * len(self._layouts) < _MOST_BYTES:
+                break
+        return stride
 
     def path(self, shard: int) -> Path:
         """Return the path of a shard's file."""
@@ -112,7 +132,7 @@ class ShardMap:
         found = []
         for piece in pieces:
             layout = self._layouts[piece.shard]
-            start = piece.shard * self._stride + layout.offsets[name] - HEADER_BYTES
+            start = piece.shard * self._stride + layout.offsets[name]
             column = self._bytes[start : start + layout.nbytes(name)].view(layout.dtypes[name])
             found.append(column[piece.first : piece.last])
         return np.concatenate(found)
@@ -146,7 +166,7 @@ class ShardMap:
 
     def _range(self, piece: Piece) -> tuple[int, int]:
         """Return the pages of a piece's features, as offsets from the range's start."""
-        base, page = piece.shard * self._stride, mmap.PAGESIZE
+        base, page = piece.shard * self._stride + HEADER_BYTES, mmap.PAGESIZE
         first, last = piece.first * self.row_bytes, piece.last * self.row_bytes
         return base + first // page * page, base + -(-last // page) * page
 
@@ -161,7 +181,7 @@ class ShardMap:
             )
 
     def _madvise(self, start: int, end: int, advice: int) -> int:
-        failed = end > start and _libc.madvise(self._memory.address + start, end - start, advice)
+        failed = end > start and _libc.madvise(self._address + start, end - start, advice)
         return ctypes.get_errno() if failed else 0
 
     def _map(self, shard: int) -> None:
@@ -177,8 +197,8 @@ class ShardMap:
                         f"shard {path} has {size:,} bytes, its manifest says {record['bytes']:,}; {remedy}"
                     )
                 _mmap(
-                    self._memory.address + shard * self._stride, size - HEADER_BYTES,
-                    mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, file, HEADER_BYTES,
+                    self._address + shard * self._stride, size,
+                    mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, file, 0,
                 )  # fmt: skip
             finally:
                 os.close(file)
@@ -189,6 +209,6 @@ class ShardMap:
 def rebuild_command(manifest: Mapping[str, Any]) -> str:
     """Return the remedy for a bad shard: how its dataset is repaired."""
     return (
-        f"run `shardline verify --repair {manifest['dataset']}`, then "
-        f"`snakemake --cores all results/datasets/{manifest['dataset']}/manifest.json` rebuilds that part alone"
+        f"run `shardline verify --repair {manifest['dataset']}` and start the pipeline again, or rebuild that part "
+        f"alone with `{making('results/datasets/' + manifest['dataset'] + '/manifest.json')}`"
     )

@@ -235,7 +235,7 @@ def _check_classes(
         shown = ", ".join(unlearnt[:_CLASSES_SHOWN]) + (f" and {more} more" if more > 0 else "")
         raise DataError(
             f"dataset {dataset}: class {shown} has no train row, so no training could learn it, expected "
-            "one at least; give train a larger share, add rows of it, or leave the class out"
+            "one at least; let more of its rows train (`splits`), add rows of it, or leave the class out"
         )
 
 

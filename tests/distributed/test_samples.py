@@ -30,8 +30,10 @@ def test_one_two_and_four_ranks_consume_the_same_samples_in_the_same_steps(prepa
     ledgers = []
     for devices in (1, 2, 4):
         ranks = prepare(devices=devices, **{**SMALL, **row})
-        ranks.train(f"of{devices}")
+        output = ranks.train(f"of{devices}")
         ledgers.append(ledger(ranks, f"of{devices}"))
+        last = max(ledgers[-1])
+        assert f"progress step={last}/{last} " in output, "the total counts epochs of any length"
     assert ledgers[0] == ledgers[1] == ledgers[2]
     check_epochs(ranks, ledgers[0], is_padded="data.last_batch" in row)
 

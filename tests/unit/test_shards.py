@@ -127,7 +127,10 @@ ROW = [1.0, 2.0, 3.0]
         (Given([ROW], ids=[0.5]), r"gave ids of type float64 .* expected int64"),
         (Given([ROW], splits=[3]), "gave split 3, expected 0 to 2 for train, validation, test"),
         (Given([ROW], splits=[0, 1]), r"gave splits of shape \(2,\)"),
-        (Given(np.empty((0, 3))), "has no rows, expected at least one; use fewer shards"),
+        (
+            Given(np.empty((0, 3))),
+            "has no rows, expected at least one; lower the dataset's `shards`",
+        ),
     ],
 )
 def test_bad_rows_are_named_in_one_sentence_and_nothing_is_written(tmp_path, source, message):
@@ -242,9 +245,7 @@ def test_a_class_that_only_held_out_rows_have_cannot_be_sealed(tmp_path):
     source = Given(
         np.ones((4, 3)), labels=[0, 0, 1, 1], splits=[0, 1, 2, 2], classes=("cat", "dog")
     )
-    message = (
-        r'class "dog" \(0 train, 0 validation, 2 test\) has no train row.*; give train a larger'
-    )
+    message = r'class "dog" \(0 train, 0 validation, 2 test\) has no train row.*; let more of its rows train'
     with pytest.raises(DataError, match=message):
         sealed(source, parts_of(source, tmp_path))
 

@@ -211,7 +211,7 @@ def _features_and_labels(folder: Path, source: dict[str, Any]) -> tuple[np.ndarr
 
 
 BAD = {
-    "text": (b"not an image at all", r"does not decode \(cannot identify .*'it'\), expected a JPEG or PNG image"),
+    "text": (b"not an image at all", r"does not decode \(not an image\), expected a JPEG or PNG image"),
     "empty": (b"", r"does not decode \(empty file\), expected a JPEG or PNG image"),
     "cut": (None, r"does not decode \(image file is truncated.*\), expected a JPEG or PNG image"),
 }  # fmt: skip

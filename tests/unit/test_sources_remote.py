@@ -264,6 +264,8 @@ def test_a_pattern_stands_for_the_files_that_match(tmp_path: Path) -> None:
     assert [(entry["path"], entry["bytes"]) for entry in found] == [("a/1.csv", 7), ("b/2.csv", 7)]
     urls = [entry["url"] for entry in describe([f"file://{tmp_path}/*/*.csv"])]
     assert urls == [f"file://{tmp_path}/a/1.csv", f"file://{tmp_path}/b/2.csv"]
+    mixed = describe([f"file://{tmp_path}/a/1.csv", f"{tmp_path}/b/2.csv"])
+    assert [entry["path"] for entry in mixed] == ["a/1.csv", "b/2.csv"]
     with pytest.raises(DataError, match=r"\*.parquet: matches no file; check the URL"):
         list(describe([f"{tmp_path}/*.parquet"]))
 

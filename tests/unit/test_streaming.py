@@ -244,8 +244,8 @@ def flip(path, place=-3):
 
 
 REMEDY = (
-    "run `shardline verify --repair table-0123456789ab`, then "
-    "`snakemake --cores all results/datasets/table-0123456789ab/manifest.json` rebuilds that part alone"
+    "run `shardline verify --repair table-0123456789ab` and start the pipeline again, or rebuild that part "
+    "alone with `snakemake --cores all results/datasets/table-0123456789ab/manifest.json`"
 )
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -89,7 +90,7 @@ def test_a_model_that_fails_in_a_step_shows_the_users_own_frames_only(tiny):
     done = workspace.snakemake()
     assert done.returncode != 0
     assert "AttributeError: 'Net' object has no attribute 'nett'" in done.stdout
-    assert "mypkg/models.py, line 19, in forward: return self.nett(features)" in done.stdout
+    assert "mypkg/models.py, line 21, in forward: return self.nett(features)" in done.stdout
     assert "site-packages" not in done.stdout
     assert "site-packages" in workspace.the("logs/train/*.log").read_text(), "the log has all of it"
 
@@ -103,13 +104,13 @@ def test_a_truncated_shard_is_named_with_its_remedy_and_the_remedy_works(tiny):
     shard.write_bytes(whole[:-100])
     done = workspace.snakemake()
     assert done.returncode != 0
-    folders = [shard.parent.relative_to(workspace.path), workspace.the("results/datasets/*")]
     found = f"{shard.name} has {len(whole) - 100:,} bytes, its manifest says {len(whole):,}"
-    remedy = f"delete the folders {folders[0]} and results/datasets/{shard.parent.name}, and run"
+    remedy = f"run `shardline verify --repair {shard.parent.name}` and start the pipeline again"
     assert f"{found}; {remedy}" in done.stdout
     assert not sealed(workspace.path)
-    for folder in folders:
-        shutil.rmtree(workspace.path / folder)
+    shardline = Path(sys.executable).with_name("shardline")
+    repair = [shardline, "verify", "--repair", shard.parent.name]
+    subprocess.run(repair, cwd=workspace.path, check=True, capture_output=True)
     assert workspace.snakemake("--until", "train").returncode == 0
     assert shard.read_bytes() == whole
 
@@ -202,3 +203,15 @@ def test_ctrl_c_or_sigkill_leaves_nothing_running_and_the_next_run_resumes(tiny)
     interrupt(workspace, has_saved)
     kill_job(workspace, has_resumed)
     interrupt(workspace, has_resumed)
+
+
+def test_a_store_that_cannot_be_written_to_is_one_sentence_before_any_job(tiny):
+    workspace = tiny({"name": "run", "dataset": "digits", "model": "linear"})
+    done = workspace.snakemake(env={"SHARDLINE_STORE": "/proc/self"})
+    assert done.returncode != 0
+    assert (
+        "store /proc/self cannot be written to; mend its permissions or mount, or set SHARDLINE_STORE"
+        in done.stdout
+    )
+    assert "Traceback" not in done.stdout
+    assert "rule build_shards" not in done.stdout

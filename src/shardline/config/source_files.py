@@ -81,7 +81,9 @@ def _local_files(pattern: str, workdir: Path, kind: str, where: str) -> list[Pat
         files = _images_below(workdir / pattern)
     if not files:
         hint = "matches no file; check the path"
-        if (workdir / pattern).is_dir():
+        if (workdir / pattern).is_dir() and kind == "image_folder":
+            hint = "holds no JPEG or PNG image; check the path"
+        elif (workdir / pattern).is_dir():
             hint = f"is a folder; write {pattern.rstrip('/')}/*"
         raise ConfigError(f"{where}.source.files: {pattern} {hint}")
     return files

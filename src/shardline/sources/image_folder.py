@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from shardline.errors import DataError
 from shardline.sources.base import Schema, Table, shard_range
@@ -122,10 +122,10 @@ class ImageFolder(FileSource):
                 image.draft(self.mode, (2 * max(self.height, self.width),) * 2)
                 pixels = np.asarray(self._shape(ImageOps.exif_transpose(image).convert(self.mode)))
         except _NO_IMAGE as error:
-            reason = "empty file" if path.exists() and not path.stat().st_size else str(error)
-            return (
-                f"does not decode ({reason.replace(str(path), 'it')}), expected a JPEG or PNG image"
-            )
+            reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
+            if path.exists() and not path.stat().st_size:
+                reason = "empty file"
+            return f"does not decode ({reason}), expected a JPEG or PNG image"
         return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
     def _shape(self, image: Image.Image) -> Image.Image:

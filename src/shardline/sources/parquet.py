@@ -1,5 +1,6 @@
 """Parquet files, cut into shards by rows; only the row groups that a shard touches are read."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
@@ -153,8 +154,15 @@ def _count_rows(fragment: ds.ParquetFileFragment, shown: str) -> int:
         raise _damaged(shown, error) from None
 
 
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def _damaged(shown: str, error: Exception) -> DataError:
-    reason = " ".join(str(error).split())
+    reason = " ".join(_TERMINAL_CODES.sub("", str(error)).split())
+    if "no such file" in reason.lower():
+        return DataError(
+            f"{shown}: not found, expected every file of the source; bring it back, or leave it out"
+        )
     return DataError(
         f"{shown}: cannot be read as Parquet ({reason[:200]}), expected a whole file; "
         "fetch it again, or drop it from the source"

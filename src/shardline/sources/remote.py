@@ -114,9 +114,11 @@ def _reading(url: str) -> Iterator[None]:
         raise DataError(
             f"{shown}: no support for this kind of URL is installed; {remedy}"
         ) from None
+    except IsADirectoryError:
+        raise DataError(f"{shown} is a folder; write {shown.rstrip('/')}/*") from None
     except FileNotFoundError as error:
         if error.__cause__ is None:
-            raise DataError(f"{shown}: not found; check the URL") from None
+            raise DataError(f"{shown}: not found; check the URL or path") from None
         # fsspec says so too of a server that does not answer, or that refuses
         raise DataError(
             f"{shown}: not found, or out of reach ({_reason(error.__cause__)}); check the URL, the network and "
@@ -177,13 +179,15 @@ def _expand(url: str) -> Iterator[str]:
         system, path = fsspec.core.url_to_fs(os.path.expandvars(url))
         found = sorted(name for name in system.glob(path) if system.isfile(name))
     if not found:
-        raise DataError(f"{without_secrets(url)}: matches no file; check the URL")
+        raise DataError(f"{without_secrets(url)}: matches no file; check the URL or path")
     for name in found:
         yield str(system.unstrip_protocol(name)) if is_url(url) else name
 
 
 def _path_of(url: str) -> str:
-    return url.partition("://")[2].partition("?")[0] if is_url(url) else str(Path(url).absolute())
+    if is_url(url):
+        return "/" + url.partition("://")[2].partition("?")[0].lstrip("/")
+    return str(Path(url).absolute())
 
 
 def _digest(url: str) -> tuple[str, int]:
