@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,18 +25,20 @@ _BLOCK_BYTES = 1 << 20  # gathered at once: small batches by the dozen, still in
 _MAX_FREE = 4  # buffers kept for reuse
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Ready:
     """A window in memory.
 
     Attributes:
         rows: rows of `ShardMap.features` that this rank consumes, in order [n].
-        labels: their labels [n].
+        others: their labels [n] and, where there are any, weights [n].
+        bounds: those of the window's batches.
     """
 
     window: Window
     rows: np.ndarray
-    labels: np.ndarray
+    others: list[torch.Tensor]
+    bounds: list[int]
     shards: ShardMap
 
     @cached_property
@@ -124,20 +127,31 @@ class ShardStream:
         self._shards.load(window.pieces)
         rows = np.take(self._shards.rows(window.pieces), window.rows)
         labels = np.take(self._shards.labels(window.pieces), window.rows)
-        return _Ready(window, rows, labels, self._shards)
+        others = [labels] if window.weights is None else [labels, window.weights]
+        return _Ready(
+            window=window,
+            rows=rows,
+            others=[self._buffers.tensor(column) for column in others],
+            bounds=window.bounds.tolist(),
+            shards=self._shards,
+        )
 
     def _gather(self, ready: _Ready, skipped: int) -> Iterator[Batch]:
-        window = ready.window
-        bounds = window.bounds
-        largest = int(np.diff(bounds).max())
-        per_block = max(1, _BLOCK_BYTES // (largest * self._shards.row_bytes))
+        bounds, buffers = ready.bounds, self._buffers
+        row_bytes = self._shards.row_bytes * max(1, bounds[1] - bounds[0])
+        per_block = max(1, _BLOCK_BYTES // row_bytes)
         for first in range(skipped, len(bounds) - 1, per_block):
             edges = bounds[first : first + per_block + 1]
-            rows, sizes = slice(edges[0], edges[-1]), np.diff(edges).tolist()
-            columns = [self._buffers.gather(ready.rows[rows])]
-            columns.append(self._buffers.tensor(ready.labels[rows]))
-            if window.weights is not None:
-                columns.append(self._buffers.tensor(window.weights[rows]))
+            rows = slice(edges[0], edges[-1])
+            columns = [buffers.gather(ready.rows[rows]), *(other[rows] for other in ready.others)]
+            if len(edges) == 2:
+                self.position += 1
+                batch = tuple(columns)
+                del columns
+                yield batch
+                del batch
+                continue
+            sizes = [end - start for start, end in pairwise(edges)]
             blocks = [column.split_with_sizes(sizes) for column in columns]
             del columns
             for batch in zip(*blocks, strict=True):
@@ -159,10 +173,12 @@ class _Buffers:
             # torch's allocator of page-locked memory knows which copies to a GPU are under way
             shape, dtype = self._features.shape[1:], _torch_type(self._features.dtype)
             block = torch.empty((len(rows), *shape), dtype=dtype, pin_memory=True)
+            out: np.ndarray = block.numpy()
         else:
-            block = torch.from_numpy(self._unused(len(rows))[: len(rows)])
+            out = self._unused(len(rows))[: len(rows)]
+            block = torch.from_numpy(out)
         # "clip" spares the copy that numpy makes to be able to refuse a bad index
-        np.take(self._features, rows, axis=0, out=block.numpy(), mode="clip")
+        self._features.take(rows, axis=0, out=out, mode="clip")
         return block
 
     def tensor(self, column: np.ndarray) -> torch.Tensor:
