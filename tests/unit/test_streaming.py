@@ -103,6 +103,16 @@ def test_every_batch_holds_the_rows_that_its_ids_name(tmp_path, shape, dtype):
     assert len(seen) == len(set(seen)) == len(loader) * 24
 
 
+def test_where_addresses_run_short_shards_lie_at_pages_instead_of_huge_pages(built, monkeypatch):
+    wide = ids_of(loader_of(built))
+    monkeypatch.setattr("shardline.shardmap._MOST_BYTES", 1)
+    loader = loader_of(built)
+    batches = [(features, loader.stream.batch_ids) for features, _ in loader]
+    assert [ids.tolist() for _, ids in batches] == wide
+    for features, ids in batches:
+        assert (features.reshape(24, -1)[:, 0] == torch.from_numpy(ids)).all()
+
+
 def test_batches_that_are_kept_are_not_overwritten(built):
     loader = loader_of(built)
     kept = [(features, loader.stream.batch_ids) for features, _ in loader]
