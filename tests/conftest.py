@@ -64,10 +64,13 @@ class Workspace:
         self.write("config/runs.tsv", "\n".join(lines) + "\n")
 
     def command(self, *arguments: str) -> list[str]:
-        """Return the command line that runs the pipeline on this folder."""
+        """Return the command line that runs the pipeline on this folder.
+
+        A background job's children ignore Ctrl-C; `env` has them heed it wherever the tests run.
+        """
         profile = REPOSITORY / "profiles" / "local"
         return [
-            str(SNAKEMAKE), "--snakefile", str(REPOSITORY / "Snakefile"),
+            "env", "--default-signal=INT", str(SNAKEMAKE), "--snakefile", str(REPOSITORY / "Snakefile"),
             "--profile", str(profile), "--directory", str(self.path), *arguments,
         ]  # fmt: skip
 
