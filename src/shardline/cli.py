@@ -18,10 +18,9 @@ from shardline.config import Project, Run, load_project
 from shardline.config.document import read_config
 from shardline.config.project import RESULTS
 from shardline.errors import ConfigError, DataError, ShardlineError
-from shardline.files import making
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
 from shardline.states import describe_runs
-from shardline.verify import Verdict, count, repair_dataset, verify_dataset, verify_run
+from shardline.verify import Verdict, repair_dataset, verify_dataset, verify_run
 from shardline.why import explain
 
 EXIT_CODES = {
@@ -261,11 +260,7 @@ def _repair(project: Project, verdict: Verdict, *, quiet: bool) -> None:
     if not verdict.problems:
         display.say(f"nothing to repair: {verdict.id} is undamaged, and nothing was changed")
         return
-    dropped = f"{count(len(verdict.bad_shards), 'bad shard')} and " if verdict.bad_shards else ""
-    display.say(f"\ndropped {dropped}the manifest")
-    number, manifest = count(len(parts), "part"), project.datasets[verdict.id].manifest
-    display.say(f"to rebuild {number} and seal the dataset again, run")
-    display.say(f"  {making(manifest)}")
+    display.show_repair(verdict, parts, project.datasets[verdict.id].manifest)
 
 
 @app.command("digest", epilog=_EPILOG)

@@ -14,6 +14,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from shardline.files import making
 from shardline.garbage import Garbage
 from shardline.states import State, last_step
 from shardline.verify import Verdict, count
@@ -185,3 +186,11 @@ def show_verdict(verdict: Verdict, width: int) -> None:
     say(Text.assemble((mark, style), f"  {verdict.kind:7}  ", (name, "bold"), summary))
     for problem in verdict.problems:
         say(f"     {problem}")
+
+
+def show_repair(verdict: Verdict, parts: Sequence[str], manifest: Path) -> None:
+    """Print what a repair dropped, and the command that rebuilds it."""
+    dropped = f"{count(len(verdict.bad_shards), 'bad shard')} and " if verdict.bad_shards else ""
+    say(f"\ndropped {dropped}the manifest")
+    say(f"to rebuild {count(len(parts), 'part')} and seal the dataset again, run")
+    say(f"  {making(manifest)}")

@@ -161,7 +161,13 @@ class TrainOrder:
 
     def num_rows(self, epoch: int) -> int:
         """Return the rows that an epoch visits."""
+        if self.num_parts == 1:  # asked at each window's end, where shards may be many
+            return self._all_rows
         return num_rows(self.pieces[i] for i in self.shards(epoch))
+
+    @cached_property
+    def _all_rows(self) -> int:
+        return num_rows(self.pieces)
 
     def steps(self, epoch: int) -> int:
         """Return the global batches of an epoch."""
@@ -189,7 +195,7 @@ class TrainOrder:
         pieces: list[Piece] = []
         for stream, low, high in self._slices():
             key = (self.dataset_id[-12:], self.seed, epoch, index, stream)
-            mine = cut(sequence, *self._rows_of(stream, first, steps, num_rows(sequence)))
+            mine = cut(sequence, *self._rows_of(stream, first, steps, self.num_rows(epoch)))
             filled = np.full(steps * self._share, -1, dtype=np.int64)
             filled[: num_rows(mine)] = permutation(num_rows(mine), *key) + num_rows(pieces)
             slices.append(filled.reshape(steps, self._share)[:, low:high])

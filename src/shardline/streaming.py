@@ -144,15 +144,11 @@ class ShardStream:
             edges = bounds[first : first + per_block + 1]
             rows = slice(edges[0], edges[-1])
             columns = [buffers.gather(ready.rows[rows]), *(other[rows] for other in ready.others)]
-            if len(edges) == 2:
-                self.position += 1
-                batch = tuple(columns)
-                del columns
-                yield batch
-                del batch
-                continue
             sizes = [end - start for start, end in pairwise(edges)]
-            blocks = [column.split_with_sizes(sizes) for column in columns]
+            blocks = [
+                (column,) if len(sizes) == 1 else column.split_with_sizes(sizes)
+                for column in columns
+            ]
             del columns
             for batch in zip(*blocks, strict=True):
                 self.position += 1

@@ -129,6 +129,22 @@ def shard_range(num_rows: int, shard: int, num_shards: int) -> range:
     return range(num_rows * shard // num_shards, num_rows * (shard + 1) // num_shards)
 
 
+def shard_slices(
+    sizes: Sequence[int], shard: int, num_shards: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield which part of which file is in a shard: the file's place, and its [first, last).
+
+    Args:
+        sizes: what is to be cut of each file, in rows or bytes.
+    """
+    wanted, before = shard_range(sum(sizes), shard, num_shards), 0
+    for index, size in enumerate(sizes):
+        first, last = max(wanted.start - before, 0), min(wanted.stop - before, size)
+        before += size
+        if first < last:
+            yield index, first, last
+
+
 def combine_digests(digests: Iterable[str]) -> str:
     """Return the SHA-256 of several digests in their order, as 64 hex digits."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()

@@ -14,7 +14,7 @@ import pyarrow.csv as pcsv
 
 from shardline.errors import DataError
 from shardline.sources import columns
-from shardline.sources.base import shard_range
+from shardline.sources.base import shard_slices
 from shardline.sources.tabular import Block, Tabular
 
 _BLOCK_BYTES = 8 * 2**20
@@ -121,14 +121,10 @@ class Csv(Tabular):
             path.stat().st_size - start
             for path, (_, start) in zip(self.files, self._headers, strict=True)
         ]
-        wanted, before = shard_range(sum(sizes), shard, self.num_shards), 0
-        for index, size in enumerate(sizes):
-            first, last = max(wanted.start - before, 0), min(wanted.stop - before, size)
-            before += size
-            if first < last:
-                header = self._headers[index][1]
-                for lines in _read_lines(self.files[index], header, header + first, header + last):
-                    yield self._block(shard, index, lines)
+        for index, first, last in shard_slices(sizes, shard, self.num_shards):
+            header = self._headers[index][1]
+            for lines in _read_lines(self.files[index], header, header + first, header + last):
+                yield self._block(shard, index, lines)
 
     def _block(self, shard: int, index: int, lines: _Lines) -> Block:
         _refuse_line_breaks(lines)

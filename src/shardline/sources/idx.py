@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from shardline.errors import DataError
-from shardline.sources.base import Schema, Table, shard_range
+from shardline.sources.base import Schema, Table, shard_slices
 from shardline.sources.from_files import FileSource, ids_in_file
 
 # The third byte says the type; numbers are big-endian (http://yann.lecun.com/exdb/mnist).
@@ -49,19 +49,16 @@ class Idx(FileSource):
 
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, a block for each file that they lie in."""
-        rows = shard_range(sum(map(len, self._labels)), shard, self.num_shards)
-        dtype, start = self.schema.feature_dtype, 0
-        for (images, _), labels in zip(self._pairs, self._labels, strict=True):
-            first, last = max(rows.start - start, 0), min(rows.stop - start, len(labels))
-            start += len(labels)
-            if first < last:
-                ids = ids_in_file(self.names[images], np.arange(first, last))
-                yield Table(
-                    ids=ids,
-                    features=self._images(images)[first:last].astype(dtype),
-                    labels=labels[first:last].astype(np.int64),
-                    splits=self.splits_of_file(images, ids),
-                )
+        sizes, dtype = [len(labels) for labels in self._labels], self.schema.feature_dtype
+        for pair, first, last in shard_slices(sizes, shard, self.num_shards):
+            images = self._pairs[pair][0]
+            ids = ids_in_file(self.names[images], np.arange(first, last))
+            yield Table(
+                ids=ids,
+                features=self._images(images)[first:last].astype(dtype),
+                labels=self._labels[pair][first:last].astype(np.int64),
+                splits=self.splits_of_file(images, ids),
+            )
 
     def _images(self, index: int) -> np.ndarray:
         # a shard ends where the next begins, so the last file is the next one needed

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 
 from shardline.errors import DataError
 from shardline.sources import columns
-from shardline.sources.base import shard_range
+from shardline.sources.base import shard_slices
 from shardline.sources.tabular import Block, Tabular
 
 _BLOCK_BYTES = 64 * 2**20  # features of one block
@@ -46,14 +46,10 @@ class RowGroups(Tabular):
 
     def blocks(self, shard: int) -> Iterator[Block]:
         """Yield the shard's rows, at most a row group and 64 MiB of features at a time."""
-        wanted, before = shard_range(sum(self._num_rows), shard, self.num_shards), 0
-        for file, rows in enumerate(self._num_rows):
-            first, last = max(wanted.start - before, 0), min(wanted.stop - before, rows)
-            before += rows
-            if first < last:
-                self._check_types(file)
-                for place, table in self._read(file, first, last):
-                    yield self._block(file, place, table)
+        for file, first, last in shard_slices(self._num_rows, shard, self.num_shards):
+            self._check_types(file)
+            for place, table in self._read(file, first, last):
+                yield self._block(file, place, table)
 
     def _block(self, file: int, place: int, table: pa.Table) -> Block:
         return Block(
