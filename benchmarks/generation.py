@@ -154,7 +154,7 @@ def environment() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--shards", type=int, default=10, help="shards that each competitor writes")
+    parser.add_argument("--shards", type=int, default=48, help="shards that each competitor writes")
     parser.add_argument(
         "--folder", type=Path, default=Path.cwd(), help="folder on the disk to measure"
     )

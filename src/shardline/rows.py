@@ -1,5 +1,6 @@
 """The rows of one shard: read from a source, held to its schema, ordered by split."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +11,9 @@ from shardline.errors import DataError
 from shardline.shardfile import COLUMNS, FEATURE_DTYPES, Layout
 from shardline.sources import SPLITS, Schema, Source, Table
 from shardline.splits import assign_splits
-from shardline.statistics import Moments
+from shardline.statistics import Moments, RunningMoments, rows_in_cache
+
+_BLOCK_BYTES = 4 << 20  # NumPy asks for huge pages from here on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,62 +35,119 @@ class Rows:
     class_counts: dict[str, list[int]]
 
 
-def read_rows(source: Source, shard: int, splits: Mapping[str, Any]) -> Rows:
+class Memory:
+    """Blocks of memory for features, used again: new pages cost as much as what is put there."""
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray] = []
+
+    def take(self, least: int) -> np.ndarray:
+        """Return a block [bytes] uint8 of at least this size."""
+        block = self._free.pop() if self._free else np.empty(_BLOCK_BYTES, np.uint8)
+        return block if len(block) >= least else np.empty(least, np.uint8)
+
+    def give_back(self, rows: Rows) -> None:
+        """Use the memory of rows that nobody reads any more."""
+        self._free += [piece.base for piece in rows.columns["features"] if piece.base is not None]
+
+
+def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Memory) -> Rows:
     """Read a shard's rows.
 
-    Each table is checked, cut by split and summarised while it is still in the
-    processor's cache, and can go before the source yields the next.
+    Each table is cut by split, checked and summarised in blocks that stay in
+    the processor's cache, and can go before the source yields the next.
 
     Args:
         splits: the dataset's `splits`; the share of the rows by split, where
             the source's tables do not say each row's split themselves.
+        memory: where the features come to lie.
 
     Raises:
         DataError: the source gave no rows, or rows that its schema does not
             allow; names source, shard and, where it is one row, that row's id.
     """
     schema, where = source.schema, f"source {type(source).__name__}: shard {shard}"
-    pieces: dict[str, list[dict[str, np.ndarray]]] = {split: [] for split in SPLITS}
-    train = Moments.of(np.empty((0, 1)))
-    for table in source.iter_tables(shard):
-        table_columns = _read(table, schema, splits, where)
-        for index, split in enumerate(SPLITS):
-            rows = np.flatnonzero(table_columns["splits"] == index)
-            piece = {name: _take(table_columns[name], rows, name, schema) for name in COLUMNS}
-            _check_values(piece, schema, where)
-            pieces[split].append(piece)
-        features = pieces["train"][-1]["features"]
-        train = train.merge(Moments.of(features.reshape(len(features), -1 if len(features) else 1)))
+    parts = {split: _Part(schema, memory, is_summed=split == "train") for split in SPLITS}
+    for given in source.iter_tables(shard):
+        table = _read(given, schema, splits, where)
+        for index, part in enumerate(parts.values()):
+            part.append(table, np.flatnonzero(table["splits"] == index), where)
     columns = {
-        name: [piece[name] for split in SPLITS for piece in pieces[split]] for name in COLUMNS
+        name: [piece for part in parts.values() for piece in part.columns[name]] for name in COLUMNS
     }
     _check_ids(columns["ids"], where)
     return Rows(
         columns=columns,
-        counts={split: sum(len(piece["ids"]) for piece in pieces[split]) for split in SPLITS},
+        counts={split: sum(map(len, part.columns["ids"])) for split, part in parts.items()},
         layout=Layout.of(asdict(schema), sum(map(len, columns["ids"]))),
-        train=train,
-        class_counts=_count_classes(pieces, schema),
+        train=parts["train"].moments,
+        class_counts=_count_classes(parts, schema),
     )
 
 
-def _take(values: np.ndarray, rows: np.ndarray, name: str, schema: Schema) -> np.ndarray:
-    wanted = {"features": schema.feature_dtype, "labels": schema.label_dtype, "ids": "int64"}[name]
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is found
-        return values.take(rows, axis=0).astype(wanted, copy=False)
+class _Part:
+    """The rows of one split, appended table by table.
+
+    Attributes:
+        columns: as in Rows.
+        moments: of the features, if they are summed; else of no row.
+    """
+
+    def __init__(self, schema: Schema, memory: Memory, *, is_summed: bool) -> None:
+        self.columns: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+        self.moments = RunningMoments().moments()
+        self._shape, self._dtype = schema.feature_shape, np.dtype(schema.feature_dtype)
+        self._row_bytes = max(1, math.prod(self._shape) * self._dtype.itemsize)
+        self._memory, self._is_summed = memory, is_summed
+        self._block, self._filled = np.empty((0, *self._shape), self._dtype), 0
+
+    def append(self, table: Mapping[str, np.ndarray], rows: np.ndarray, where: str) -> None:
+        """Copy rows of a table; what their features need is done block by block, within the cache."""
+        for name in ("labels", "ids"):
+            self.columns[name].append(table[name][rows])
+        features, running = table["features"], RunningMoments()
+        step = rows_in_cache(math.prod(self._shape), self._dtype)
+        is_finite = True
+        for first in range(0, len(rows), step):
+            chosen = rows[first : first + step]
+            block = self._room(len(chosen))
+            # any mode but "raise" lets take() write into `out` directly
+            features.take(chosen, axis=0, out=block, mode="clip")
+            if self._is_summed:
+                running.add(block.reshape(len(block), -1))
+            else:
+                is_finite &= _is_finite(block)
+        moments = running.total()
+        if not (is_finite and _is_finite(running.low) and _is_finite(running.high)):
+            raise _not_finite(features[rows], table["ids"][rows], where)
+        moments = moments or Moments.exactly(features[rows].reshape(len(rows), -1))
+        self.moments = self.moments.merge(moments)
+
+    def _room(self, rows: int) -> np.ndarray:
+        """Return memory for this many rows, behind the ones before where there is room."""
+        pieces = self.columns["features"]
+        if self._filled + rows > len(self._block):
+            memory = self._memory.take(rows * self._row_bytes)
+            whole = memory[: len(memory) // self._row_bytes * self._row_bytes]
+            self._block, self._filled = whole.view(self._dtype).reshape(-1, *self._shape), 0
+            pieces.append(self._block[:0])
+        first, self._filled = self._filled, self._filled + rows
+        pieces[-1] = self._block[: self._filled]
+        return self._block[first : self._filled]
 
 
-def _count_classes(
-    pieces: Mapping[str, Sequence[Mapping[str, np.ndarray]]], schema: Schema
-) -> dict[str, list[int]]:
+def _count_classes(parts: Mapping[str, _Part], schema: Schema) -> dict[str, list[int]]:
     if schema.task != "classification":
         return {}
     return {
         split: sum(
-            (np.bincount(piece["labels"], minlength=len(schema.classes)) for piece in given),
+            (
+                np.bincount(labels, minlength=len(schema.classes))
+                for labels in part.columns["labels"]
+            ),
             start=np.zeros(len(schema.classes), dtype=np.int64),
         ).tolist()
-        for split, given in pieces.items()
+        for split, part in parts.items()
     }
 
 
@@ -115,6 +175,10 @@ def _read(
             f"{dict(splits)}; set `splits` of each Table, or give shares of the rows"
         )
     _check_shapes(columns, schema, where)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is found
+        columns["features"] = np.ascontiguousarray(columns["features"], schema.feature_dtype)
+        columns["labels"] = columns["labels"].astype(schema.label_dtype, copy=False)
+    _check_labels(columns, schema, where)
     return columns
 
 
@@ -154,16 +218,22 @@ def _check_shapes(columns: Mapping[str, np.ndarray], schema: Schema, where: str)
         )
 
 
-def _check_values(columns: Mapping[str, np.ndarray], schema: Schema, where: str) -> None:
-    features, labels, ids = (columns[name] for name in COLUMNS)
-    if features.dtype.kind == "f" and not np.isfinite(features).all():
-        row = ids[np.argwhere(~np.isfinite(features))[0][0]]
-        raise DataError(
-            f"{where}: row id {row} holds a missing or infinite feature, expected a number that "
-            f"{features.dtype} can hold; clean the source"
-        )
+def _is_finite(values: np.ndarray) -> bool:
+    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
+
+
+def _not_finite(features: np.ndarray, ids: np.ndarray, where: str) -> DataError:
+    row = ids[np.argwhere(~np.isfinite(features))[0][0]]
+    return DataError(
+        f"{where}: row id {row} holds a missing or infinite feature, expected a number that "
+        f"{features.dtype} can hold; clean the source"
+    )
+
+
+def _check_labels(columns: Mapping[str, np.ndarray], schema: Schema, where: str) -> None:
+    labels = columns["labels"]
     if not np.isfinite(labels).all():
-        row = ids[~np.isfinite(labels)][0]
+        row = columns["ids"][~np.isfinite(labels)][0]
         raise DataError(
             f"{where}: row id {row} has a missing or infinite label, expected a number; clean the source"
         )

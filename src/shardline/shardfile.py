@@ -9,7 +9,7 @@ page size, and every column's place follows from the manifest alone.
 
 import builtins
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,15 +106,26 @@ def write_shard(
         piece.reshape(-1).view(np.uint8).data for name in COLUMNS for piece in columns[name]
     ]
     with atomic_writer(path) as file:
-        for content in contents:
-            start = 0
-            while start < len(content):
-                # what is written by whole huge pages, the page cache may hold by huge pages
-                end = start + _HUGE_PAGE_BYTES - file.tell() % _HUGE_PAGE_BYTES
-                digest.update(content[start:end])
-                file.write(content[start:end])
-                start = end
+        for page in _pages(contents):
+            for part in page:
+                digest.update(part)
+            file.write(page[0] if len(page) == 1 else b"".join(page))
     return digest.hexdigest()
+
+
+def _pages(contents: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """Cut what follows one another by whole huge pages: the page cache may then hold it by those."""
+    page, room = [], _HUGE_PAGE_BYTES
+    for content in contents:
+        start = 0
+        while start < len(content):
+            page.append(content[start : start + room])
+            start, room = start + len(page[-1]), room - len(page[-1])
+            if not room:
+                yield page
+                page, room = [], _HUGE_PAGE_BYTES
+    if page:
+        yield page
 
 
 def file_digest(path: Path) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.errors import DataError
-from shardline.rows import Rows, read_rows
+from shardline.rows import Memory, Rows, read_rows
 from shardline.shardfile import write_shard
 from shardline.sources import SPLITS, Source
 from shardline.sources.base import combine_digests
@@ -98,13 +98,13 @@ def build_shards(
     """
     shards = list(shards)
     _sweep(folder, {shard_file(shard) for shard in shards})
+    memory = Memory()
     with ThreadPoolExecutor(1, "shard-writer") as writer:
         writing: Future[Built] | None = None
         for shard in shards:
-            rows = read_rows(source, shard, splits)
+            rows = read_rows(source, shard, splits, memory)
             before = writing.result() if writing else None
-            writing = writer.submit(_write, rows, shard, folder)
-            del rows  # or it would stay in memory while the next is read
+            writing = writer.submit(_write, rows, shard, folder, memory)
             if before:
                 yield before
         if writing:
@@ -119,9 +119,10 @@ def _sweep(folder: Path, names: set[str]) -> None:
                 path.unlink()
 
 
-def _write(rows: Rows, shard: int, folder: Path) -> Built:
+def _write(rows: Rows, shard: int, folder: Path, memory: Memory) -> Built:
     name = shard_file(shard)
     digest = write_shard(folder / name, rows.columns, rows.layout, shard=shard)
+    memory.give_back(rows)
     record = ShardRecord(file=name, rows=rows.counts, bytes=rows.layout.bytes, blake3=digest)
     statistics = Statistics(
         first=shard, stop=shard + 1, features=rows.train, class_counts=rows.class_counts

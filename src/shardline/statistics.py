@@ -1,9 +1,10 @@
 """Per-feature statistics, computed while a shard is in memory and merged over all of them.
 
-Means and deviations come from a corrected two-pass over blocks that stay in the
-processor's cache, merged in float64 (Chan, Golub and LeVeque, 1983). All of it
-is element by element in a fixed order, without BLAS, so that every machine
-computes the same bits.
+Rows are summed as differences from the mean of the first of them, block by block
+while each is in the processor's cache, with the correction of a two-pass, and
+merged in float64 (Chan, Golub and LeVeque, 1983). All of it is element by
+element in a fixed order, without BLAS, so that every machine computes the same
+bits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-_BLOCK_BYTES = 1 << 19  # half of a common L2 cache
+_BLOCK_BYTES = 1 << 18  # with its differences half of a common L2 cache
 _LEAST_ROWS, _MOST_ROWS = 64, 512
 _SUMMED = 32  # rows whose sum in float32 is still exact to 1e-6
 
@@ -39,40 +40,21 @@ class Moments:
     @classmethod
     def of(cls, features: np.ndarray) -> "Moments":
         """Compute the moments of finite features [N, F] of any number type."""
-        row_bytes = max(1, features.shape[1] * features.itemsize)
-        step = min(max(_BLOCK_BYTES // row_bytes, _LEAST_ROWS), _MOST_ROWS)
-        blocks = (features[first : first + step] for first in range(0, len(features), step))
-        return reduce(cls.merge, map(cls._of_block, blocks), cls(0, *np.zeros((4, 0))))
+        running, step = RunningMoments(), rows_in_cache(features.shape[1], features.dtype)
+        for first in range(0, len(features), step):
+            running.add(features[first : first + step])
+        return running.total() or cls.exactly(features)
 
     @classmethod
-    def _of_block(cls, block: np.ndarray) -> "Moments":
-        moments = cls._computed_in(np.result_type(block.dtype, np.float32), block)
-        # squares leave float32's range long before the values do
-        is_lost = (moments.m2 < len(block) * 1e-30) & (moments.low < moments.high)
-        if np.isfinite(moments.m2).all() and not is_lost.any():
-            return moments
-        return cls._computed_in(np.dtype(np.float64), block)
-
-    @classmethod
-    def _computed_in(cls, dtype: np.dtype[Any], block: np.ndarray) -> "Moments":
-        rows = len(block)
-        with np.errstate(over="ignore", invalid="ignore"):
-            # Any shift near the mean will do: what it misses is in the sum of the differences.
-            shift = np.add.reduce(block, axis=0, dtype=dtype) / dtype.type(rows)
-            differences = np.subtract(block, shift, dtype=dtype)
-            missed = _sum(differences) / rows
-            squares = np.multiply(differences, differences, out=differences)
-            m2 = _sum(squares) - rows * missed**2
-        low, high = (extreme(axis=0).astype(np.float64) for extreme in (block.min, block.max))
-        # a rounding error for a constant's deviation would blow up its normalised value
-        varies = low < high
-        return cls(
-            count=rows,
-            mean=np.where(varies, shift.astype(np.float64) + missed, low),
-            m2=np.where(varies, np.maximum(m2, 0.0), 0.0),
-            low=low,
-            high=high,
-        )
+    def exactly(cls, features: np.ndarray) -> "Moments":
+        """Compute them in float64 throughout, each block from its own mean."""
+        total, double = RunningMoments().moments(), np.dtype(np.float64)
+        step = rows_in_cache(features.shape[1], double)
+        for first in range(0, len(features), step):
+            running = RunningMoments(double)
+            running.add(features[first : first + step])
+            total = total.merge(running.moments())
+        return total
 
     def merge(self, other: "Moments") -> "Moments":
         """Return the moments of these rows and the other, disjoint ones."""
@@ -112,12 +94,84 @@ class Moments:
         }
 
 
+class RunningMoments:
+    """Moments of blocks of rows, each of which is seen once.
+
+    Args:
+        dtype: type to compute in; that of the first block if None, float32 at least.
+
+    Attributes:
+        low: minimum [F] of the blocks' type; NaN where a row has one.
+        high: maximum [F].
+    """
+
+    def __init__(self, dtype: np.dtype[Any] | None = None) -> None:
+        self._dtype = dtype
+        self._count = 0
+        self._shift = self._sum = self._squares = self.low = self.high = np.zeros(0)
+
+    def add(self, block: np.ndarray) -> None:
+        """Add rows [N, F] of any number type, at least one."""
+        if not self._count:
+            self._begin(block)
+        self._count += len(block)
+        with np.errstate(over="ignore", invalid="ignore"):
+            # any shift near the mean will do: what it misses is in the sum of the differences
+            differences = np.subtract(block, self._shift, dtype=self._dtype)
+            self._sum += _sum(differences)
+            self._squares += _sum(np.multiply(differences, differences, out=differences))
+        np.minimum(self.low, np.minimum.reduce(block, axis=0), out=self.low)
+        np.maximum(self.high, np.maximum.reduce(block, axis=0), out=self.high)
+
+    def _begin(self, block: np.ndarray) -> None:
+        self._dtype = self._dtype or np.result_type(block.dtype, np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = np.add.reduce(block, axis=0, dtype=self._dtype)
+            self._shift = total / self._dtype.type(len(block))
+        self._sum, self._squares = np.zeros((2, block.shape[1]))
+        self.low, self.high = block[0].copy(), block[0].copy()
+
+    def total(self) -> Moments | None:
+        """Return the moments of all rows; None if they left what the type can hold.
+
+        Squares leave float32's range long before the values do, and digits are
+        lost where the shift turned out to be far from the mean.
+        """
+        moments = self.moments()
+        lost = moments.m2 < np.maximum(self._count * 1e-30, 0.25 * self._squares)
+        is_good = np.isfinite(moments.m2) & ~(lost & (moments.low < moments.high))
+        return moments if is_good.all() else None
+
+    def moments(self) -> Moments:
+        """Return the moments of all rows as they were summed, whatever was lost."""
+        low, high = self.low.astype(np.float64), self.high.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            missed = self._sum / max(self._count, 1)
+            m2 = self._squares - self._count * missed**2
+        # a rounding error for a constant's deviation would blow up its normalised value
+        varies = low < high
+        return Moments(
+            count=self._count,
+            mean=np.where(varies, self._shift.astype(np.float64) + missed, low),
+            m2=np.where(varies, np.maximum(m2, 0.0), 0.0),
+            low=low,
+            high=high,
+        )
+
+
+def rows_in_cache(features: int, dtype: np.dtype[Any]) -> int:
+    """Return how many rows of this many features a block has that is summed within the cache."""
+    row_bytes = max(1, features * np.result_type(dtype, np.float32).itemsize)
+    return min(max(_BLOCK_BYTES // row_bytes, _LEAST_ROWS), _MOST_ROWS) // _SUMMED * _SUMMED
+
+
 def _sum(values: np.ndarray) -> np.ndarray:
     """Sum rows [N, F] to [F] float64: 32 at a time in their own type, which is four times as fast."""
     whole = len(values) // _SUMMED * _SUMMED
     sums = np.add.reduce(values[:whole].reshape(-1, _SUMMED, values.shape[1]), axis=1)
-    rest = np.add.reduce(values[whole:], axis=0, dtype=np.float64)
-    total: np.ndarray = np.add.reduce(sums, axis=0, dtype=np.float64) + rest
+    total: np.ndarray = np.add.reduce(sums, axis=0, dtype=np.float64)
+    if whole < len(values):
+        total += np.add.reduce(values[whole:], axis=0)
     return total
 
 

@@ -47,6 +47,17 @@ def test_shard_k_is_the_same_whoever_writes_it_and_in_whatever_order(tmp_path):
     assert len({r.blake3 for r in forward}) == 4
 
 
+def test_memory_used_again_leaves_no_trace_in_the_shards_that_follow(tmp_path):
+    """Shards of several blocks of memory each: 10 MB, of which the part of a split varies."""
+
+    def source():
+        return Synthetic(num_shards=5, rows_per_shard=2500, features=1001, seed=1)
+
+    together = [record for record, _ in build_shards(source(), range(5), SHARES, tmp_path / "a")]
+    alone = [build_shard(source(), shard, SHARES, tmp_path / "b")[0] for shard in range(5)]
+    assert together == alone
+
+
 def test_a_shard_holds_its_rows_in_split_order_and_opens_without_shardline(tmp_path):
     record, _ = build_shard(Digits(num_shards=3), 1, SHARES, tmp_path)
     with safe_open(tmp_path / record.file, framework="np") as file:
@@ -98,6 +109,7 @@ def test_synthetic_features_are_standard_normal_and_independent():
     assert rows.dtype == np.float32
     assert rows.mean(axis=0) == pytest.approx(np.zeros(8), abs=0.02)
     assert np.cov(rows.T) == pytest.approx(np.eye(8), abs=0.03)
+    assert np.corrcoef((rows**2).T) == pytest.approx(np.eye(8), abs=0.03)
     below = [(rows < edge).mean() for edge in (-3, -2, -1, 0, 1, 2, 3)]
     assert below == pytest.approx([0.0013, 0.0228, 0.1587, 0.5, 0.8413, 0.9772, 0.9987], abs=0.003)
 
