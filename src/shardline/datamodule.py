@@ -14,10 +14,10 @@ from pytorch_lightning import LightningDataModule
 
 from shardline.files import read_json
 from shardline.integrity import Policy, Verifier
+from shardline.launch.world import World
 from shardline.sampling import HeldOutOrder, Order, TrainOrder, split_pieces
 from shardline.shardmap import ShardMap
 from shardline.streaming import Batch, ShardStream
-from shardline.world import World
 
 _LABEL_BYTES = 8
 

@@ -144,7 +144,7 @@ def seal_dataset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> N
 
 def train(config: Mapping[str, Any], run_id: str, log: Path) -> None:
     """Start a run's ranks and wait until they have sealed it."""
-    from shardline.launch import launch_command
+    from shardline.launch.commands import launch_command
     from shardline.supervise import rank_environment, run_ranks
 
     project, run = find_run(config, run_id)

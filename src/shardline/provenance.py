@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shardline.world import World
+from shardline.launch.world import World
 
 _PACKAGES = (
     "shardline",

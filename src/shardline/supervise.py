@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from shardline.errors import LaunchError, ShardlineError
 from shardline.files import read_json
-from shardline.launch import die_with_parent
+from shardline.launch.process import die_with_parent
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0

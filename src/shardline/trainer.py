@@ -14,7 +14,7 @@ from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
 from shardline.checkpointing import SafeCheckpointIO
 from shardline.errors import LaunchError
-from shardline.world import World
+from shardline.launch.world import World
 
 
 class WorldEnvironment(ClusterEnvironment):

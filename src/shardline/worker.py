@@ -12,8 +12,8 @@ from typing import Any
 from shardline.errors import ShardlineError
 from shardline.files import read_json, write_bytes, write_json
 from shardline.identity.content import file_sha256
-from shardline.launch import die_with_parent
-from shardline.world import World, check_world, resolve_world
+from shardline.launch.process import die_with_parent
+from shardline.launch.world import World, check_world, resolve_world
 
 _OPTIONS = ("log_every_steps", "checkpoint_every_steps", "checkpoints_kept")
 _SEALED = ("model.safetensors", "metrics.jsonl")

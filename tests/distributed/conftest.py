@@ -14,7 +14,7 @@ import pytest
 
 from shardline import jobs
 from shardline.config import load_project
-from shardline.launch import launch_command
+from shardline.launch.commands import launch_command
 from shardline.supervise import rank_environment
 from tests.conftest import wait_until
 

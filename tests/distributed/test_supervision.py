@@ -10,7 +10,7 @@ import pytest
 
 from shardline import jobs
 from shardline.errors import LaunchError
-from shardline.launch import launch_command
+from shardline.launch.commands import launch_command
 from shardline.supervise import RankError, rank_environment, run_ranks
 from tests.conftest import wait_until
 
@@ -29,7 +29,7 @@ sys.exit(1)
 """
 WAITING = """
 import pathlib, sys, os, time
-from shardline.launch import die_with_parent
+from shardline.launch.process import die_with_parent
 die_with_parent()
 (pathlib.Path(sys.argv[1]) / ("pid-" + os.environ["RANK"])).write_text(str(os.getpid()))
 time.sleep(600)

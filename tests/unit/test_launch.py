@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from shardline.errors import LaunchError
-from shardline.launch import launch_command
-from shardline.world import check_world, resolve_world
+from shardline.launch.commands import launch_command
+from shardline.launch.world import check_world, resolve_world
 
 COMPLETE = {
     "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",

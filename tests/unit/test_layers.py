@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 LAYERS = [
     ["errors"],
     ["files", "identity", "external", "splits", "statistics"],
-    ["config", "sources", "launch", "world", "sampling", "shardfile", "progress"],
+    ["config", "sources", "launch", "sampling", "shardfile", "progress"],
     ["rows", "shardmap", "ledger", "provenance", "metrics", "supervise"],
     ["shards", "integrity", "streaming", "checkpointing", "models", "optim", "modelling"],
     ["datamodule", "trainer"],

@@ -13,10 +13,10 @@ from shardline.datamodule import Dataset, Normalizer, TrainLoader
 from shardline.errors import DataError
 from shardline.files import read_json, write_json
 from shardline.integrity import Verifier
+from shardline.launch.world import World
 from shardline.shardmap import ShardMap
 from shardline.shards import build_shard, seal
 from shardline.sources import Schema, Source, Table
-from shardline.world import World
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 SETTINGS = {

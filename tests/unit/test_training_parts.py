@@ -9,13 +9,13 @@ from pytorch_lightning import LightningModule
 
 from shardline.checkpointing import SafeCheckpointIO, read_checkpoint
 from shardline.errors import ConfigError, LaunchError
+from shardline.launch.world import resolve_world
 from shardline.metrics import JsonLinesLogger, read_records
 from shardline.modelling import make_model
 from shardline.models.linear import Linear
 from shardline.optim import attach_optimizer, lr_factor, make_optimizer
 from shardline.train import Trained, seal_model
 from shardline.trainer import make_strategy, resolve_accelerator
-from shardline.world import resolve_world
 
 SCHEMA = {"feature_shape": [8, 8], "classes": list("0123456789")}
 OPTIM = {"name": "sgd", "lr": 0.1, "weight_decay": 0.0, "momentum": 0.9, "scale_lr": False}

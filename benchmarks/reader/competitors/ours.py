@@ -8,8 +8,8 @@ from benchmarks.reader.competitors.settings import WINDOW_BYTES
 from benchmarks.reader.task import Batch, Task
 
 from shardline.datamodule import Dataset, TrainLoader
+from shardline.launch.world import World
 from shardline.sampling import TrainOrder
-from shardline.world import World
 
 
 def batches(task: Task) -> Iterator[Batch]:

@@ -1,20 +1,9 @@
-"""Starting the ranks: command lines, and an end with their parent."""
+"""The command line of each launcher."""
 
-import ctypes
-import signal
 import sys
 from collections.abc import Sequence
 
 from shardline.errors import LaunchError
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends (prctl(2)), so that no rank is left over."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def launch_command(

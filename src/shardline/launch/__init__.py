@@ -1,0 +1,1 @@
+"""Starting the ranks, and finding out in each of them which one it is."""
