@@ -96,7 +96,7 @@ def test_ctrl_c_in_a_part_leaves_whole_files_and_the_next_run_makes_that_part_al
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
-        while "1 of " not in process.stdout.readline():  # the first part, in Snakemake's eyes
+        while not process.stdout.readline().startswith("1 of "):  # the first part, says Snakemake
             assert process.poll() is None
         wait_until(has_begun_the_second_part, process)
     finally:
