@@ -149,7 +149,9 @@ class TrainLoader:
         return self._order.num_batches(self._epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        return self.stream.batches(self._epoch, self._first_batch)
+        # looked up with the first batch: after a resume at an epoch's end Lightning takes the
+        # iterator before it tells the epoch, and takes no other
+        yield from self.stream.batches(self._epoch, self._first_batch)
 
     def state_dict(self) -> dict[str, int]:
         """Return the epoch and the samples of it that all ranks together have consumed."""
