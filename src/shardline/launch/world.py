@@ -1,21 +1,33 @@
-"""This process's place among the ranks, from whatever variables its launcher set."""
+"""This process's place among the ranks, the checks on it, and the host lists and ports it rests on."""
 
+import hashlib
+import ipaddress
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 
 from shardline.errors import LaunchError
 
-_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_PORTS = range(20000, 32768)  # below Linux's ephemeral range, above the usual services
+_HOST = re.compile(r"(?:[^\[\],\s]|\[[\d,-]+\])+")
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This process's place among the ranks.
+    """This process's place among the ranks, which are counted node by node.
 
     Attributes:
         rank: 0 <= rank < world_size.
         local_rank: place on this node, 0 <= local_rank < local_world_size.
+        world_size: number of ranks.
+        local_world_size: number of ranks on each node, the same on all.
+        master_addr: name or address of rank 0's node.
+        master_port: TCP port on it; 0 (any) only in a world of one.
         launcher: what started this process.
+        hosts: names of the nodes by node rank, or () where they are not known.
+        origins: where each value came from, such as {"rank": "SLURM_PROCID=3"}.
     """
 
     rank: int
@@ -25,6 +37,8 @@ class World:
     master_addr: str
     master_port: int
     launcher: str
+    hosts: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def node_rank(self) -> int:
@@ -37,71 +51,128 @@ class World:
         return self.world_size // self.local_world_size
 
 
-def resolve_world(env: Mapping[str, str]) -> World:
-    """Read this process's place in the job from torchrun's variables.
-
-    Args:
-        env: process environment; read, never written. None of the variables
-            set means one process. A partial set is an error: defaulting the
-            rest would make two processes rank 0.
-
-    Raises:
-        LaunchError: a variable is missing, not an integer or out of range; the
-            message names it and the value found.
-    """
-    found = {name: env[name] for name in _VARIABLES if env.get(name)}
-    if not found:
-        return World(
-            rank=0, local_rank=0, world_size=1, local_world_size=1,
-            master_addr="127.0.0.1", master_port=0, launcher="none",
-        )  # fmt: skip
-    missing = [name for name in _VARIABLES if name not in found]
-    if missing:
-        raise LaunchError(
-            f"{', '.join(found)} set but {', '.join(missing)} not; "
-            "start the ranks with a launcher that sets all, or unset all for one process"
-        )
-    world = World(
-        rank=_integer(found, "RANK"),
-        local_rank=_integer(found, "LOCAL_RANK"),
-        world_size=_integer(found, "WORLD_SIZE"),
-        local_world_size=_integer(found, "LOCAL_WORLD_SIZE"),
-        master_addr=found["MASTER_ADDR"],
-        master_port=_integer(found, "MASTER_PORT"),
-        launcher="torchrun",
-    )
-    _check_range("RANK", world.rank, "WORLD_SIZE", world.world_size)
-    _check_range("LOCAL_RANK", world.local_rank, "LOCAL_WORLD_SIZE", world.local_world_size)
-    if world.world_size % world.local_world_size:
-        raise LaunchError(
-            f"WORLD_SIZE={world.world_size} is no multiple of LOCAL_WORLD_SIZE={world.local_world_size}; "
-            "start equally many ranks on each node"
-        )
-    return world
-
-
-def _integer(env: Mapping[str, str], name: str) -> int:
-    try:
-        return int(env[name])
-    except ValueError:
-        raise LaunchError(f"{name}={env[name]} is not a whole number; mend the launcher") from None
-
-
-def _check_range(name: str, value: int, limit_name: str, limit: int) -> None:
-    if not 0 <= value < limit:
-        raise LaunchError(
-            f"{name}={value} is outside 0..{limit - 1} ({limit_name}={limit}); mend the launcher"
-        )
-
-
 def check_world(world: World, *, nodes: int, devices: int) -> None:
     """Refuse a world that is not the one the run asks for.
 
     Raises:
-        LaunchError: names what was asked and what was found.
+        LaunchError: names what was asked, what was found, and where that was read.
     """
     if (world.num_nodes, world.local_world_size) != (nodes, devices):
+        found = [world.origins.get(name) for name in ("world_size", "local_world_size")]
+        read = f" (from {', '.join(filter(None, found))})" if any(found) else ""
         raise LaunchError(
             f"the run asks for nodes={nodes} x devices={devices}, but {world.launcher} started "
-            f"{world.num_nodes} x {world.local_world_size}; mend the launcher's geometry"
+            f"{world.num_nodes} x {world.local_world_size}{read}; mend the launcher's geometry"
         )
+
+
+def check_numbers(world: World) -> None:
+    """Refuse numbers that no launcher can mean.
+
+    Raises:
+        LaunchError: names the variables, their values and what contradicts them.
+    """
+
+    def said(name: str) -> str:
+        return world.origins.get(name, f"{name}={getattr(world, name)}")
+
+    for name, limit_name in (("rank", "world_size"), ("local_rank", "local_world_size")):
+        value, limit = getattr(world, name), getattr(world, limit_name)
+        if limit < 1:
+            raise LaunchError(f"{said(limit_name)} counts no process; mend the launcher")
+        if not 0 <= value < limit:
+            raise LaunchError(
+                f"{said(name)} is outside 0..{limit - 1} ({said(limit_name)}); mend the launcher"
+            )
+    if world.world_size % world.local_world_size:
+        raise LaunchError(
+            f"{said('world_size')} is no multiple of {said('local_world_size')}; "
+            "start equally many ranks on each node"
+        )
+    # collectives and sharding within a node rest on this order; torchrun knows no other
+    if world.rank % world.local_world_size != world.local_rank:
+        raise LaunchError(
+            f"{said('rank')} is not {said('local_rank')} of its node with "
+            f"{said('local_world_size')} ranks; count the ranks node by node "
+            "(srun --distribution=block, mpirun --map-by slot)"
+        )
+    # on rank 0's own node it is right: some operators say localhost there
+    if world.node_rank > 0 and is_loopback(world.master_addr):
+        raise LaunchError(
+            f"{said('master_addr')} is this node alone, but {said('rank')} is on node {world.node_rank} "
+            f"of {world.num_nodes}; set MASTER_ADDR to the name of rank 0's node"
+        )
+    if not (world.world_size == 1 or 0 < world.master_port < 65536):
+        raise LaunchError(
+            f"{said('master_port')} is no TCP port; set MASTER_PORT to a free one, 1024..65535"
+        )
+    if world.hosts and len(world.hosts) != world.num_nodes:
+        raise LaunchError(
+            f"{said('hosts')} names {len(world.hosts)} nodes, but the ranks are on "
+            f"{world.num_nodes}; name every node once, by node rank"
+        )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address means whichever machine asks."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address.split(".")[0] == "localhost"
+
+
+def derived_port(job_id: str, attempt: int = 0) -> int:
+    """Return a port for a job: the same on every rank, and another for another job or attempt.
+
+    Args:
+        job_id: the scheduler's id, or any other text that all ranks share.
+        attempt: counts up when the port turned out to be taken.
+    """
+    digest = hashlib.sha256(f"{job_id}/{attempt}".encode()).digest()
+    return _PORTS[int.from_bytes(digest[:8], "big") % len(_PORTS)]
+
+
+def expand_nodelist(text: str) -> tuple[str, ...]:
+    """Expand Slurm's host list: `n[1-3,07],gpu-a` means n1, n2, n3, n07, gpu-a.
+
+    Raises:
+        LaunchError: the text is no host list.
+    """
+    hosts: list[str] = []
+    for part in re.split(r",(?![^\[]*\])", text):
+        if not _HOST.fullmatch(part):
+            raise LaunchError(
+                f"{text!r} is no list of hosts; write it as Slurm does: n[1-3,07],gpu-a"
+            )
+        pieces = [
+            _expand_ranges(piece[1:-1], text) if piece.startswith("[") else [piece]
+            for piece in re.findall(r"\[.*?\]|[^\[]+", part)
+        ]
+        hosts += ["".join(choice) for choice in product(*pieces)]
+    return tuple(hosts)
+
+
+def _expand_ranges(ranges: str, text: str) -> list[str]:
+    numbers: list[str] = []
+    for part in ranges.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if int(first) > int(last):
+            raise LaunchError(f"{text} holds the range {part}; write it as Slurm does: n[1-3,07]")
+        numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+    return numbers
+
+
+def expand_tasks(text: str) -> tuple[int, ...]:
+    """Expand Slurm's count per node: `2(x3),1` means 2, 2, 2, 1.
+
+    Raises:
+        LaunchError: the text is no list of counts.
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part)
+        if not match:
+            raise LaunchError(f"{text} is no list of counts; write it as Slurm does: 2(x3),1")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return tuple(counts)
