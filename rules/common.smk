@@ -6,11 +6,16 @@ from shardline.config import load_project
 from shardline.errors import ShardlineError
 from shardline.files import check_writable
 from shardline.jobs import publish
+from shardline.launch.request import REQUESTED, requested
+from shardline.launch.slurm_status import stand_before_sacct
 
 try:
     PROJECT = load_project(config)
-    if workflow.is_main_process and workflow.local_exec:
+    # the executor is not known yet, but only a cluster's has a number of jobs
+    if workflow.is_main_process and workflow.resource_settings.nodes is None:
         PROJECT.check_devices()
+    elif workflow.is_main_process:
+        stand_before_sacct(Path(workflow.basedir) / "profiles" / "slurm" / "bin")
     is_making = workflow.is_main_process and not workflow.output_settings.dryrun
     if is_making and not all(run.is_sealed for run in PROJECT.runs.values()):
         check_writable(PROJECT.store)
@@ -75,3 +80,15 @@ def threads_of_run(wildcards):
     devices = PROJECT.runs[wildcards.run].settings["devices"]
     per_rank = PROJECT.runtime["threads_per_rank"]
     return devices * per_rank if per_rank else max(devices, workflow.cores or 1)
+
+
+# What a scheduler gives to a run's job; None leaves a resource unset.
+def resource_of_run(name):
+    def evaluate(wildcards):
+        settings = PROJECT.runs[wildcards.run].settings
+        return requested(settings, PROJECT.runtime).get(name)
+
+    return evaluate
+
+
+RANKS = {name: resource_of_run(name) for name in REQUESTED}

@@ -29,6 +29,8 @@ rule train:
     conda:
         "../envs/train.yaml"
     threads: threads_of_run
+    resources:
+        **RANKS,
     message:
         "Training {wildcards.run}"
     script:
@@ -52,3 +54,22 @@ rule evaluate:
         "Evaluating {wildcards.run}"
     script:
         "../scripts/evaluate.py"
+
+
+# Asked for by `shardline rehearse` alone: nothing needs it.
+rule rehearse:
+    output:
+        found="results/rehearsals/{run}.json",
+    log:
+        "logs/rehearse/{run}.log",
+    benchmark:
+        "benchmarks/rehearse/{run}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: threads_of_run
+    resources:
+        **RANKS,
+    message:
+        "Rehearsing {wildcards.run}"
+    script:
+        "../scripts/rehearse.py"

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from shardline.launch.environment import rank_variables
+
 REPOSITORY = Path(__file__).parents[1]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 
@@ -26,6 +28,11 @@ def require(condition: object, message: str) -> None:
     """Skip a test on a machine that lacks what it needs; in CI, where it must be there, fail."""
     if not condition:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+
+
+def rank_environment() -> dict[str, str]:
+    """Return the environment of ranks with one thread each, as a launcher gives it."""
+    return {**os.environ, **rank_variables(1, {}, "")}
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

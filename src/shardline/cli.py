@@ -19,6 +19,7 @@ from shardline.config.document import read_config
 from shardline.config.project import RESULTS
 from shardline.errors import ConfigError, DataError, ShardlineError
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
+from shardline.rehearsals import one_of_each_geometry, rehearse_runs
 from shardline.states import describe_runs
 from shardline.verify import Verdict, repair_dataset, verify_dataset, verify_run
 from shardline.why import explain
@@ -261,6 +262,38 @@ def _repair(project: Project, verdict: Verdict, *, quiet: bool) -> None:
         display.say(f"nothing to repair: {verdict.id} is undamaged, and nothing was changed")
         return
     display.show_repair(verdict, parts, project.datasets[verdict.id].manifest)
+
+
+@app.command("rehearse", epilog=_EPILOG)
+def rehearse(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="Names or ids; left out, one run of each geometry."),
+    ] = None,
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to start on.")
+    ] = "profiles/local",
+    set_resources: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE:NAME=VALUE", help="Passed on to Snakemake."),
+    ] = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Start a run's ranks only to meet: who comes, on what device, how fast each path is.
+
+    A cheap job on the profile's real machines, by its launcher. Nothing is trained.
+    Every training begins with the same rehearsal.
+    """
+    project = load_project(config_file=context.obj)
+    runs = [_find_run(project, name) for name in names or []] or one_of_each_geometry(project)
+    arguments = ["--set-resources", *set_resources] if set_resources else []
+    found = rehearse_runs(runs, config=context.obj, profile=profile, arguments=arguments)
+    if as_json:
+        display.say_json({run.id: rehearsal.to_json() for run, rehearsal in found})
+        return
+    for run, rehearsal in found:
+        display.say(f"\n{run.id}\n{rehearsal.table()}")
 
 
 @app.command("digest", epilog=_EPILOG)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardline.config import Dataset, Project, Run, load_project
 from shardline.config.checks import num_cpus
+from shardline.config.scripts import is_script
 from shardline.errors import ConfigError, LaunchError, ShardlineError
 from shardline.files import make_folder, read_json, write_json
 from shardline.identity import digest
@@ -144,11 +145,8 @@ def seal_dataset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> N
 
 def train(config: Mapping[str, Any], run_id: str, log: Path) -> None:
     """Start a run's ranks and wait until they have sealed it."""
-    from shardline.launch.commands import launch_command
-    from shardline.supervise import rank_environment, run_ranks
-
     project, run = find_run(config, run_id)
-    settings, runtime = run.settings, project.runtime
+    runtime = project.runtime
     work = project.store / "work" / run.id
     make_folder(work)
     program = [
@@ -157,23 +155,56 @@ def train(config: Mapping[str, Any], run_id: str, log: Path) -> None:
         "--shards", str(project.store / "datasets" / run.dataset.id),
         "--work", str(work),
         "--results", str(run.folder),
+        "--rank-logs", str(log.with_suffix("")),
+        "--rendezvous-timeout-s", str(runtime["rendezvous_timeout_s"]),
         "--verify", runtime["verify"],
         *(["--ledger"] if runtime["ledger"] else []),
+        *(["--oversubscribe"] if runtime["oversubscribe"] else []),
         "--log-every-steps", str(runtime["log_every_steps"]),
         "--checkpoint-every-steps", str(runtime["checkpoint_every_steps"]),
         "--checkpoints-kept", str(runtime["checkpoints_kept"]),
         "--set-by-row", *sorted(run.row.settings),
     ]  # fmt: skip
-    command = launch_command(
-        runtime["launcher"],
-        program,
-        nodes=settings["nodes"],
-        devices=settings["devices"],
-        run_id=run.id,
-    )
-    threads = runtime["threads_per_rank"] or max(1, num_cpus() // settings["devices"])
     with _only_one(work, run.id):
-        run_ranks(command, env=rank_environment(threads), log=log, work=work, title=run.name)
+        _start_ranks(project, run, program, work, log)
+
+
+def rehearse(config: Mapping[str, Any], run_id: str, log: Path, output: str) -> None:
+    """Start a run's ranks only to meet, and write what they found."""
+    project, run = find_run(config, run_id)
+    settings, runtime = run.settings, project.runtime
+    work = project.store / "work" / f"{run.id}-rehearsal"
+    make_folder(work)
+    program = [
+        "-m", "shardline.rehearse", run.id,
+        *(f"--{key}={settings[key]}" for key in ("nodes", "devices", "accelerator", "strategy")),
+        "--work", str(work),
+        "--rank-logs", str(log.with_suffix("")),
+        "--rendezvous-timeout-s", str(runtime["rendezvous_timeout_s"]),
+        *(["--oversubscribe"] if runtime["oversubscribe"] else []),
+        "--output", output,
+    ]  # fmt: skip
+    _start_ranks(project, run, program, work, log)
+
+
+def _start_ranks(project: Project, run: Run, program: list[str], work: Path, log: Path) -> None:
+    """Start the ranks by the profile's launcher, and wait until they have ended."""
+    from shardline.launch.remote import check_machines
+    from shardline.launch.start import prepare_start
+    from shardline.supervise import run_ranks
+
+    start = prepare_start(
+        program,
+        run_id=run.id,
+        settings=run.settings,
+        runtime=project.runtime,
+        env=os.environ,
+        num_cpus=num_cpus(),
+    )
+    logging.info("%s", start.summary)
+    check_machines(start.plan)
+    ranks = start.plan.ranks
+    run_ranks(start.command, env=start.env, log=log, work=work, title=run.name, ranks=ranks)
 
 
 @contextmanager
@@ -196,21 +227,36 @@ def _only_one(work: Path, run_id: str) -> Iterator[None]:
 
 
 def evaluate(config: Mapping[str, Any], run_id: str, evaluation: str) -> None:
-    """Evaluate a sealed model."""
-    from shardline.evaluate import evaluate as evaluate_model
-
+    """Evaluate a sealed model; of a script's, tell what the script found."""
     project, run = find_run(config, run_id)
     _of_this_identity({run.evaluation_id: run}, Path(evaluation).stem)
+    judge = _take_over if is_script(run.model_class) else _evaluate
+    result = judge(project, run)
+    write_json(Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document})
+
+
+def _take_over(project: Project, run: Run) -> dict[str, Any]:
+    from shardline.handover import evaluation_of
+
+    return evaluation_of(
+        read_json(run.folder / "provenance.json", remedy=_REMAKE),
+        read_json(run.dataset.manifest, remedy=_REMAKE),
+        run.settings,
+    )
+
+
+def _evaluate(project: Project, run: Run) -> dict[str, Any]:
+    from shardline.evaluate import evaluate as evaluate_model
+
     document = read_json(run.folder / "run.json", remedy=_REBUILD)
     document["settings"]["evaluation"] = run.settings["evaluation"]
-    result = evaluate_model(
+    return evaluate_model(
         document,
         model_file=run.folder / "model.safetensors",
         manifest=run.dataset.manifest,
         shards=project.store / "datasets" / run.dataset.id,
         verify=project.runtime["verify"],
     )
-    write_json(Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document})
 
 
 def report(config: Mapping[str, Any], page: str) -> None:

@@ -75,34 +75,17 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def describe_rank(world: World, *, device: str, device_name: str, threads: int) -> dict[str, Any]:
-    """Return what a rank says of itself; `threads` are CPU threads of an operation."""
-    return {
-        "rank": world.rank,
-        "local_rank": world.local_rank,
-        "host": platform.node(),
-        "device": device,
-        "device_name": device_name,
-        "threads": threads,
-    }
-
-
-def processor() -> str:
-    """Return the processor's model name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def make_provenance(
     spec: Mapping[str, Any], *, sources: Mapping[str, Any], world: World,
-    ranks: list[dict[str, Any]], manifest_sha256: str, started: str, duration_s: float,
+    rehearsed: Mapping[str, Any], manifest_sha256: str, started: str, duration_s: float,
     attempts: int, training: Mapping[str, Any], files: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the provenance document of one trained run."""
+    """Return the provenance document of one trained run.
+
+    Args:
+        rehearsed: what each rank said of itself, and what was measured between them.
+    """
+    ranks = rehearsed["ranks"]
     return {
         "run": spec["run"],
         "identity": spec["identity"],
@@ -119,6 +102,7 @@ def make_provenance(
             "world_size": world.world_size,
             "nodes": world.num_nodes,
             "launcher": world.launcher,
+            "backend": rehearsed["backend"],
             "ranks": ranks,
         },
         "devices": [rank["device"] for rank in ranks],

@@ -93,9 +93,11 @@ def last_step(run: Run, store: Path) -> int | None:
     return None
 
 
-def _headline(run: Run) -> dict[str, Any]:
+def _headline(run: Run) -> dict[str, Any] | None:
     try:
         headline = read_json(run.evaluation, remedy="")["headline"]
+        if headline["value"] is None:
+            return None  # of a script that gave no figures
         return {"metric": str(headline["metric"]), "value": float(headline["value"])}
     except (DataError, KeyError, TypeError, ValueError):
         return {"metric": "unreadable", "value": None}

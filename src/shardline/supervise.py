@@ -14,21 +14,12 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from shardline.errors import LaunchError, ShardlineError
-from shardline.files import read_json
+from shardline.errors import ShardlineError
+from shardline.launch.failures import first_failure, forget_failures
 from shardline.launch.process import die_with_parent
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0
-# Snakemake gives each of them the whole job's cores, and torch heeds MKL's before
-# OpenMP's: two ranks with two threads each on two cores were 4.5 times slower.
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 
 
 class RankError(ShardlineError):
@@ -36,7 +27,7 @@ class RankError(ShardlineError):
 
 
 def run_ranks(
-    command: Sequence[str], *, env: Mapping[str, str], log: Path, work: Path, title: str
+    command: Sequence[str], *, env: Mapping[str, str], log: Path, work: Path, title: str, ranks: int
 ) -> None:
     """Run a launcher until all its ranks have ended.
 
@@ -44,12 +35,10 @@ def run_ranks(
     the progress. An interrupt or a termination ends the whole process group.
 
     Raises:
-        RankError: a rank failed; its own message, not the launcher's summary.
+        RankError: a rank failed; its own message and place, not the launcher's summary.
         KeyboardInterrupt: this job was told to stop; no rank is left running.
     """
-    errors = work / "errors"
-    for old in errors.glob("rank-*.json"):
-        old.unlink()
+    forget_failures(work)
     with log.open("a") as log_file:
         child = subprocess.Popen(
             command,
@@ -63,7 +52,7 @@ def run_ranks(
         )
         try:
             with _sigterm_as_interrupt():
-                _relay(child, log_file, title)
+                last = _relay(child, log_file, title)
                 code = child.wait()
         except BaseException:
             _end(child)
@@ -71,7 +60,10 @@ def run_ranks(
         finally:
             _kill_group(child)  # ranks that outlived their launcher
     if code:
-        raise RankError(_first_error(errors) or f"the launcher ended with code {code}; see {log}")
+        raise RankError(
+            first_failure(work, ranks)
+            or f"{command[0]} ended with code {code}: {last or 'it said nothing'}; see {log}"
+        )
 
 
 @contextmanager
@@ -88,8 +80,10 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> None:
+def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> str:
+    """Pass the output on until it ends, and return its last line."""
     assert child.stdout is not None
+    last = ""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -104,7 +98,9 @@ def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> None:
         for line in child.stdout:
             log.write(line)
             log.flush()
+            last = line.strip() or last
             _show(bar, task, line)
+    return last
 
 
 def _show(bar: Progress, task: TaskID, line: str) -> None:
@@ -127,24 +123,3 @@ def _kill_group(child: subprocess.Popen[str]) -> None:
     # the group's number is the child's pid and stays taken while a member lives
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-
-
-def _first_error(folder: Path) -> str | None:
-    """Return the message of the rank that failed first: the others fail because it did."""
-    found = [read_json(path, remedy="") for path in folder.glob("rank-*.json")]
-    if not found:
-        return None
-    first = min(found, key=lambda error: error["time"])
-    return str(first["message"])
-
-
-def rank_environment(threads: int) -> dict[str, str]:
-    """Return the environment of the ranks: this one with a fixed number of CPU threads."""
-    if threads < 1:
-        raise LaunchError(f"threads_per_rank={threads} is not at least 1; set it to 1 or more")
-    return {
-        **os.environ,
-        **dict.fromkeys(_THREAD_VARIABLES, str(threads)),
-        "PYTHONUNBUFFERED": "1",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic matrix products on GPUs
-    }

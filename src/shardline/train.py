@@ -19,10 +19,11 @@ from shardline.datamodule import ShardDataModule
 from shardline.errors import ConfigError
 from shardline.files import write_bytes
 from shardline.integrity import Policy
+from shardline.launch.device import resolve_accelerator
 from shardline.launch.world import World
 from shardline.modelling import make_model
 from shardline.optim import attach_optimizer
-from shardline.trainer import make_trainer, resolve_accelerator
+from shardline.trainer import make_trainer
 
 if TYPE_CHECKING:
     # handed in by the caller: how metrics are written is no part of a run's identity

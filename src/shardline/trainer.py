@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 
 from shardline.checkpointing import SafeCheckpointIO
-from shardline.errors import LaunchError
+from shardline.launch.device import resolve_accelerator
 from shardline.launch.world import World
 
 
@@ -96,27 +95,6 @@ def make_trainer(
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-
-
-def resolve_accelerator(settings: Mapping[str, Any]) -> str:
-    """Return `gpu` or `cpu` for this machine.
-
-    Raises:
-        LaunchError: the run asks for GPUs that are not there.
-    """
-    wanted, gpus = settings["accelerator"], torch.cuda.device_count()
-    if wanted == "cpu" or (wanted == "auto" and not gpus):
-        if settings["strategy"] == "fsdp":
-            raise LaunchError(
-                "strategy=fsdp needs GPUs and this machine shows none; use strategy=ddp"
-            )
-        return "cpu"
-    if gpus < settings["devices"]:
-        raise LaunchError(
-            f"devices={settings['devices']}, but this machine shows {gpus} GPUs; "
-            "use fewer devices, or accelerator=cpu"
-        )
-    return "gpu"
 
 
 def make_strategy(settings: Mapping[str, Any], world: World, accelerator: str) -> Strategy | str:

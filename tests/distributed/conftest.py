@@ -14,9 +14,8 @@ import pytest
 
 from shardline import jobs
 from shardline.config import load_project
-from shardline.launch.commands import launch_command
-from shardline.supervise import rank_environment
-from tests.conftest import wait_until
+from shardline.launch.commands import Plan, launch_command
+from tests.conftest import rank_environment, wait_until
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,11 @@ class Ranks:
             "-m", "shardline.worker", str(self.run_json), "--manifest", str(self.manifest),
             "--shards", str(self.shards), "--work", str(self.root / name / "work"),
             "--results", str(self.results(name)), "--verify", "first", "--ledger", "--log-every-steps", "1",
-            "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1", *extra,
+            "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1",
+            "--rank-logs", str(self.root / name / "logs"), "--rendezvous-timeout-s", "60", *extra,
         ]  # fmt: skip
         return launch_command(
-            "torchrun", program, nodes=self.nodes, devices=self.devices, run_id=name
+            "torchrun", program, Plan(run_id=name, nodes=self.nodes, devices=self.devices)
         )
 
     def results(self, name: str) -> Path:
@@ -52,7 +52,7 @@ class Ranks:
         return subprocess.Popen(
             self.command(name, *extra),
             cwd=self.root,
-            env=rank_environment(1),
+            env=rank_environment(),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,6 +1,8 @@
 """The launcher as a child: its end is certain, and the first rank's own error is what one sees."""
 
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -10,21 +12,21 @@ import pytest
 
 from shardline import jobs
 from shardline.errors import LaunchError
-from shardline.launch.commands import launch_command
-from shardline.supervise import RankError, rank_environment, run_ranks
-from tests.conftest import wait_until
+from shardline.launch.commands import Plan, launch_command
+from shardline.supervise import RankError, run_ranks
+from tests.conftest import rank_environment, wait_until
 
 # What a rank does, without torch: rank 1 fails, rank 0 fails because of it.
 FAILING = """
 import os, sys, time, pathlib
-from shardline.worker import _report_error
+from shardline.launch.failures import report_failure
 work = pathlib.Path(sys.argv[1])
 if os.environ["RANK"] == "1":
-    _report_error(work, "rank 1 is the culprit")
+    report_failure(work, "rank 1 is the culprit", rank=1, log=work / "rank-1.log")
     sys.exit(3)
 while not (work / "errors" / "rank-1.json").exists():
     time.sleep(0.01)
-_report_error(work, "connection closed by peer")
+report_failure(work, "connection closed by peer", rank=0, log=None)
 sys.exit(1)
 """
 WAITING = """
@@ -43,21 +45,24 @@ def command(tmp_path):
     def make(code):
         program = tmp_path / "program.py"
         program.write_text(code)
-        return launch_command(
-            "torchrun", [str(program), str(tmp_path)], nodes=1, devices=2, run_id="test"
-        )
+        plan = Plan(run_id="test", nodes=1, devices=2)
+        return launch_command("torchrun", [str(program), str(tmp_path)], plan)
 
     return make
 
 
 def test_the_first_ranks_own_error_is_what_one_sees(command, tmp_path):
-    with pytest.raises(RankError, match=r"^rank 1 is the culprit$"):
+    culprit = (
+        f"rank 1 on {platform.node()}, its log is {tmp_path}/rank-1.log: rank 1 is the culprit"
+    )
+    with pytest.raises(RankError, match=f"^{re.escape(culprit)}$"):
         run_ranks(
             command(FAILING),
-            env=rank_environment(1),
+            env=rank_environment(),
             log=tmp_path / "log",
             work=tmp_path,
             title="t",
+            ranks=2,
         )
     assert "connection closed by peer" in (tmp_path / "log").read_text()
 
@@ -65,12 +70,13 @@ def test_the_first_ranks_own_error_is_what_one_sees(command, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_rank_outlives_its_job(command, tmp_path, number):
     code = (
-        "import sys; from pathlib import Path; from shardline.supervise import run_ranks, rank_environment;"
+        "import sys; from pathlib import Path; from shardline.supervise import run_ranks;"
         "work = Path(sys.argv[1]);"
-        "run_ranks(sys.argv[2:], env=rank_environment(1), log=work / 'log', work=work, title='t')"
+        "run_ranks(sys.argv[2:], env=dict(__import__('os').environ), log=work / 'log', work=work, title='t', ranks=2)"
     )
     job = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path), *command(WAITING)],
+        env=rank_environment(),
         text=True,
         stderr=subprocess.PIPE,
     )

@@ -70,7 +70,7 @@ def source(**settings: Any) -> dict[str, Any]:
         ),
         (
             {"runtime": {"launcher": "torchrum"}},
-            'runtime.launcher=torchrum is not one of torchrun, none; did you mean "torchrun"?',
+            'runtime.launcher=torchrum is not one of torchrun, srun, mpirun, none; did you mean "torchrun"?',
         ),
         ({"dataset": {}}, 'dataset is not a known key; did you mean "datasets"?'),
         (
@@ -227,6 +227,26 @@ def test_a_profiles_config_values_arrive_as_text(load: Load) -> None:
 def test_several_ranks_without_a_launcher(load: Load) -> None:
     with pytest.raises(ConfigError, match="devices=2, but runtime.launcher=none starts one rank"):
         load(defaults={"devices": 2}, runtime={"launcher": "none"}).check_devices()
+
+
+def test_several_machines_on_a_profile_that_has_one(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "num_cpus", lambda: 2)
+    two = {"nodes": 2, "devices": 1}
+    with pytest.raises(
+        ConfigError, match="nodes=2, but this profile runs on one machine; use nodes=1"
+    ):
+        load(defaults=two).check_devices()
+    with pytest.raises(ConfigError, match="nodes=2, but runtime.hosts lists 1; use nodes=1"):
+        load(defaults=two, runtime={"hosts": ["a"]}).check_devices()
+    load(defaults=two, runtime={"hosts": ["a", "b"], "launcher": "none"}).check_devices()
+
+
+def test_srun_outside_of_slurm(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(ConfigError, match="launcher=srun, but jobs run on this machine, outside"):
+        load(defaults={"devices": 1}, runtime={"launcher": "srun"}).check_devices()
 
 
 @pytest.mark.parametrize(

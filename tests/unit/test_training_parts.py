@@ -9,7 +9,7 @@ from pytorch_lightning import LightningModule
 
 from shardline.checkpointing import SafeCheckpointIO, read_checkpoint
 from shardline.errors import ConfigError, LaunchError
-from shardline.launch.world import resolve_world
+from shardline.launch.resolve import resolve_world
 from shardline.metrics import JsonLinesLogger, read_records
 from shardline.modelling import make_model
 from shardline.models.linear import Linear

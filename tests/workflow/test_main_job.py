@@ -87,7 +87,7 @@ def code_blocks(page: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_users_own_model_and_data_run_as_documented_from_their_own_folder(workspace):
-    model, table = code_blocks("own-model.md")
+    model, table, *_ = code_blocks("own-model.md")
     source, entry = code_blocks("own-data.md")
     for block in (model, source):
         assert len(block.splitlines()) < 40

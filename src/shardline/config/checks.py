@@ -77,15 +77,24 @@ def check_shards(settings: Mapping[str, Any], dataset: str, shards: int, where: 
 
 def check_devices(settings: Mapping[str, Any], runtime: Mapping[str, Any], where: str) -> None:
     """Refuse more ranks than this machine has devices, where jobs run on this machine."""
-    if runtime["launcher"] == "none" and settings["devices"] > 1:
+    nodes, launcher, hosts = settings["nodes"], runtime["launcher"], runtime["hosts"]
+    if launcher == "none" and settings["devices"] > 1 and nodes == 1:
         raise ConfigError(
             f"{where}: devices={settings['devices']}, but runtime.launcher=none starts one rank; "
             "use devices=1 or launcher=torchrun"
         )
-    if settings["nodes"] > 1:
+    if launcher == "srun" and "SLURM_JOB_ID" not in os.environ:
         raise ConfigError(
-            f"{where}: nodes={settings['nodes']}, but this profile runs on one machine; "
-            "use nodes=1 or a cluster profile"
+            f"{where}: runtime.launcher=srun, but jobs run on this machine, outside of Slurm; "
+            "use --profile profiles/slurm, or launcher=torchrun"
+        )
+    if nodes > max(1, len(hosts)):
+        listed = (
+            f"runtime.hosts lists {len(hosts)}" if hosts else "this profile runs on one machine"
+        )
+        raise ConfigError(
+            f"{where}: nodes={nodes}, but {listed}; use nodes={max(1, len(hosts))}, list more hosts, "
+            "or use a cluster profile"
         )
     gpus = num_gpus() if settings["accelerator"] != "cpu" else 0
     if settings["accelerator"] == "gpu" and not gpus:

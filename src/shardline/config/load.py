@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config import checks, schema, sources
+from shardline.config import checks, schema, scripts, sources
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
@@ -15,7 +15,7 @@ from shardline.identity.code import import_roots
 from shardline.identity.environment import default_lock
 
 BUILD_ENTRY, TRAIN_ENTRY = "shardline.shards", "shardline.train"
-EVALUATE_ENTRY = "shardline.evaluate"
+EVALUATE_ENTRY, HANDOVER_ENTRY = "shardline.evaluate", "shardline.handover"
 
 
 def load_project(
@@ -132,9 +132,7 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
     settings = schema.merge(defaults, schema.unflatten(row.settings))
     checks.check_geometry(settings, row.where)
     checks.check_shards(settings, dataset.name, dataset.settings["shards"], row.where)
-    model_class = checks.resolve_class(
-        row.model, checks.SHIPPED_MODELS, project.code, f"{row.where}: model"
-    )
+    model_class = _resolve_model(project, row)
     document = _train_document(project, settings, model_class, dataset)
     digest = short_digest(document)
     return Run(
@@ -149,10 +147,22 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
     )
 
 
+def _resolve_model(project: Project, row: Row) -> str:
+    where = f"{row.where}: model"
+    if scripts.is_script(row.model):
+        return scripts.resolve_script(row.model, project.workdir, where)
+    return checks.resolve_class(row.model, checks.SHIPPED_MODELS, project.code, where)
+
+
 def _train_document(
     project: Project, settings: Mapping[str, Any], model_class: str, dataset: Dataset
 ) -> dict[str, Any]:
-    code, environment = project.environment_of(TRAIN_ENTRY, model_class.partition(":")[0])
+    own: dict[str, Any] = {}
+    if scripts.is_script(model_class):
+        code, environment = project.environment_of_script(scripts.split_script(model_class)[0])
+        own = {"evaluation": settings["evaluation"]}  # it judges its model while it trains
+    else:
+        code, environment = project.environment_of(TRAIN_ENTRY, model_class.partition(":")[0])
     return {
         "stage": "train",
         "settings": {key: value for key, value in settings.items() if key != "evaluation"},
@@ -160,13 +170,16 @@ def _train_document(
         "inputs": {"dataset": dataset.digest},
         "code": code,
         "environment": environment,
+        **own,
     }
 
 
 def _evaluate_document(
     project: Project, settings: Mapping[str, Any], model_class: str, run_digest: str
 ) -> dict[str, Any]:
-    code, environment = project.environment_of(EVALUATE_ENTRY, model_class.partition(":")[0])
+    is_script = scripts.is_script(model_class)
+    entries = (HANDOVER_ENTRY,) if is_script else (EVALUATE_ENTRY, model_class.partition(":")[0])
+    code, environment = project.environment_of(*entries)
     return {
         "stage": "evaluate",
         "settings": settings["evaluation"],

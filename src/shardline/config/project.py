@@ -57,7 +57,7 @@ class Run:
     Attributes:
         id: name and identity digest; names its folders.
         row: what the table asks for.
-        model_class: import path of the model.
+        model_class: import path of the model, or the script in its one spelling.
         settings: every setting, resolved.
         document: identity document of the training.
         evaluation_document: identity document of the evaluation.
@@ -129,6 +129,22 @@ class Project:
             code, third_party = self.code.closure(*entries)
             self._environments[entries] = code, self.lock.environment(third_party)
         return self._environments[entries]
+
+    def environment_of_script(self, script: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return code and environment part of a script's identity.
+
+        Args:
+            script: its path from the project's folder, which names it among the modules.
+        """
+        key = ("script:", script)
+        if key not in self._environments:
+            path = self.workdir / script
+            # Python looks beside the script first
+            index = CodeIndex((path.parent, *self.code.roots), main=path)
+            code, third_party = index.closure("__main__")
+            named = {script if name == "__main__" else name: code[name] for name in code}
+            self._environments[key] = named, self.lock.environment(third_party)
+        return self._environments[key]
 
     @cached_property
     def report_document(self) -> dict[str, Any]:

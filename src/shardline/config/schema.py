@@ -103,8 +103,8 @@ def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
         return [coerce(item, schema.get("items", {})) for item in value]
     types = schema.get("type", ())
     types = {types} if isinstance(types, str) else set(types)
-    if isinstance(value, str) and "boolean" in types and value in ("true", "false"):
-        return value == "true"
+    if isinstance(value, str) and "boolean" in types and value.lower() in ("true", "false"):
+        return value.lower() == "true"
     if isinstance(value, str) and "string" not in types:
         value = _read_number(value, _NUMBER if types & {"number", "integer"} else _EXPONENT)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -67,15 +67,19 @@ class CodeIndex:
 
     Attributes:
         roots: folders that are searched for a module, in import order.
+        main: the script that Python would run as `__main__`, if that is what is digested.
     """
 
     roots: Sequence[Path]
+    main: Path | None = None
     _files: dict[str, Path | None] = field(default_factory=dict)
     _modules: dict[str, Module] = field(default_factory=dict)
     _closures: dict[tuple[str, ...], Closure] = field(default_factory=dict)
 
     def find(self, name: str) -> Path | None:
         """Return the file of a dotted module name, or None if it is not project code."""
+        if name == "__main__" and self.main:
+            return self.main
         if name not in self._files:
             # wherever shardline is installed, it is ours and counts by file
             is_ours = name.partition(".")[0] == "shardline"

@@ -1,34 +1,181 @@
-"""The command line of each launcher."""
+"""The command line of each launcher.
+
+Each is a function of the plan and the program alone; what stands in the
+environment beside it is in `plan`.
+"""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from shardline.errors import LaunchError
 
+_PYTHON = sys.executable
 
-def launch_command(
-    launcher: str, program: Sequence[str], *, nodes: int, devices: int, run_id: str
-) -> list[str]:
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a launcher is asked to start, and where.
+
+    Attributes:
+        run_id: names the rendezvous.
+        nodes: machines.
+        devices: ranks on each machine.
+        cpus: CPUs of each rank.
+        gpus: GPUs of each machine, 0 for ranks on CPUs.
+        hosts: names of the machines in order; empty for this one.
+        job_id: the Slurm job that holds them; empty outside of Slurm.
+        port: where the ranks meet on the first host.
+        variables: names of the variables that every rank gets.
+        interface: network interface between the machines; empty leaves it to the libraries.
+        remote_shell: words that start a command on another host, which follows them.
+        arguments: the site's own arguments for the launcher.
+        is_root: whether this user is root, which Open MPI refuses unless told.
+        timeout_s: seconds that the ranks have to meet.
+    """
+
+    run_id: str
+    nodes: int
+    devices: int
+    cpus: int = 1
+    gpus: int = 0
+    hosts: tuple[str, ...] = ()
+    job_id: str = ""
+    port: int = 0
+    variables: tuple[str, ...] = ()
+    interface: str = ""
+    remote_shell: tuple[str, ...] = ("ssh",)
+    arguments: tuple[str, ...] = ()
+    is_root: bool = False
+    timeout_s: int = 300
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.nodes * self.devices
+
+
+def launch_command(launcher: str, program: Sequence[str], plan: Plan) -> list[str]:
     """Return the command line that starts every rank of a run.
 
     Args:
-        launcher: `torchrun` or `none`.
+        launcher: `torchrun`, `srun`, `mpirun` or `none`.
         program: arguments after `python`, such as `-m shardline.worker run.json`.
-        run_id: names the rendezvous.
 
     Raises:
-        LaunchError: the launcher cannot start this geometry.
+        LaunchError: the launcher cannot start this plan.
     """
-    if nodes > 1:
-        raise LaunchError(f"nodes={nodes}, but launcher={launcher} starts one node; use nodes=1")
-    if launcher == "none" or devices == 1:
-        if devices > 1:
-            raise LaunchError(f"devices={devices}, but launcher=none starts one rank; use torchrun")
-        return [sys.executable, *program]
-    # port 0: the agent takes a free one, so that two runs on a machine never meet
-    return [
-        sys.executable, "-m", "torch.distributed.run",
-        "--nnodes=1", f"--nproc-per-node={devices}", "--max-restarts=0",
-        "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", f"--rdzv-id={run_id}",
+    if plan.nodes > 1 and not plan.hosts:
+        raise LaunchError(
+            f"nodes={plan.nodes}, but there is neither a Slurm job nor runtime.hosts to take machines from; "
+            "use a cluster profile, list the hosts, or set nodes=1"
+        )
+    return _COMMANDS[launcher](program, plan)
+
+
+def _none(program: Sequence[str], plan: Plan) -> list[str]:
+    if plan.job_id and plan.nodes > 1:
+        raise LaunchError(
+            f"nodes={plan.nodes}, but launcher=none starts no rank on the other nodes of Slurm job "
+            f"{plan.job_id}; use srun, torchrun or mpirun"
+        )
+    if plan.nodes > 1:
+        return _on_hosts(plan, [_PYTHON, *program], each=plan.devices)
+    if plan.devices > 1:
+        raise LaunchError(
+            f"devices={plan.devices}, but launcher=none starts one rank; use torchrun"
+        )
+    return [_PYTHON, *program]
+
+
+def _torchrun(program: Sequence[str], plan: Plan) -> list[str]:
+    if plan.ranks == 1:
+        return [_PYTHON, *program]
+    # alone, port 0: the agent takes a free one, so that two runs on a machine never meet
+    endpoint = f"{plan.hosts[0]}:{plan.port}" if plan.nodes > 1 else "127.0.0.1:0"
+    agent = [
+        _PYTHON, "-m", "torch.distributed.run",
+        f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.devices}", "--max-restarts=0",
+        "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={plan.run_id}",
+        f"--rdzv-conf=join_timeout={plan.timeout_s}",
+        *plan.arguments,
         *program,
     ]  # fmt: skip
+    if plan.nodes == 1:
+        return agent
+    if plan.job_id:
+        return [*_step(plan, tasks_per_node=1, cpus=plan.cpus * plan.devices), *agent]
+    return _on_hosts(plan, agent, each=0)
+
+
+def _srun(program: Sequence[str], plan: Plan) -> list[str]:
+    if not plan.job_id:
+        raise LaunchError(
+            "launcher=srun, but this is no Slurm job (SLURM_JOB_ID is not set); "
+            "use --profile slurm, or launcher=torchrun"
+        )
+    step = _step(plan, tasks_per_node=plan.devices, cpus=plan.cpus)
+    return [*step, *plan.arguments, _PYTHON, *program]
+
+
+def _step(plan: Plan, *, tasks_per_node: int, cpus: int) -> list[str]:
+    """Return the srun of a step whose geometry is said in full: nothing is left to inherit."""
+    return [
+        "srun",
+        f"--nodes={plan.nodes}",
+        f"--ntasks={plan.nodes * tasks_per_node}",
+        f"--ntasks-per-node={tasks_per_node}",
+        f"--cpus-per-task={cpus}",
+        *([f"--gres=gpu:{plan.gpus}"] if plan.gpus else []),
+        "--distribution=block",
+        "--export=ALL",
+        "--mpi=none",
+        "--overlap",  # with the step that this job itself may run in
+        "--kill-on-bad-exit=1",
+        "--unbuffered",
+    ]
+
+
+def _mpirun(program: Sequence[str], plan: Plan) -> list[str]:
+    command = ["mpirun", "-np", str(plan.ranks)]
+    if not plan.job_id:
+        hosts = plan.hosts if plan.nodes > 1 else ("localhost",)
+        command += ["--host", ",".join(f"{host}:{plan.devices}" for host in hosts)]
+    command += ["-bind-to", "none", "-map-by", "slot"]
+    if plan.is_root:
+        command.append("--allow-run-as-root")
+    if plan.nodes > 1 and not plan.job_id:
+        command += ["--mca", "plm_rsh_agent", " ".join(plan.remote_shell)]
+    if plan.interface:
+        command += ["--mca", "btl_tcp_if_include", plan.interface]
+        command += ["--mca", "oob_tcp_if_include", plan.interface]
+    for name in plan.variables:
+        command += ["-x", name]
+    return [*command, *plan.arguments, _PYTHON, *program]
+
+
+def _on_hosts(plan: Plan, command: Sequence[str], *, each: int) -> list[str]:
+    """Return the command that starts another on each host.
+
+    Args:
+        each: ranks of a host, each of which gets its place in the environment;
+            0 starts the command once, which finds the ranks' places itself.
+    """
+    return [
+        _PYTHON, "-m", "shardline.launch.remote",
+        f"--hosts={','.join(plan.hosts)}",
+        f"--ranks-per-host={each}",
+        f"--port={plan.port}",
+        f"--shell={' '.join(plan.remote_shell)}",
+        f"--variables={','.join(plan.variables)}",
+        "--", *command,
+    ]  # fmt: skip
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str], Plan], list[str]]] = {
+    "none": _none,
+    "torchrun": _torchrun,
+    "srun": _srun,
+    "mpirun": _mpirun,
+}
+LAUNCHERS = tuple(_COMMANDS)

@@ -63,6 +63,17 @@ class Run:
         return math.nan if value is None else float(value)
 
     @property
+    def is_measured(self) -> bool:
+        """Whether there is a headline metric to speak of: a training script need not give one."""
+        is_given = self.evaluation["headline"]["value"] is not None
+        return is_given or not self.is_measured_by_script
+
+    @property
+    def is_measured_by_script(self) -> bool:
+        """Whether the held-out figures are the training script's own."""
+        return self.evaluation.get("measured_by") == "script"
+
+    @property
     def num_samples(self) -> int | None:
         """Held-out samples behind the headline metric, if the file tells."""
         return self.evaluation.get("num_samples")

@@ -1,0 +1,6 @@
+"""Let a run's ranks meet, and try every path between them."""
+
+from shardline.jobs import job, rehearse
+
+with job(snakemake.log[0]) as log:
+    rehearse(snakemake.config, snakemake.wildcards.run, log, snakemake.output[0])

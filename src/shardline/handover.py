@@ -1,0 +1,98 @@
+"""What a training script says of its own model: checked when it is left, shown as an evaluation."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.errors import DataError
+from shardline.files import read_json
+
+# By task: the metric that runs are ranked by, and which end of it is better. The
+# same as of the models that Shardline judges itself, so that both stand in one table.
+_HEADLINES = {"classification": ("accuracy", "max"), "regression": ("mse", "min")}
+_KEYS = {"metrics", "num_samples", "headline"}
+_FORM = 'write {"metrics": {"accuracy": 0.9}, "num_samples": 1000}'
+
+
+def read_evaluation(path: Path) -> dict[str, Any] | None:
+    """Read the `evaluation.json` that a script left; None if it left none.
+
+    It holds `metrics` (number by name), `num_samples` (held-out samples behind
+    them) and, where another metric than the task's own is to rank the run,
+    `headline`: its name as `metric`, and `mode`, `max` or `min`.
+
+    Raises:
+        DataError: it has another form, or a number is not finite; the message names the key.
+    """
+    if not path.exists():
+        return None
+    document = read_json(path, remedy=_FORM)
+    if not isinstance(document, dict):
+        raise DataError(f"{path} holds no JSON object; {_FORM}")
+    if unknown := sorted(document.keys() - _KEYS):
+        raise DataError(
+            f"{path}: {unknown[0]} is not one of {', '.join(sorted(_KEYS))}; drop it, or put a number "
+            "into metrics"
+        )
+    metrics, num_samples = document.get("metrics"), document.get("num_samples")
+    if not isinstance(metrics, dict) or not metrics:
+        raise DataError(f"{path}: metrics={metrics} is not a number by name; {_FORM}")
+    for name, value in metrics.items():
+        if not _is_finite(value):
+            raise DataError(f"{path}: metrics.{name}={value} is not a finite number; {_FORM}")
+    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+        raise DataError(f"{path}: num_samples={num_samples} is not a count of samples; {_FORM}")
+    _check_headline(path, document.get("headline"), metrics)
+    return document
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_headline(path: Path, headline: object, metrics: Mapping[str, Any]) -> None:
+    if headline is None:
+        return
+    given = headline if isinstance(headline, dict) else {}
+    if given.keys() != {"metric", "mode"} or given["mode"] not in ("max", "min"):
+        raise DataError(
+            f'{path}: headline={headline} names no metric and mode; write {{"metric": "f1", "mode": "max"}}'
+        )
+    if given["metric"] not in metrics:
+        raise DataError(
+            f"{path}: headline.metric={given['metric']} is not among metrics ({', '.join(metrics)}); "
+            "add its value"
+        )
+
+
+def evaluation_of(
+    provenance: Mapping[str, Any], manifest: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a script's run's evaluation, from what the script left.
+
+    Without figures the headline's value is None: the run is shown, not ranked.
+
+    Args:
+        provenance: the run's, in whose `training.evaluation` the figures are sealed.
+        manifest: the dataset's.
+        settings: the run's.
+    """
+    told = provenance["training"]["evaluation"] or {}
+    task, split = manifest["schema"]["task"], settings["evaluation"]["split"]
+    metrics, num_samples = told.get("metrics", {}), told.get("num_samples")
+    metric, mode = _HEADLINES[task]
+    if headline := told.get("headline"):
+        metric, mode = headline["metric"], headline["mode"]
+    if num_samples not in (None, manifest["splits"][split]):
+        # other samples than the split's: a ranking of its own
+        split = f"own {num_samples}-sample"
+    return {
+        "split": split,
+        "task": task,
+        "num_samples": num_samples,
+        "metrics": metrics,
+        "headline": {"metric": metric, "value": metrics.get(metric), "mode": mode},
+        "measured_by": "script",
+        "reference": manifest.get("reference"),
+    }

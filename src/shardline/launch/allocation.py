@@ -1,0 +1,124 @@
+"""The machines that this job holds: a Slurm allocation, or the hosts that the profile lists."""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardline.errors import LaunchError
+from shardline.launch.world import expand_nodelist
+
+_TIMEOUT_S = 60
+_REMEDY = "run the job again, or ask the site's administrators if it happens often"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """What a Slurm job holds, as the controller says.
+
+    Attributes:
+        hosts: names of its nodes, in the order in which Slurm numbers them.
+        cpus: CPUs on all nodes together.
+        nodelist: the nodes as Slurm writes them, `n[1-2]`.
+        restarts: times that the job was requeued.
+    """
+
+    job_id: str
+    hosts: tuple[str, ...]
+    cpus: int
+    nodelist: str
+    restarts: int
+
+
+def find_allocation(env: Mapping[str, str]) -> Allocation | None:
+    """Ask Slurm what this job holds; None outside of Slurm.
+
+    The controller is asked since variables cannot be trusted: an executor or
+    an outer step may have removed or replaced them.
+
+    Raises:
+        LaunchError: the controller does not answer, or does not know the job.
+    """
+    if not (job_id := env.get("SLURM_JOB_ID", "")):
+        return None
+    return parse_job(job_id, _scontrol(job_id, env))
+
+
+def _scontrol(job_id: str, env: Mapping[str, str]) -> str:
+    command = ["scontrol", "--oneliner", "show", "job", job_id]
+    try:
+        done = subprocess.run(
+            command, env=dict(env), capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+        )
+    except FileNotFoundError:
+        raise LaunchError(
+            f"SLURM_JOB_ID={job_id}, but there is no scontrol on this machine to ask for its nodes; "
+            "put Slurm's commands into PATH, or unset SLURM_JOB_ID"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        told = error.stderr.strip() or f"code {error.returncode}"
+        raise LaunchError(f"{' '.join(command)} failed ({told}); {_REMEDY}") from None
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            f"{' '.join(command)} gave no answer in {_TIMEOUT_S} s; {_REMEDY}"
+        ) from None
+    return done.stdout
+
+
+def parse_job(job_id: str, text: str) -> Allocation:
+    """Read what `scontrol --oneliner show job` prints.
+
+    Raises:
+        LaunchError: the job has no nodes.
+    """
+    fields = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
+    nodelist = fields.get("NodeList", "")
+    if nodelist in ("", "(null)"):
+        raise LaunchError(
+            f"Slurm job {job_id} has no nodes, state {fields.get('JobState', '?')}; {_REMEDY}"
+        )
+    return Allocation(
+        job_id=job_id,
+        hosts=tuple(expand_nodelist(nodelist)),
+        cpus=int(fields.get("NumCPUs", "0")),
+        nodelist=nodelist,
+        restarts=int(fields.get("Restarts", "0")),
+    )
+
+
+def check_allocation(allocation: Allocation, *, nodes: int, cpus: int) -> None:
+    """Refuse a job that holds another number of nodes, or fewer CPUs, than the run was planned for.
+
+    Args:
+        cpus: that all ranks together are to use.
+
+    Raises:
+        LaunchError: names what was planned and what is there.
+    """
+    found = len(allocation.hosts)
+    if found != nodes:
+        raise LaunchError(
+            f"Slurm job {allocation.job_id} holds {found} nodes ({allocation.nodelist}), but the run was "
+            f"planned for nodes={nodes}; submit it with --nodes={nodes}, as profiles/slurm does"
+        )
+    if allocation.cpus < cpus:
+        raise LaunchError(
+            f"Slurm job {allocation.job_id} holds {allocation.cpus} CPUs, but the run was planned for {cpus}; "
+            "lower runtime.threads_per_rank, or ask for more with cpus_per_task"
+        )
+
+
+def restored_variables(allocation: Allocation, *, tasks_per_node: int) -> dict[str, str]:
+    """Return what Slurm would have set for this job: mpirun finds its hosts by it."""
+    nodes = len(allocation.hosts)
+    return {
+        "SLURM_JOB_ID": allocation.job_id,
+        "SLURM_JOBID": allocation.job_id,
+        "SLURM_JOB_NODELIST": allocation.nodelist,
+        "SLURM_NODELIST": allocation.nodelist,
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_NNODES": str(nodes),
+        "SLURM_NTASKS": str(nodes * tasks_per_node),
+        "SLURM_NPROCS": str(nodes * tasks_per_node),
+        "SLURM_TASKS_PER_NODE": f"{tasks_per_node}(x{nodes})" if nodes > 1 else str(tasks_per_node),
+    }

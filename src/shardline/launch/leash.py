@@ -1,0 +1,46 @@
+"""A command that ends with its standard input: `python -m shardline.launch.leash COMMAND...`.
+
+A remote shell that dies leaves what it started running. Its standard input,
+though, closes, and that ends the command with all that it started.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+from shardline.launch.process import die_with_parent
+
+_GRACE_S = 5.0
+
+
+def main() -> int:
+    """Run the command until it ends, or until standard input closes."""
+    child = subprocess.Popen(
+        sys.argv[1:],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
+    threading.Thread(target=_end_with_input, args=(child,), daemon=True).start()
+    code = child.wait()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)  # what it left behind
+    return code if code >= 0 else 128 - code
+
+
+def _end_with_input(child: "subprocess.Popen[bytes]") -> None:
+    with suppress(OSError):  # none at all, or a connection that broke
+        while os.read(0, 4096):
+            pass
+    child.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(_GRACE_S)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

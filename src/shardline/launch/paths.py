@@ -1,0 +1,178 @@
+"""Every path between the ranks, tried with checked contents and measured."""
+
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from shardline.errors import LaunchError
+from shardline.launch.rehearsed import name_ranks
+from shardline.launch.rendezvous import Meeting, pauses
+from shardline.launch.rollcall import Arrival
+
+_LATENCY_ROUNDS = 20
+_SMALL = 256  # elements
+_MESSAGE_ELEMENTS = 2**20  # 4 MiB
+_SILENCE_S = 1.0
+_SOURCE = re.compile(r"\[/\S+:\d+\] ")  # of a message of gloo: a file of torch's builders
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The paths between the ranks, through a process group that lives for the trial alone.
+
+    Attributes:
+        meeting: store that the group is formed through.
+        ranks: what each rank said of itself, by rank.
+        rank: this one.
+        backend: `gloo` or `nccl`.
+        device: what the messages of nccl lie on.
+        timeout_s: longest wait for a step.
+    """
+
+    meeting: Meeting
+    ranks: Sequence[Arrival]
+    rank: int
+    backend: str
+    device: torch.device
+    timeout_s: float
+
+    def try_all(self, joined_s: float) -> list[list[float]]:
+        """Return latency in us, bandwidth in MB/s and seconds of joining, by rank."""
+        try:
+            with self._step("form a process group with all ranks"):
+                self._join_group()
+            with self._step("add up a number of all ranks"):
+                self._check_sum()
+            with self._step("pass messages between rank 0 and every rank"):
+                self._pass_by_rank_0()
+            with self._step("pass messages to the next rank round the ring"):
+                self._pass_round(_SMALL)
+                bandwidth = max(self._pass_round(_MESSAGE_ELEMENTS) for _ in range(2))
+            with self._step("compare measurements"):
+                return self._gather([self._latency(), bandwidth, joined_s])
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+    @contextmanager
+    def _step(self, what: str) -> Iterator[None]:
+        """Name rank, host and step in an error; all ranks raise the error that came first."""
+        try:
+            yield
+        except (RuntimeError, LaunchError) as error:
+            me, told = self.ranks[self.rank], _SOURCE.sub("", str(error).partition("\n")[0])
+            message = (
+                f"rank {self.rank} on host {me['host']} (interface {me['interface']}, {me['address']}) could not "
+                f"{what} with backend={self.backend}: {told.partition('. This is')[0]}; open all ports between "
+                "the nodes, or name the right interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
+            )
+            with suppress(dist.DistError):  # rank 0 may be gone, and the store with it
+                if silent := self._silent_ranks():
+                    message += (
+                        f"; nothing is heard of {name_ranks(silent)}: read the log there first"
+                    )
+                message = self.meeting.agree("failure", message)
+            raise LaunchError(message) from error
+
+    def _silent_ranks(self) -> list[int]:
+        """Return the ranks that do not say that they failed too: one that died is the cause."""
+        assert self.meeting.store is not None
+        self.meeting.store.append("failed", f"{self.rank} ")  # type: ignore[attr-defined]  # not in its stub
+        limit, spoke = time.monotonic() + _SILENCE_S, [self.rank]
+        for pause in pauses():
+            spoke = [int(rank) for rank in self.meeting.store.get("failed").split()]
+            if len(spoke) == len(self.ranks) or time.monotonic() > limit:
+                break
+            time.sleep(pause)
+        return sorted(set(range(len(self.ranks))) - set(spoke))
+
+    def _join_group(self) -> None:
+        assert self.meeting.store is not None
+        # gloo waits five times as long for a connection: 5 s became 25
+        timeout_s = max(2.0, self.timeout_s / 5) if self.backend == "gloo" else self.timeout_s
+        dist.init_process_group(
+            self.backend,
+            store=PrefixStore("group", self.meeting.store),
+            rank=self.rank,
+            world_size=len(self.ranks),
+            timeout=timedelta(seconds=timeout_s),
+            device_id=self.device if self.backend == "nccl" else None,
+        )
+
+    @property
+    def _place(self) -> torch.device:
+        # gloo passes messages between CPUs only
+        return self.device if self.backend == "nccl" else torch.device("cpu")
+
+    def _tensor(self, size: int, value: float) -> torch.Tensor:
+        return torch.full((size,), value, dtype=torch.float32, device=self._place)
+
+    def _check_sum(self) -> None:
+        size = len(self.ranks)
+        total = self._tensor(1, float(self.rank))
+        dist.all_reduce(total)
+        if total.item() != size * (size - 1) / 2:
+            raise LaunchError(
+                f"the sum of ranks 0-{size - 1} is {size * (size - 1) // 2}, not {total.item():g}"
+            )
+
+    def _exchange(
+        self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]
+    ) -> None:
+        """Send and receive at once, and hold what came against its sender's rank."""
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, tensor, peer) for peer, tensor in sends.items()]
+            + [dist.P2POp(dist.irecv, tensor, peer) for peer, tensor in receives.items()]
+        )
+        for work in works:
+            work.wait()
+        if self._place.type == "cuda":
+            torch.cuda.synchronize(self._place)
+
+    def _check(self, received: Mapping[int, torch.Tensor]) -> None:
+        for peer, tensor in received.items():
+            if not bool((tensor == peer).all()):
+                raise LaunchError(f"what rank {peer} sent came changed")
+
+    def _pass_by_rank_0(self) -> None:
+        """Rank 0 sends to every rank, and every rank sends to rank 0."""
+        others = range(1, len(self.ranks))
+        peers = others if self.rank == 0 else [0]
+        sent = {peer: self._tensor(_SMALL, self.rank) for peer in peers}
+        received = {peer: self._tensor(_SMALL, -1) for peer in peers}
+        self._exchange(sent, received)
+        self._check(received)
+
+    def _pass_round(self, size: int) -> float:
+        """Send to the next rank while all do; return MB/s received from the one before."""
+        before, after = ((self.rank + step) % len(self.ranks) for step in (-1, 1))
+        sent, received = self._tensor(size, self.rank), self._tensor(size, -1)
+        dist.all_reduce(self._tensor(1, 0))  # all start together
+        started = time.perf_counter()
+        self._exchange({after: sent}, {before: received})
+        seconds = time.perf_counter() - started
+        self._check({before: received})
+        return received.nbytes / seconds / 1e6
+
+    def _latency(self) -> float:
+        """Return the median time of a small all-reduce, in us."""
+        number, times = self._tensor(1, 0), []
+        for _ in range(_LATENCY_ROUNDS):
+            started = time.perf_counter()
+            dist.all_reduce(number)
+            number.item()  # on a GPU, waits for it
+            times.append(time.perf_counter() - started)
+        return statistics.median(times) * 1e6
+
+    def _gather(self, mine: list[float]) -> list[list[float]]:
+        rows = [self._tensor(len(mine), 0) for _ in self.ranks]
+        dist.all_gather(rows, torch.tensor(mine, dtype=torch.float32, device=self._place))
+        return [row.tolist() for row in rows]

@@ -1,0 +1,56 @@
+"""What every rank's program does around its work: find its place, keep a log, leave its failure."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from shardline.errors import ShardlineError
+from shardline.launch.failures import report_failure
+from shardline.launch.process import die_with_parent
+from shardline.launch.resolve import resolve_world
+from shardline.launch.world import World
+
+
+def run_rank(
+    body: Callable[[World], None], *, work: Path, logs: Path, shorten: Callable[[Exception], str]
+) -> int:
+    """Run one rank's work and return its exit code.
+
+    Args:
+        work: the run's folder in the store, where a failure is left.
+        logs: folder for the logs of all ranks but the first.
+        shorten: gives the message of an error that nobody foresaw.
+    """
+    die_with_parent()
+    world, log = None, None
+    try:
+        world = resolve_world(os.environ)
+        log = _own_log(logs, world)
+        body(world)
+        return 0
+    except ShardlineError as error:
+        message, code = str(error), error.exit_code
+    except Exception as error:
+        traceback.print_exc()  # all of it, into the log
+        message, code = shorten(error), 1
+    report_failure(work, message, rank=world.rank if world else None, log=log)
+    return code
+
+
+def _own_log(folder: Path, world: World) -> Path | None:
+    """Send the output of each rank but the first to a file of its own; rank 0's is the job's log."""
+    if world.world_size == 1:
+        return None
+    if world.rank == 0:
+        return folder.with_name(f"{folder.name}.log")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rank-{world.rank}.log"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
+    return path

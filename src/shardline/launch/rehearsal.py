@@ -1,0 +1,161 @@
+"""The rehearsal before training: all ranks join, every path between them is tried, one table shows it."""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from shardline.errors import LaunchError
+from shardline.launch.paths import Paths
+from shardline.launch.rehearsed import Rehearsal, compact
+from shardline.launch.rendezvous import Meeting, gloo_address, interface_of, local_address
+from shardline.launch.rollcall import (
+    Arrival,
+    call_roll,
+    check_device,
+    check_gloo,
+    check_node,
+    check_plan,
+)
+from shardline.launch.world import World
+
+_SETTINGS = re.compile(r"(NCCL|GLOO|UCX)_\w+")
+_JOB_VARIABLES = ("SLURM_JOB_ID", "AZUREML_RUN_ID", "PBS_JOBID")
+_LINGER_S = 2.0  # for the others to read why it failed
+_CLOSE_S = 30.0
+# What a rank says for the roll call alone.
+_NOT_SHOWN = (
+    "pid", "run", "problem", "planned", "gpu", "gloo_address", "cpu_list", "world_size",
+    "local_world_size",
+)  # fmt: skip
+
+
+def rehearse(
+    world: World, *, backend: str, device: torch.device | str, timeout_s: float,
+    planned: Mapping[str, int], describe: Mapping[str, Any], oversubscribe: bool = False,
+) -> Rehearsal:  # fmt: skip
+    """Let all ranks join and try every path between them, before hours are spent.
+
+    Every rank calls this before it makes a process group of its own; none is
+    left behind. Rank 0 prints the table.
+
+    Args:
+        backend: `gloo` or `nccl`.
+        device: what this rank computes on.
+        timeout_s: `rendezvous_timeout_s`: seconds that all have to join, and
+            then again to form a group and for each message.
+        planned: `nodes` and `devices` of the run.
+        describe: what else this rank says of itself, as JSON values; of note
+            are `threads` (CPU threads of an operation) and `run`.
+        oversubscribe: whether a node may have more threads than CPUs.
+
+    Raises:
+        LaunchError: a rank is missing, is there twice, is in another world or
+            on a device that is not there; or a message did not arrive. Named
+            are the rank, its host and what to do.
+    """
+    device = torch.device(device)
+    me = _introduce(world, device, planned, describe)
+    if world.world_size == 1:
+        if me["problem"]:
+            raise LaunchError(me["problem"])
+        rows = [{**me, "latency_us": None, "bandwidth_mb_s": None, "joined_s": 0.0}]
+        check_node(rows, backend=backend, oversubscribe=oversubscribe)
+    else:
+        rows = _join_and_try(world, me, backend, device, timeout_s, oversubscribe)
+    shown = tuple({key: row[key] for key in row if key not in _NOT_SHOWN} for row in rows)
+    found = Rehearsal(
+        backend=backend, launcher=world.launcher, num_nodes=world.num_nodes, rows=shown
+    )
+    if world.rank == 0:
+        print(found.table(), flush=True)
+    return found
+
+
+def _introduce(
+    world: World, device: torch.device, planned: Mapping[str, int], describe: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what this rank says of itself."""
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    address = local_address(world.master_addr) if world.world_size > 1 else ""
+    gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    problem = _problem(world, device, gpus, planned)
+    name, gpu = "", ""
+    if device.type == "cuda" and not problem:
+        properties = torch.cuda.get_device_properties(device)
+        name, gpu = properties.name, str(properties.uuid)
+    return {
+        "rank": world.rank,
+        "local_rank": world.local_rank,
+        "node_rank": world.rank // world.local_world_size,
+        "host": socket.gethostname(),
+        "device": str(device),
+        "device_name": name,
+        "threads": torch.get_num_threads(),
+        "run": "",
+        **describe,
+        "cpus": compact(cpus),
+        "interface": interface_of(address),
+        "address": address,
+        "settings": {key: os.environ[key] for key in sorted(os.environ) if _SETTINGS.fullmatch(key)},
+        "launcher": world.launcher,
+        "job": next((os.environ[key] for key in _JOB_VARIABLES if os.environ.get(key)), ""),
+        "pid": os.getpid(),
+        "world_size": world.world_size,
+        "local_world_size": world.local_world_size,
+        "planned": [planned["nodes"], planned["devices"]],
+        "cpu_list": cpus,
+        "gpu": gpu,
+        "gloo_address": "" if os.environ.get("GLOO_SOCKET_IFNAME") else gloo_address(),
+        "problem": problem,
+    }  # fmt: skip
+
+
+def _problem(world: World, device: torch.device, gpus: int, planned: Mapping[str, int]) -> str:
+    """Return what this rank alone can see to be wrong, or nothing."""
+    try:
+        check_plan(world, planned)
+        if device.type == "cuda":
+            index = world.local_rank if device.index is None else device.index
+            check_device(index, gpus, os.environ)
+    except LaunchError as error:
+        return str(error)
+    return ""
+
+
+def _join_and_try(
+    world: World, me: Arrival, backend: str, device: torch.device,
+    timeout_s: float, oversubscribe: bool,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return what each rank says of itself and has measured, by rank."""
+    started = time.monotonic()
+    try:
+        meeting = Meeting(world, started + timeout_s)
+    except LaunchError as error:
+        # the rank's own problem is the nearer one
+        raise LaunchError(me["problem"] or str(error)) from None
+    try:
+        ranks = call_roll(meeting, world, me, timeout_s)
+        joined_s = time.monotonic() - started
+        check_node(ranks, backend=backend, oversubscribe=oversubscribe)
+        if backend == "gloo":
+            check_gloo(ranks)
+        paths = Paths(meeting, ranks, world.rank, backend, device, timeout_s)
+        measured = paths.try_all(joined_s)
+    except BaseException:
+        meeting.close(timeout_s=_LINGER_S, is_failed=True)
+        raise
+    meeting.close(timeout_s=min(timeout_s, _CLOSE_S))
+    return [
+        {
+            **rank,
+            "latency_us": round(us, 1),
+            "bandwidth_mb_s": round(mb_s, 1),
+            "joined_s": round(s, 3),
+        }
+        for rank, (us, mb_s, s) in zip(ranks, measured, strict=True)
+    ]

@@ -1,0 +1,208 @@
+"""The store in which the ranks meet before training, and nothing left of it afterwards."""
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+
+import psutil
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from shardline.errors import LaunchError
+from shardline.launch.world import World
+
+# The store's first words in torch 2.13 (TCPStoreBackend.hpp): VALIDATE with its magic
+# number, then PING with a number that comes back. torch's own client waits without end
+# when another program holds the port.
+_PING = struct.Struct("=BIBI").pack(0, 0x3C85F7CE, 13, 0x53484152)
+_PONG = struct.pack("=I", 0x53484152)
+_KNOCK_S = 5.0
+_DECIDE = 0.9
+
+
+class Meeting:
+    """The store in which all ranks of a world meet, at its master address and port.
+
+    Rank 0 hosts it, unless torchrun's agent does already. Nothing is left of
+    it: rank 0 closes it last, and the others return only then, so that the
+    next to open this port are all sure to find a new store there.
+    """
+
+    def __init__(self, world: World, deadline: float) -> None:
+        """Open the store, or connect to it.
+
+        Args:
+            deadline: time.monotonic() at which to give up.
+
+        Raises:
+            LaunchError: nobody answers at the address, or no store does.
+        """
+        self._world, self.deadline = world, deadline
+        # a little before the deadline, so that all have heard by then
+        self.decide_at = deadline - (1 - _DECIDE) * (deadline - time.monotonic())
+        self._is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self.others = world.world_size - 1  # that the host waits for at the end
+        self._line: socket.socket | None = None
+        store = self._host() if world.rank == 0 and not self._is_agents else None
+        self.is_host = store is not None
+        if store is None:
+            self._line = self._knock()
+            store = self._connect(is_master=False)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.store: Store | None = PrefixStore(f"shardline/rehearsal/{attempt}", store)
+
+    @property
+    def calls_roll(self) -> bool:
+        """Whether this rank decides who belongs here."""
+        return self.is_host or (self._is_agents and self._world.rank == 0)
+
+    def _host(self) -> TCPStore | None:
+        """Open the store; None where a rank 0 has done so before this one."""
+        with suppress(OSError):
+            _ring(self._place, timeout_s=1.0).close()
+            return None
+        try:
+            return self._connect(is_master=True)
+        except dist.DistNetworkError as error:
+            if "EADDRINUSE" in str(error):  # by a program that had not answered yet
+                return None
+            raise self._unreachable(str(error).partition("\n")[0]) from None
+
+    def _connect(self, *, is_master: bool) -> TCPStore:
+        return TCPStore(
+            *self._place,
+            is_master=is_master,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=max(1.0, self.deadline - time.monotonic())),
+        )
+
+    @property
+    def _place(self) -> tuple[str, int]:
+        return self._world.master_addr, self._world.master_port
+
+    def _knock(self) -> socket.socket:
+        """Return an open line to the store; rank 0 may be late, so knock until it is time to decide."""
+        problem, looks = "no answer", pauses()
+        while (left := self.decide_at - time.monotonic()) > 0:
+            try:
+                return _ring(self._place, timeout_s=min(left, _KNOCK_S))
+            except OSError as error:
+                problem = error.strerror or str(error)
+            time.sleep(min(next(looks), max(0.0, left)))
+        raise self._unreachable(problem)
+
+    def _unreachable(self, problem: str) -> LaunchError:
+        address, port = self._place
+        place, host = f"MASTER_ADDR={address} MASTER_PORT={port}", socket.gethostname()
+        if self._world.rank == 0 and not self._is_agents:
+            return LaunchError(
+                f"rank 0 on host {host} cannot open the ranks' store at {place}: {problem}; see that "
+                "MASTER_ADDR is a name of this host, and give the job a free MASTER_PORT"
+            )
+        mine = local_address(address)
+        interface = f"interface {interface_of(mine)} ({mine})" if mine else "no interface"
+        return LaunchError(
+            f"rank {self._world.rank} on host {host} cannot reach rank 0 ({place_of(self._world, 0)}) at "
+            f"{place} over {interface}: {problem}; see whether rank 0 has ended, mend a wrong "
+            "MASTER_ADDR, open the port between the nodes, or name the right interface in "
+            "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
+        )
+
+    def agree(self, key: str, value: str) -> str:
+        """Set a value unless it is set, and return what is set."""
+        assert self.store is not None
+        return str(self.store.compare_set(key, "", value).decode())
+
+    def close(self, *, timeout_s: float, is_failed: bool = False) -> None:
+        """Leave; the host waits until the others have left, they until it has closed.
+
+        Args:
+            timeout_s: longest wait.
+            is_failed: nothing is opened here after this, so only the host waits,
+                that all may still read why.
+        """
+        store, self.store = self.store, None
+        if store is None:
+            return
+        limit = time.monotonic() + timeout_s
+        with suppress(dist.DistError):  # its host may be gone
+            # counted apart: a rank of another job that came here by mistake leaves as failed
+            key, looks = "left in failure" if is_failed else "left", pauses()
+            left = store.add(key, 0 if self.is_host else 1)
+            while self.is_host and left < self.others and time.monotonic() < limit:
+                time.sleep(next(looks))
+                left = store.add(key, 0)
+        del store
+        if self._line is not None:
+            with self._line, suppress(OSError):
+                if not is_failed and not self._is_agents:
+                    self._line.settimeout(timeout_s)
+                    self._line.recv(1)  # the end of the line is the end of the store
+
+
+def _ring(place: tuple[str, int], timeout_s: float) -> socket.socket:
+    line = socket.create_connection(place, timeout=timeout_s)
+    try:
+        line.sendall(_PING)
+        answer = line.recv(len(_PONG), socket.MSG_WAITALL)
+    except OSError:
+        answer = b""
+    if answer != _PONG:
+        line.close()
+        raise OSError("another program holds this port, or a firewall swallows what is sent there")
+    return line
+
+
+def pauses() -> Iterator[float]:
+    """Yield seconds to wait between looks: short at first, easy on the store later."""
+    pause = 0.01
+    while True:
+        yield pause
+        pause = min(pause * 1.3, 0.2)
+
+
+def local_address(peer: str) -> str:
+    """Return this machine's address on the way to a peer; empty where there is no way."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as way:
+            way.connect(address)  # of a datagram socket: chooses a route, sends nothing
+            return str(way.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def gloo_address() -> str:
+    """Return the address that gloo listens at where GLOO_SOCKET_IFNAME is not set.
+
+    It takes the first that this host's name means and that is its own, or
+    else the loopback's, with a warning that nobody reads.
+    """
+    with suppress(OSError):
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            socket.gethostname(), None, type=socket.SOCK_STREAM
+        ):
+            with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+                return str(address[0])
+    return "127.0.0.1"
+
+
+def interface_of(address: str) -> str:
+    """Return the network interface that has an address; empty for none."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in addresses):
+            return name
+    return ""
+
+
+def place_of(world: World, rank: int, host: str = "") -> str:
+    """Name the node of a rank, and its host as far as it is known."""
+    node = rank // world.local_world_size
+    host = host or (world.hosts[node] if node < len(world.hosts) else "")
+    return f"node {node}, host {host}" if host else f"node {node}, unknown host"

@@ -1,0 +1,33 @@
+"""What a run asks of a scheduler, as resources of its job."""
+
+from collections.abc import Mapping
+from typing import Any
+
+REQUESTED = (
+    "nodes", "tasks", "tasks_per_node", "cpus_per_task", "gres", "tasks_per_gpu", "mpi",
+)  # fmt: skip
+
+
+def requested(settings: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, int | str]:
+    """Return the resources of a run's job, by the names of Snakemake's Slurm plugin.
+
+    The plugin's `mpi` has it run the job on the first node, outside of any
+    step, where a launcher can start steps on all nodes. It takes either
+    `tasks` or `tasks_per_node`, and neither may be 1.
+
+    Args:
+        settings: `nodes`, `devices` and `accelerator` of the run.
+        runtime: the profile's `launcher` and `threads_per_rank`.
+    """
+    nodes, devices = settings["nodes"], settings["devices"]
+    cpus = runtime["threads_per_rank"] or 1
+    # one task for each rank; torchrun and none start a node's ranks themselves
+    per_node = devices if runtime["launcher"] in ("srun", "mpirun") else 1
+    asked: dict[str, int | str] = {"nodes": nodes, "cpus_per_task": cpus * devices // per_node}
+    if settings["accelerator"] == "gpu":
+        asked |= {"gres": f"gpu:{devices}", "tasks_per_gpu": 0}  # 0: tasks are counted by node
+    if per_node > 1:
+        asked |= {"mpi": "srun", "tasks_per_node": per_node}
+    elif nodes > 1:
+        asked |= {"mpi": "srun", "tasks": nodes}
+    return asked

@@ -1,0 +1,282 @@
+"""The roll call before training: who has come, who is missing, and who does not belong here."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from shardline.errors import LaunchError
+from shardline.launch.rehearsed import compact, name_ranks
+from shardline.launch.rendezvous import Meeting, pauses, place_of
+from shardline.launch.world import World, check_world, is_loopback
+
+_NODES_NAMED = 8
+
+Arrival = Mapping[str, Any]
+
+
+def call_roll(meeting: Meeting, world: World, me: Arrival, timeout_s: float) -> list[Arrival]:
+    """Wait until all ranks of the world have come.
+
+    Args:
+        me: what this rank says of itself: rank, world_size, local_world_size,
+            host, pid, job, run, launcher, planned, problem, and what else the
+            others are to know.
+        timeout_s: `rendezvous_timeout_s`, for the messages.
+
+    Returns:
+        What each rank said, by rank; the same list on every rank.
+
+    Raises:
+        LaunchError: a rank is missing, is there twice, has a problem or
+            believes in another world; the same message on every rank.
+    """
+    assert meeting.store is not None
+    try:
+        meeting.store.append("arrivals", json.dumps(me) + "\n")  # type: ignore[attr-defined]  # not in its stub
+        text = (_decide if meeting.calls_roll else _hear)(meeting, world, me, timeout_s)
+    except dist.DistError:
+        raise LaunchError(
+            f"the ranks' store ({place_of(world, 0)}) ended while rank {me['rank']} on host {me['host']} "
+            "waited for the other ranks; see why in the log of rank 0"
+        ) from None
+    verdict = json.loads(text)
+    if _is_foreign(verdict, me):
+        raise LaunchError(_foreign_message(world, verdict, me))
+    if verdict["error"]:
+        raise LaunchError(verdict["error"])
+    return sorted(verdict["arrivals"], key=lambda arrival: int(arrival["rank"]))
+
+
+def _decide(meeting: Meeting, world: World, me: Arrival, timeout_s: float) -> str:
+    """Watch the ranks come, until all have or something is wrong."""
+    remind_at = (time.monotonic() + meeting.deadline) / 2
+    for pause in pauses():
+        arrivals = [other for other in _read(meeting) if not _is_foreign(other, me)]
+        error = find_conflict(arrivals)
+        if error or len(arrivals) >= world.world_size:
+            break
+        if time.monotonic() > meeting.decide_at:
+            error = missing_message(world, arrivals, timeout_s)
+            meeting.others = len(arrivals) - 1
+            break
+        if time.monotonic() > remind_at:
+            remind_at = meeting.deadline
+            print(f"rehearsal: still waiting for {_missing(world, arrivals)}", flush=True)
+        time.sleep(pause)
+    verdict = {"error": error, "job": me["job"], "run": me["run"], "arrivals": arrivals}
+    return meeting.agree("verdict", json.dumps(verdict))
+
+
+def _hear(meeting: Meeting, world: World, me: Arrival, timeout_s: float) -> str:
+    """Wait for the verdict of rank 0; when time is up, say what can be seen from here."""
+    assert meeting.store is not None
+    for pause in pauses():
+        if meeting.store.check(["verdict"]):
+            break
+        is_late = time.monotonic() > meeting.deadline
+        if is_late or me["rank"] == 0:  # that another rank 0 holds the port is known at once
+            arrivals = _read(meeting)
+            if foreign := [other for other in arrivals if _is_foreign(other, me)]:
+                raise LaunchError(_foreign_message(world, foreign[0], me))
+            if is_late:
+                raise LaunchError(missing_message(world, arrivals, timeout_s))
+        time.sleep(pause)
+    return str(meeting.store.get("verdict").decode())
+
+
+def _read(meeting: Meeting) -> list[Arrival]:
+    assert meeting.store is not None
+    if not meeting.store.check(["arrivals"]):
+        return []
+    return [json.loads(line) for line in meeting.store.get("arrivals").splitlines()]
+
+
+def _is_foreign(one: Arrival, other: Arrival) -> bool:
+    """Whether two ranks are of two jobs; a rank started over ssh may not know its job."""
+    return any(one[key] and other[key] and one[key] != other[key] for key in ("job", "run"))
+
+
+def _foreign_message(world: World, holder: Arrival, me: Arrival) -> str:
+    return (
+        f"MASTER_PORT={world.master_port} on {world.master_addr} is held by {_job(holder)}, and "
+        f"rank {me['rank']} is of {_job(me)}; give each job a port of its own"
+    )
+
+
+def _job(arrival: Arrival) -> str:
+    return f"run {arrival['run'] or 'unknown'}, job {arrival['job'] or 'unknown'}"
+
+
+def find_conflict(arrivals: Sequence[Arrival]) -> str:
+    """Return what is wrong with those who have come, or nothing.
+
+    Args:
+        arrivals: what each rank said, in the order in which they came.
+    """
+    leaders = [arrival for arrival in arrivals if arrival["rank"] == 0]
+    seen: dict[int, Arrival] = {}
+    for arrival in arrivals:
+        leader = leaders[0] if leaders else arrival
+        twin = seen.setdefault(arrival["rank"], arrival)
+        if twin is not arrival:
+            return (
+                f"rank {arrival['rank']} was claimed twice, by pid {twin['pid']} on host {twin['host']} and "
+                f"by pid {arrival['pid']} on host {arrival['host']}; start each rank once (is one "
+                "launcher started within another, or a process of an earlier attempt left?)"
+            )
+        for key, noun in (("world_size", "world"), ("local_world_size", "node")):
+            if arrival[key] != leader[key]:
+                return (
+                    f"{_who(arrival)} was started by {arrival['launcher']} into a {noun} of {arrival[key]} "
+                    f"ranks, {_who(leader)} by {leader['launcher']} into one of {leader[key]}; start all "
+                    "ranks by one launcher command, and check its counts of ranks and nodes"
+                )
+        if arrival["planned"] != leader["planned"]:
+            return (
+                f"{_who(arrival)} was planned for nodes x devices={_times(arrival)}, {_who(leader)} for "
+                f"{_times(leader)}; give all ranks the same run.json"
+            )
+        if arrival["problem"]:
+            return f"{_who(arrival)}: {arrival['problem']}"
+    return ""
+
+
+def _who(arrival: Arrival) -> str:
+    return f"rank {arrival['rank']} on host {arrival['host']} (pid {arrival['pid']})"
+
+
+def _times(arrival: Arrival) -> str:
+    return " x ".join(map(str, arrival["planned"]))
+
+
+def missing_message(world: World, arrivals: Sequence[Arrival], timeout_s: float) -> str:
+    """Return the sentence that names the ranks that have not come, and their hosts."""
+    came = name_ranks([arrival["rank"] for arrival in arrivals])
+    return (
+        f"{world.world_size - len(arrivals)} of {world.world_size} ranks did not come within "
+        f"rendezvous_timeout_s={timeout_s:g}: {_missing(world, arrivals)}; "
+        f"{f'{came} came' if arrivals else 'nobody came'}; read the log of the missing ranks and look at "
+        "their hosts, or raise rendezvous_timeout_s if they only start slowly"
+    )
+
+
+def _missing(world: World, arrivals: Sequence[Arrival]) -> str:
+    """Name the missing ranks node by node."""
+    came = {arrival["rank"] for arrival in arrivals}
+    seen = {arrival["rank"] // world.local_world_size: arrival["host"] for arrival in arrivals}
+    nodes: dict[int, list[int]] = {}
+    for rank in sorted(set(range(world.world_size)) - came):
+        nodes.setdefault(rank // world.local_world_size, []).append(rank)
+    named = [
+        f"{name_ranks(ranks)} ({place_of(world, ranks[0], seen.get(node, ''))})"
+        for node, ranks in nodes.items()
+    ]
+    more = len(named) - _NODES_NAMED
+    return ", ".join(named[:_NODES_NAMED]) + (
+        f" and those of {more} more nodes" if more > 0 else ""
+    )
+
+
+def check_plan(world: World, planned: Mapping[str, int]) -> None:
+    """Refuse another world than the planned one; a world of one in particular.
+
+    Raises:
+        LaunchError: names what was planned and what was started.
+    """
+    nodes, devices = planned["nodes"], planned["devices"]
+    if world.world_size == 1 and nodes * devices > 1:
+        raise LaunchError(
+            f"world_size=1 in process {os.getpid()} on host {socket.gethostname()}, but nodes={nodes} x "
+            f"devices={devices} are planned: {nodes * devices} processes like this one would train alone, each as "
+            "rank 0; start them with the launcher whose variables reach them (srun of this Slurm, mpirun "
+            "of the MPI that is installed here, or torchrun), set as runtime.launcher"
+        )
+    check_world(world, nodes=nodes, devices=devices)
+
+
+def check_device(index: int, num_visible: int, env: Mapping[str, str]) -> None:
+    """Refuse a GPU that this process does not see.
+
+    Args:
+        index: GPU of this rank, among the visible ones.
+        num_visible: GPUs that this process sees.
+        env: read for CUDA_VISIBLE_DEVICES.
+
+    Raises:
+        LaunchError: names both numbers and CUDA_VISIBLE_DEVICES.
+    """
+    if index >= num_visible:
+        visible = env.get("CUDA_VISIBLE_DEVICES")
+        told = "is not set" if visible is None else f"is {visible or 'empty'}"
+        raise LaunchError(
+            f"this rank is to use GPU {index}, but sees {num_visible} GPUs (CUDA_VISIBLE_DEVICES {told}); "
+            "ask for as many GPUs per node as devices, lower devices, or set accelerator=cpu"
+        )
+
+
+def check_gloo(ranks: Sequence[Arrival]) -> None:
+    """Refuse a rank at whose address for gloo the ranks of other hosts find nobody.
+
+    Args:
+        ranks: all ranks; of each its rank, host, `interface` and `address` on
+            the way to rank 0, and `gloo_address`, empty where an interface is set.
+
+    Raises:
+        LaunchError: names the host, its address and the interface to set.
+    """
+    if len({rank["host"] for rank in ranks}) == 1 or all(
+        map(is_loopback, (rank["address"] for rank in ranks))
+    ):
+        return  # they share a loopback
+    for rank in ranks:
+        if rank["gloo_address"] and is_loopback(rank["gloo_address"]):
+            raise LaunchError(
+                f"rank {rank['rank']}: gloo would listen at {rank['gloo_address']}, which host {rank['host']} has "
+                f"for its own name, and no other host reaches; set GLOO_SOCKET_IFNAME="
+                f"{rank['interface'] or 'eth0'}, the interface between the hosts"
+            )
+
+
+def check_node(ranks: Sequence[Arrival], *, backend: str, oversubscribe: bool) -> None:
+    """Refuse ranks of one node that share a GPU, or that have more threads than CPUs.
+
+    Args:
+        ranks: all ranks; of each its rank, node_rank, host, threads, `gpu` (its
+            hardware's name, or empty) and `cpu_list` (numbers of the CPUs that
+            it may run on, empty where unknown).
+        backend: `nccl` allows one rank on each GPU.
+        oversubscribe: whether more threads than CPUs are meant.
+
+    Raises:
+        LaunchError: names the node, the counts and what to change.
+    """
+    for node in sorted({rank["node_rank"] for rank in ranks}):
+        mine = [rank for rank in ranks if rank["node_rank"] == node]
+        users: dict[str, int] = {}
+        for rank in mine:
+            other = users.setdefault(rank["gpu"], rank["rank"])
+            if backend == "nccl" and rank["gpu"] and other != rank["rank"]:
+                raise LaunchError(
+                    f"ranks {other} and {rank['rank']} on host {rank['host']} both use {rank['device']} "
+                    f"({rank['gpu']}); give each rank a GPU of its own, or lower devices"
+                )
+        if not oversubscribe:
+            for group in (mine, *([rank] for rank in mine)):  # ranks may be bound to CPUs each
+                _check_threads(group)
+
+
+def _check_threads(ranks: Sequence[Arrival]) -> None:
+    cpus = {cpu for rank in ranks for cpu in rank["cpu_list"]}
+    threads = sum(rank["threads"] for rank in ranks)
+    if not cpus or threads <= len(cpus):
+        return
+    who = name_ranks([rank["rank"] for rank in ranks])
+    raise LaunchError(
+        f"{who} on host {ranks[0]['host']} run {threads} threads on {len(cpus)} CPUs ({compact(cpus)}); lower "
+        "threads_per_rank, ask for more cpus_per_task, or set oversubscribe=true if that is meant"
+    )

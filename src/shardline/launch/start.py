@@ -1,0 +1,183 @@
+"""From a run's geometry and the profile's settings to a command line and its environment."""
+
+import logging
+import os
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from shardline.errors import LaunchError
+from shardline.launch.allocation import (
+    Allocation,
+    check_allocation,
+    find_allocation,
+    restored_variables,
+)
+from shardline.launch.commands import Plan, launch_command
+from shardline.launch.environment import rank_variables, without_place
+from shardline.launch.export import export_world
+from shardline.launch.world import World, derived_port
+
+_PORTS_TRIED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What starts the ranks.
+
+    Attributes:
+        command: the launcher's command line.
+        env: the environment that it is started with.
+        plan: what was decided, for the log.
+    """
+
+    command: list[str]
+    env: dict[str, str]
+    plan: Plan
+
+    @property
+    def summary(self) -> str:
+        """What was decided, in one line and the command."""
+        plan = self.plan
+        place = f" on {', '.join(plan.hosts)}" if plan.hosts else ""
+        job = f", Slurm job {plan.job_id}" if plan.job_id else ""
+        port = f", meeting at port {plan.port}" if plan.port else ""
+        return (
+            f"{plan.ranks} ranks, nodes={plan.nodes} x devices={plan.devices}{place}{job}{port}; "
+            f"{plan.cpus} CPUs each\n{shlex.join(self.command)}"
+        )
+
+
+def prepare_start(
+    program: Sequence[str], *, run_id: str, settings: Mapping[str, Any], runtime: Mapping[str, Any],
+    env: Mapping[str, str], num_cpus: int,
+) -> Start:  # fmt: skip
+    """Decide how the ranks are started here.
+
+    Args:
+        program: arguments after `python`.
+        settings: `nodes`, `devices` and `accelerator` of the run.
+        runtime: the profile's settings.
+        env: this job's environment.
+        num_cpus: CPUs that this process may use.
+
+    Raises:
+        LaunchError: what the run asks for is not here, or the launcher cannot start it.
+    """
+    nodes, devices, launcher = settings["nodes"], settings["devices"], runtime["launcher"]
+    is_slurm = launcher in ("srun", "mpirun") or nodes > 1
+    allocation = find_allocation(env) if is_slurm and not runtime["hosts"] else None
+    hosts = _hosts(allocation, runtime["hosts"], nodes)
+    cpus = _cpus_per_rank(allocation, runtime, nodes, devices, num_cpus)
+    if allocation:
+        check_allocation(allocation, nodes=nodes, cpus=cpus * nodes * devices)
+    variables = rank_variables(cpus, runtime["variables"], runtime["interface"])
+    kept, removed = without_place(env)
+    if removed:
+        logging.info("not passed on to the ranks: %s", ", ".join(removed))
+    place: dict[str, str] = {}
+    port = 0
+    if hosts or launcher == "mpirun":
+        address = hosts[0] if hosts else "127.0.0.1"
+        job = (
+            f"{allocation.job_id}.{allocation.restarts}"
+            if allocation
+            else f"{run_id}.{os.getpid()}"
+        )
+        port = free_port(job, address)
+        place = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+        if hosts:
+            place["SHARDLINE_HOSTS"] = ",".join(hosts)
+    named = tuple(place)
+    if launcher == "mpirun" and allocation:
+        place |= restored_variables(allocation, tasks_per_node=devices)
+    plan = Plan(
+        run_id=run_id,
+        nodes=nodes,
+        devices=devices,
+        cpus=cpus,
+        gpus=devices if settings["accelerator"] == "gpu" else 0,
+        hosts=hosts,
+        job_id=allocation.job_id if allocation else "",
+        port=port,
+        variables=(*variables, *named),
+        interface=runtime["interface"],
+        remote_shell=tuple(shlex.split(runtime["remote_shell"])),
+        arguments=tuple(runtime["launcher_args"]),
+        is_root=os.geteuid() == 0,
+        timeout_s=runtime["rendezvous_timeout_s"],
+    )
+    if plan.ranks == 1 and launcher in ("none", "torchrun"):
+        place = export_world(_alone())
+    elif launcher == "torchrun":
+        place = {}  # the agents tell the ranks
+    command = launch_command(launcher, program, plan)
+    return Start(command=command, env={**kept, **variables, **place}, plan=plan)
+
+
+def _alone() -> World:
+    return World(
+        rank=0, local_rank=0, world_size=1, local_world_size=1,
+        master_addr="127.0.0.1", master_port=0, launcher="none",
+    )  # fmt: skip
+
+
+def _hosts(allocation: Allocation | None, listed: Sequence[str], nodes: int) -> tuple[str, ...]:
+    if allocation:
+        return allocation.hosts
+    if nodes == 1:
+        return ()
+    if listed and len(listed) < nodes:
+        raise LaunchError(
+            f"nodes={nodes}, but runtime.hosts lists {len(listed)} ({', '.join(listed)}); "
+            "list more hosts, or lower nodes"
+        )
+    return tuple(listed[:nodes])
+
+
+def _cpus_per_rank(
+    allocation: Allocation | None,
+    runtime: Mapping[str, Any],
+    nodes: int,
+    devices: int,
+    num_cpus: int,
+) -> int:
+    if runtime["threads_per_rank"]:
+        return int(runtime["threads_per_rank"])
+    if allocation:
+        return max(1, allocation.cpus // (nodes * devices))
+    return max(1, num_cpus // devices)
+
+
+def free_port(job: str, host: str) -> int:
+    """Return a port for the ranks to meet, the same for all since it follows from the job.
+
+    One that is taken on this machine is named, and the next is tried; of
+    another host's ports nothing can be known from here.
+
+    Raises:
+        LaunchError: all that were tried are taken.
+    """
+    is_here = host in ("127.0.0.1", "localhost", socket.gethostname(), socket.getfqdn())
+    for attempt in range(_PORTS_TRIED):
+        port = derived_port(job, attempt)
+        if not is_here or _is_free(port):
+            return port
+        logging.warning("port %d is taken on %s; the next is tried", port, host)
+    raise LaunchError(
+        f"{_PORTS_TRIED} ports from {derived_port(job)} on are all taken on {host}; "
+        "end what holds them (`ss -ltnp`)"
+    )
+
+
+def _is_free(port: int) -> bool:
+    with closing(socket.socket()) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind(("", port))
+        except OSError:
+            return False
+    return True

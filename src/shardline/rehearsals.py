@@ -1,0 +1,58 @@
+"""Rehearsing runs from the command line: Snakemake, one small job for each geometry."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shardline.config import Project, Run
+from shardline.config.project import RESULTS
+from shardline.errors import LaunchError
+from shardline.files import read_json
+from shardline.launch.rehearsed import Rehearsal
+
+_GEOMETRY = ("nodes", "devices", "accelerator")
+
+
+def one_of_each_geometry(project: Project) -> list[Run]:
+    """Return the first run of each geometry: the others would meet in the same way."""
+    first: dict[tuple[object, ...], Run] = {}
+    for run in project.runs.values():
+        first.setdefault(tuple(run.settings[key] for key in _GEOMETRY), run)
+    return list(first.values())
+
+
+def rehearse_runs(
+    runs: Sequence[Run], *, config: Path, profile: str, arguments: Sequence[str]
+) -> Iterator[tuple[Run, Rehearsal]]:
+    """Have Snakemake rehearse runs, whatever was found before, and yield what was found.
+
+    Args:
+        config: the project's config.
+        profile: Snakemake's profile: where the ranks start.
+        arguments: further words for Snakemake.
+
+    Raises:
+        LaunchError: a rehearsal failed; Snakemake has said why.
+    """
+    found = {run.id: RESULTS / "rehearsals" / f"{run.id}.json" for run in runs}
+    for path in found.values():
+        path.unlink(missing_ok=True)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "snakemake", *_snakefile(), "--profile", profile,
+            "--configfile", str(config), *arguments, "--", *map(str, found.values()),
+        ],
+        check=False,
+    )  # fmt: skip
+    for run in runs:
+        if found[run.id].exists():
+            document = read_json(found[run.id], remedy="rehearse again")
+            yield run, Rehearsal.from_json(document)
+    if done.returncode:
+        raise LaunchError("the rehearsal failed; the reason stands above, and in logs/rehearse/")
+
+
+def _snakefile() -> list[str]:
+    shipped = Path(__file__).parents[2] / "Snakefile"
+    return [] if Path("Snakefile").exists() else ["--snakefile", str(shipped)]

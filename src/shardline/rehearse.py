@@ -1,0 +1,67 @@
+"""The rehearsal of a run: `python -m shardline.rehearse ...` is one rank of it, started by a launcher."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.files import write_json
+from shardline.launch.rank import run_rank
+from shardline.launch.world import World
+
+
+def rehearse_run(
+    settings: Mapping[str, Any], world: World, *, run: str, timeout_s: int, oversubscribe: bool
+) -> dict[str, Any]:
+    """Let a run's ranks meet and try every path between them; see `launch.rehearsal`.
+
+    Args:
+        settings: `nodes`, `devices`, `accelerator` and `strategy` of the run.
+
+    Raises:
+        LaunchError: a rank or a device is missing, or a path does not work.
+    """
+    # torch is imported only once the arguments are good
+    from shardline.launch.device import device_name, resolve_accelerator
+    from shardline.launch.rehearsal import rehearse
+
+    is_gpu = resolve_accelerator(settings) == "gpu"
+    device = f"cuda:{world.local_rank}" if is_gpu else "cpu"
+    return rehearse(
+        world,
+        backend="nccl" if is_gpu else "gloo",
+        device=device,
+        timeout_s=timeout_s,
+        planned={"nodes": settings["nodes"], "devices": settings["devices"]},
+        describe={"run": run, "device_name": device_name(device)},
+        oversubscribe=oversubscribe,
+    ).to_json()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Be one rank; rank 0 writes what was found. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m shardline.rehearse", description=__doc__)
+    parser.add_argument("run", help="id of the run")
+    for name in ("nodes", "devices", "rendezvous-timeout-s"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("accelerator", "strategy"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("work", "rank-logs", "output"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--oversubscribe", action="store_true")
+    args = parser.parse_args(arguments)
+
+    def body(world: World) -> None:
+        timeout_s, is_allowed = args.rendezvous_timeout_s, args.oversubscribe
+        found = rehearse_run(
+            vars(args), world, run=args.run, timeout_s=timeout_s, oversubscribe=is_allowed
+        )
+        if world.rank == 0:
+            write_json(args.output, found)
+
+    return run_rank(body, work=args.work, logs=args.rank_logs, shorten=repr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""A training script as one rank's program: its variables, its end, and the sealing of what it leaves."""
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from shardline.config.scripts import split_script
+from shardline.errors import DataError, ShardlineError
+from shardline.files import atomic_writer, make_folder, write_bytes, write_json
+from shardline.handover import read_evaluation
+from shardline.launch.export import export_world
+from shardline.launch.process import die_with_parent
+from shardline.launch.world import World
+
+_OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
+_MODEL = "model.safetensors"
+_TAIL_BYTES = 65536
+_LINES_SHOWN = 10
+_DRAIN_S = 5.0  # what the script left in a session of its own may hold its standard error
+_LOOK_S = 0.2
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?", re.MULTILINE)  # torch's, once a group is made
+# A peer that failed closes its connections, and which of both ends first is a matter
+# of milliseconds: the one that only lost its peer is to tell later.
+_LOST_PEER = re.compile(r"by peer|Broken pipe|remote process|Dist(Backend|Network|Store)Error")
+_LOST_PEER_S = 3.0
+
+
+class ScriptError(ShardlineError):
+    """A training script failed, or was ended; carries its own last lines."""
+
+
+def prepare(work: Path) -> None:
+    """Empty what an earlier attempt left; rank 0 does so before the ranks meet.
+
+    Args:
+        work: the run's folder in the store; its training checkpoints stay.
+    """
+    for name in (_OUTPUT, _ENDED):
+        shutil.rmtree(work / name, ignore_errors=True)
+        make_folder(work / name)
+    make_folder(work / _CHECKPOINTS)
+
+
+def run_script(
+    spec: Mapping[str, Any], world: World, *, run_json: Path, manifest: Path, shards: Path, work: Path
+) -> None:  # fmt: skip
+    """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
+
+    Args:
+        spec: the run's `run.json`, which lies at `run_json`.
+        manifest: sealed manifest of the dataset.
+        shards: folder of the dataset's shards in the store.
+        work: the run's folder in the store.
+
+    Raises:
+        ScriptError: it ended with another code than 0; carries the end of its traceback.
+        SystemExit: this rank was told to stop, and the script has ended.
+    """
+    path, *arguments = split_script(spec["model_class"])
+    folders = {"RUN_JSON": run_json, "MANIFEST": manifest, "SHARDS": shards}
+    folders |= {"WORK": work / _CHECKPOINTS, "OUTPUT": work / _OUTPUT}
+    search = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {
+        **export_world(world),
+        **{f"SHARDLINE_{name}": str(folder.absolute()) for name, folder in folders.items()},
+        "PYTHONPATH": os.pathsep.join(search),  # the user's own modules
+    }
+    code, tail = _run_child(
+        [sys.executable, str(Path(path).absolute()), *arguments], {**os.environ, **variables}
+    )
+    if code:
+        message = _failure(path, code, tail)
+        if _LOST_PEER.search(message):
+            time.sleep(_LOST_PEER_S)
+        raise ScriptError(message)
+    write_json(work / _ENDED / f"rank-{world.rank}.json", {})
+    if world.rank == 0:
+        _wait_for_all(work / _ENDED, world.world_size)
+
+
+def _run_child(command: list[str], env: Mapping[str, str]) -> tuple[int, str]:
+    """Return a program's exit code and the end of its standard error, which is passed on as it comes."""
+    child = subprocess.Popen(
+        command,
+        env=dict(env),
+        stderr=subprocess.PIPE,
+        preexec_fn=die_with_parent,  # even when this rank is killed outright
+        process_group=0,  # a SIGTERM to this rank's group then reaches it through us alone
+    )
+    tail = bytearray()
+    assert child.stderr is not None
+    reader = threading.Thread(target=_pass_on, args=(child.stderr, tail), daemon=True)
+    reader.start()
+    with _sigterm_passed_on(child):
+        code = child.wait()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)  # what it left running
+    reader.join(_DRAIN_S)
+    return code, tail.decode(errors="replace")
+
+
+def _pass_on(stream: IO[bytes], tail: bytearray) -> None:
+    while chunk := os.read(stream.fileno(), _TAIL_BYTES):
+        with suppress(OSError):  # nobody reads this rank's output any more
+            os.write(2, chunk)
+        tail += chunk
+        del tail[:-_TAIL_BYTES]
+
+
+@contextmanager
+def _sigterm_passed_on(child: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Pass SIGTERM on; afterwards end as a process that was told to, whatever the script did."""
+    told = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+        child.send_signal(number)
+
+    before = signal.signal(signal.SIGTERM, pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if told:
+        sys.exit(128 + told[0])
+
+
+def _failure(path: str, code: int, tail: str) -> str:
+    """Return what ended a script: the exception and the frames before it, else its last lines."""
+    how = f"ended with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+    lines = _RANK_PREFIX.sub("", tail).rstrip().splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+    if starts:
+        lines = lines[starts[-1] + 1 :]
+        last = next((i for i, line in enumerate(lines) if line and not line[0].isspace()), 0)
+        # what libraries log while the interpreter ends is no part of it
+        end = next((i for i in range(last + 1, len(lines)) if lines[i].startswith("[")), len(lines))
+        lines = lines[:end]
+    if not lines:
+        return f"script {path} {how} and wrote nothing to standard error; see its log"
+    return "\n  ".join([f"script {path} {how}:", *lines[-_LINES_SHOWN:]])
+
+
+def _wait_for_all(folder: Path, world_size: int) -> None:
+    # no deadline: a rank that fails has the launcher end the others
+    names = {f"rank-{rank}.json" for rank in range(world_size)}
+    while names - {path.name for path in folder.iterdir()}:
+        time.sleep(_LOOK_S)
+
+
+def seal(spec: Mapping[str, Any], *, work: Path, results: Path) -> dict[str, Any]:
+    """Check what a script left, seal its model and metrics, and return what is known of the training.
+
+    Raises:
+        DataError: `model.safetensors` is missing, not readable, empty or not
+            finite, or another file has the wrong form; nothing is sealed then.
+    """
+    output = work / _OUTPUT
+    path, *arguments = split_script(spec["model_class"])
+    _check_model(output / _MODEL)
+    metrics = read_metrics(output / "metrics.jsonl")
+    evaluation = read_evaluation(output / "evaluation.json")
+    _copy_model(output / _MODEL, results / _MODEL, spec["identity"])
+    write_bytes(results / "metrics.jsonl", metrics)
+    return {"script": path, "arguments": arguments, "evaluation": evaluation}
+
+
+def _check_model(path: Path) -> None:
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise DataError(
+            f"the script ended well, but rank 0 left no {path}; have it save its weights to "
+            f"{_MODEL} in the folder SHARDLINE_OUTPUT"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            for name in names:
+                value = file.get_tensor(name)
+                if value.is_floating_point() and value.element_size() == 1:
+                    value = value.float()  # torch cannot tell of 8-bit numbers
+                if not bool(torch.isfinite(value).all()):
+                    raise DataError(
+                        f"{path}: weight {name} is NaN or infinite; lower the learning rate or clip gradients"
+                    )
+    except (SafetensorError, OSError) as error:
+        raise DataError(
+            f"{path} is not a whole safetensors file ({error}); write it with safetensors.torch.save_file"
+        ) from None
+    if not names:
+        raise DataError(f"{path} holds no weight; save the model's state_dict")
+
+
+def _copy_model(source: Path, target: Path, identity: str) -> None:
+    """Copy a safetensors file, with the run's identity among its metadata."""
+    with source.open("rb") as weights, atomic_writer(target) as file:
+        header = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
+        header["__metadata__"] = {**header.get("__metadata__", {}), "identity": identity}
+        # sorted, since safetensors writes metadata in no fixed order
+        text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+        text = text.ljust(-(-len(text) // 8) * 8)  # tensors begin aligned
+        file.write(len(text).to_bytes(8, "little") + text)
+        shutil.copyfileobj(weights, file, 1 << 20)
+
+
+def read_metrics(path: Path) -> bytes:
+    """Return the records of the `metrics.jsonl` that a script left, in one form; none if it left none.
+
+    Each is a JSON object with an integer `step`, and best also `epoch`,
+    `wall_s` (seconds of training) and metrics by name. NaN and infinity, which
+    JSON lacks, become null.
+
+    Raises:
+        DataError: a line is no such object; the message names it.
+    """
+    if not path.exists():
+        return b""
+    lines = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        step = record.get("step") if isinstance(record, dict) else None
+        if not isinstance(step, int) or isinstance(step, bool):
+            raise DataError(
+                f"{path} line {number} is not a JSON object with an integer step; write one such as "
+                '{"step": 50, "epoch": 0, "wall_s": 1.5, "train_loss": 0.9}'
+            )
+        record = {key: _finite(value) for key, value in record.items()}
+        lines.append(json.dumps(record) + "\n")
+    return "".join(lines).encode()
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,352 @@
+"""What happens to a job on a real Slurm ends in a right result or in a failure that is named.
+
+The accidents happen side by side, each on a cluster of its own, through the
+shipped profile; the tests then look at what each came to.
+"""
+
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import REPOSITORY, Workspace
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.machines import kill_group
+from tests.slurm.pipeline import FAST, SHIPPED, Pipeline
+
+AT_ONCE = 6  # accidents; they mostly wait
+PATIENCE_S = 180
+RANKS = (0, 1)
+
+# Two ranks count on two nodes until they are told to finish, each from where it was cut off.
+SNAKEFILE = f"""
+from shardline.launch.slurm_status import stand_before_sacct
+
+if workflow.is_main_process:
+    stand_before_sacct({str(REPOSITORY / "profiles/slurm/bin")!r})
+
+rule count:
+    output: "result"
+    resources: nodes=2, tasks=2, mpi="srun"
+    shell:
+        "echo started; srun --nodes=2 --ntasks=2 --kill-on-bad-exit=1 bash count.sh"
+        " && cat numbers-0 numbers-1 >{{output}}"
+"""
+# A second writer finds the lock taken; the kernel frees it when the writer dies.
+COUNT = """
+exec 9>lock-$SLURM_PROCID
+flock --nonblock 9 || { echo "job $SLURM_JOB_ID" >>second-writer; exit 1; }
+touch numbers-$SLURM_PROCID
+number=$(wc -l <numbers-$SLURM_PROCID)
+echo $SLURM_JOB_ID >>starts-$SLURM_PROCID
+until [ -e finish ]; do
+    number=$((number + 1))
+    echo $number >>numbers-$SLURM_PROCID
+    sleep 0.2 9>&-
+done
+"""
+
+
+class Counting:
+    """A workflow of one job in a folder of its own."""
+
+    def __init__(self, path: Path, cluster: SlurmCluster) -> None:
+        """Write the workflow and the shipped profile."""
+        self.path, self.cluster = path, cluster
+        self.process: subprocess.Popen[str] | None = None
+        (path / "profile").mkdir(parents=True)
+        (path / "Snakefile").write_text(SNAKEFILE)
+        (path / "count.sh").write_text(COUNT)
+        profile = yaml.safe_load(SHIPPED.read_text())
+        del profile["set-resources"], profile["config"]
+        profile["default-resources"] |= {"mem_mb": 100}
+        (path / "profile" / "profile.yaml").write_text(yaml.safe_dump({**profile, **FAST}))
+
+    # What the user does
+
+    def start(self, *arguments: str) -> None:
+        """Start Snakemake on the login machine."""
+        snakemake = str(REPOSITORY / "tests" / "slurm" / "snakemake_fast.py")
+        command = shlex.join([sys.executable, snakemake, "--profile", "profile", *arguments])
+        self.process = self.cluster.login.popen(
+            "bash", "-c", f"echo $$ >pid; exec {command} >>told 2>&1", cwd=self.path
+        )
+
+    def end(self) -> int:
+        """Wait for Snakemake's end and return its exit code."""
+        assert self.process is not None
+        try:
+            self.process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            kill_group(self.process, signal.SIGKILL)
+            self.process.communicate()
+            raise AssertionError(f"Snakemake did not end; it told\n{self.told()}") from None
+        return self.process.returncode
+
+    def told(self) -> str:
+        """Return what Snakemake has printed."""
+        return (self.path / "told").read_text()
+
+    def finish(self) -> None:
+        """Let the job come to its end."""
+        (self.path / "finish").touch()
+
+    def run_again(self) -> int:
+        """Run the same command once more, to the job's end."""
+        (self.path / "told").rename(self.path / "told-first")
+        self.start()
+        self.wait_for_start(2)
+        self.finish()
+        return self.end()
+
+    # What there is to see
+
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a file; none if it is not there."""
+        path = self.path / name
+        return path.read_text().split() if path.exists() else []
+
+    @property
+    def job(self) -> str:
+        """The id of the newest job."""
+        return self.lines("starts-0")[-1]
+
+    def starts(self) -> list[str]:
+        """Return the job of each start; both ranks have started as often."""
+        assert self.lines("starts-0") == self.lines("starts-1")
+        return self.lines("starts-0")
+
+    def wait_for_start(self, number: int = 1) -> None:
+        """Wait until both ranks count, for the first or a later time."""
+
+        def counting() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.told()
+            return all(len(self.lines(f"starts-{rank}")) >= number for rank in RANKS)
+
+        self.wait_until(counting, "the ranks")
+        seen = [len(self.lines(f"numbers-{rank}")) for rank in RANKS]
+        self.wait_until(
+            lambda: all(len(self.lines(f"numbers-{rank}")) > seen[rank] + 1 for rank in RANKS),
+            "numbers",
+        )
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until something holds; the message tells what Snakemake told."""
+        try:
+            self.cluster.wait_until(condition, what, timeout=PATIENCE_S)
+        except Exception as error:
+            raise AssertionError(f"{error}\nSnakemake told\n{self.told()}") from error
+
+    def wait_for_state(self, state: str) -> None:
+        """Wait for a state of the job, in squeue's words."""
+        self.wait_until(lambda: self.cluster.job_state(self.job) == state, state)
+
+    def check_result(self, starts: int) -> None:
+        """Assert that each number is there once, by so many starts and never two at a time."""
+        assert not (self.path / "second-writer").exists()
+        assert len(self.starts()) == starts
+        numbers = [self.lines(f"numbers-{rank}") for rank in RANKS]
+        for counted in numbers:
+            assert counted == [str(number + 1) for number in range(len(counted))]
+        assert self.lines("result") == numbers[0] + numbers[1]
+
+    def check_failure(self, *reasons: str) -> None:
+        """Assert that the first run failed by name, and that the same command then goes on."""
+        assert self.end() == 1
+        for reason in reasons:
+            assert reason in self.told()
+        assert "Failed to retrieve" not in self.told()
+        assert not (self.path / "result").exists()
+        assert self.run_again() == 0, self.told()
+        self.check_result(starts=2)
+
+
+def cancelled(run: Counting) -> None:
+    run.start()
+    run.wait_for_start()
+    run.cluster.run("scancel", run.job)
+    run.check_failure(
+        f"SLURM-job '{run.job}' failed, SLURM status is: 'CANCELLED'",
+        "cancelled by scancel or by an administrator; run the same command again",
+    )
+
+
+def longer_than_its_limit(run: Counting) -> None:
+    run.start("--default-resources", "runtime=1", "mem_mb=100")
+    run.wait_for_start()
+    run.check_failure("longer than its limit of 00:01:00, raise runtime in the profile")
+
+
+def node_lost(run: Counting) -> None:
+    run.start()
+    run.wait_for_start()
+    run.cluster.kill_node("n2")
+    run.wait_for_state("PENDING")
+    run.cluster.start_node("n2", wait=False)
+    run.wait_for_start(2)
+    run.finish()
+    assert run.end() == 0, run.told()
+    run.check_result(starts=2)
+    assert len(set(run.starts())) == 1  # Slurm's requeue, not a second job
+
+
+def node_lost_for_good(run: Counting) -> None:
+    run.start()
+    run.wait_for_start()
+    run.cluster.scontrol("update", f"JobId={run.job}", "Requeue=0")
+    run.cluster.kill_node("n2")
+    run.wait_for_state("NODE_FAIL")
+    run.cluster.start_node("n2", wait=False)
+    run.check_failure("a node of n[1-2] failed and the job may not be queued again")
+
+
+def controller_away(run: Counting) -> None:
+    run.start("--verbose")
+    run.wait_for_start()
+    run.cluster.stop_controller()
+    run.finish()
+    run.wait_until((run.path / "result").exists, "the result")
+    # the plugin's question has failed once; five such would have it forget the job
+    run.wait_until(lambda: "the controller is away" in run.told(), "a question without answer")
+    run.cluster.start_controller()
+    assert run.end() == 0, run.told()
+    run.check_result(starts=1)
+
+
+def preempted(run: Counting) -> None:
+    run.start()
+    run.wait_for_start()
+    high = run.cluster.sbatch("sleep 1000", "--partition=high", "--nodes=2", "--ntasks=4")
+    run.wait_for_state("PENDING")
+    run.wait_until(lambda: run.cluster.job_state(high) == "RUNNING", "the other job")
+    run.cluster.run("scancel", high)
+    run.wait_for_start(2)
+    log = run.path / "logs" / "slurm" / "rule_count" / f"{run.job}.log"
+    assert log.read_text().splitlines().count("started") == 2  # the first start's part is kept
+    run.finish()
+    assert run.end() == 0, run.told()
+    run.check_result(starts=2)
+
+
+def preempted_for_good(run: Counting) -> None:
+    run.start()
+    run.wait_for_start()
+    high = run.cluster.sbatch("sleep 1000", "--partition=high", "--nodes=2", "--ntasks=4")
+    run.wait_for_state("PREEMPTED")
+    run.cluster.run("scancel", high)
+    run.check_failure(f"SLURM-job '{run.job}' failed", "preempted by a job that goes before it")
+
+
+def refused(run: Counting) -> None:
+    run.cluster.scontrol("update", "PartitionName=main", "State=DRAIN")
+    run.start()
+    assert run.end() == 1
+    assert "Required partition not available (inactive or drain)" in run.told()
+    run.cluster.scontrol("update", "PartitionName=main", "State=UP")
+    (run.path / "told").unlink()
+    run.start()
+    run.wait_for_start()
+    run.finish()
+    assert run.end() == 0, run.told()
+    run.check_result(starts=1)
+
+
+def interrupted(run: Counting) -> None:
+    run.start()
+    run.wait_for_start()
+    assert run.process is not None
+    kill_group(run.process, signal.SIGINT)
+    run.wait_for_state("CANCELLED")
+    run.check_failure("Terminating processes on user request")
+
+
+def _let_forget(run: Counting, do: Callable[[], object]) -> None:
+    """Let the job end while Snakemake sleeps, as its computer may, until Slurm has forgotten it."""
+    assert run.process is not None
+    run.cluster.run("kill", "-STOP", *run.lines("pid"))
+    # nsenter, which waits for Snakemake, stops too, and has to before both may continue
+    status = Path(f"/proc/{run.process.pid}/stat")
+    run.wait_until(lambda: status.read_text().rpartition(") ")[2].startswith("T"), "a stop")
+    do()
+    listed = ("squeue", "--noheader", "--states=all", "--format=%i")
+    run.wait_until(lambda: run.job not in run.cluster.run(*listed).stdout.split(), "forgetting")
+    kill_group(run.process, signal.SIGCONT)
+
+
+def forgotten(run: Counting) -> None:
+    run.start()
+    run.wait_for_start()
+    _let_forget(run, run.finish)
+    assert run.end() == 0, run.told()
+    run.check_result(starts=1)
+
+
+def forgotten_failure(run: Counting) -> None:
+    run.start()
+    run.wait_for_start()
+    _let_forget(run, lambda: run.cluster.run("scancel", run.job))
+    run.check_failure("MissingOutputException", "some output files are missing")
+
+
+SHORT_MEMORY: dict[str, Any] = {"changes": {"MinJobAge": "2"}}
+SOON_LOST: dict[str, Any] = {"changes": {"SlurmdTimeout": "5"}}
+ACCIDENTS: dict[str, tuple[Callable[[Counting], None], dict[str, Any]]] = {
+    "walltime": (longer_than_its_limit, {}),
+    "node-lost": (node_lost, SOON_LOST),
+    "node-lost-accounting": (node_lost, {**SOON_LOST, "accounting": True}),
+    "node-lost-for-good": (node_lost_for_good, SOON_LOST),
+    "controller-away": (controller_away, {}),
+    "preempted-for-good": (preempted_for_good, {"changes": {"PreemptMode": "CANCEL"}}),
+    "preempted": (preempted, {}),
+    "cancelled": (cancelled, {}),
+    "cancelled-accounting": (cancelled, {"accounting": True}),
+    "refused": (refused, {}),
+    "interrupted": (interrupted, {}),
+    "forgotten": (forgotten, SHORT_MEMORY),
+    "forgotten-accounting": (forgotten, {**SHORT_MEMORY, "accounting": True}),
+    "forgotten-failure": (forgotten_failure, SHORT_MEMORY),
+}
+
+
+@pytest.fixture(scope="module")
+def accidents(
+    request: pytest.FixtureRequest,
+    start_slurm: Callable[..., SlurmCluster],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, Future[None]]]:
+    """Have the accidents that are tested happen, some at a time."""
+    items = [item for item in request.session.items if item.path == request.path]
+    names = [item.callspec.id for item in items if hasattr(item, "callspec")]
+    runs = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for name in names:
+            accident, options = ACCIDENTS[name]
+            run = Counting(tmp_path_factory.mktemp(name) / "project", start_slurm(**options))
+            runs[name] = pool.submit(accident, run)
+        yield runs
+
+
+@pytest.mark.parametrize("name", ACCIDENTS)
+def test_an_accident_ends_well(name: str, accidents: dict[str, Future[None]]):
+    accidents[name].result()
+
+
+def test_the_project_asks_shardlines_sacct(slurm: SlurmCluster, tmp_path: Path):
+    pipeline = Pipeline(Workspace(tmp_path), slurm)
+    pipeline.configure(runtime={"launcher": "srun"}, nodes=2, devices=2)
+    slurm.scontrol("update", "PartitionName=main", "State=DOWN")  # jobs are queued and stay so
+    process = slurm.login.popen(*pipeline.command(), cwd=tmp_path)
+    queued = ("squeue", "--noheader", "--format=%i")
+    slurm.wait_until(lambda: bool(slurm.run(*queued).stdout), "a job", timeout=PATIENCE_S)
+    slurm.run("scancel", *slurm.run(*queued).stdout.split())
+    told, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "cancelled by scancel or by an administrator; run the same command again" in told

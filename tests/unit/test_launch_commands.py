@@ -1,0 +1,90 @@
+"""What starts the ranks: a command line for each launcher and place, held by a file each."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shardline.errors import LaunchError
+from shardline.launch.commands import LAUNCHERS, Plan, launch_command
+from shardline.launch.request import REQUESTED, requested
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
+PROGRAM = ["-m", "shardline.worker", "run.json"]
+ONE = Plan(run_id="mlp-0123456789ab", nodes=1, devices=1)
+NODE = replace(ONE, devices=2, cpus=3)
+SLURM = replace(
+    NODE, nodes=2, hosts=("n1", "n2"), job_id="17", port=23456,
+    variables=("OMP_NUM_THREADS", "NCCL_IB_HCA", "MASTER_ADDR", "MASTER_PORT"),
+)  # fmt: skip
+HOSTS = replace(SLURM, job_id="", remote_shell=("ssh", "-p", "2222"))
+PLANS = {
+    ("none", "one"): ONE,
+    ("none", "hosts"): HOSTS,
+    ("torchrun", "one"): ONE,
+    ("torchrun", "node"): NODE,
+    ("torchrun", "slurm"): SLURM,
+    ("torchrun", "hosts"): HOSTS,
+    ("srun", "node"): replace(SLURM, nodes=1, hosts=("n1",)),
+    ("srun", "slurm"): SLURM,
+    ("srun", "gpus"): replace(SLURM, gpus=2, arguments=("--cpu-bind=cores",)),
+    ("mpirun", "node"): NODE,
+    ("mpirun", "slurm"): replace(SLURM, is_root=True),
+    ("mpirun", "hosts"): replace(HOSTS, interface="ib0", arguments=("--mca", "pml", "ob1")),
+}
+
+
+@pytest.mark.parametrize(("launcher", "place"), PLANS)
+def test_command_lines(launcher, place, request):
+    command = launch_command(launcher, PROGRAM, PLANS[launcher, place])
+    text = "\n".join("python" if part == sys.executable else part for part in command) + "\n"
+    golden = GOLDEN / f"{launcher}-{place}.txt"
+    if request.config.getoption("--regen"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_every_launcher_is_held():
+    assert {launcher for launcher, _ in PLANS} == set(LAUNCHERS)
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{a}-{b}.txt" for a, b in PLANS}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "plan", "message"),
+    [
+        ("none", NODE, "devices=2, but launcher=none starts one rank; use torchrun"),
+        ("none", SLURM, "launcher=none starts no rank on the other nodes of Slurm job 17; use srun"),
+        ("srun", NODE, r"launcher=srun, but this is no Slurm job \(SLURM_JOB_ID is not set\)"),
+        *[
+            (launcher, replace(NODE, nodes=2), "nodes=2, but there is neither a Slurm job nor runtime.hosts")
+            for launcher in LAUNCHERS
+        ],
+    ],
+)  # fmt: skip
+def test_a_plan_that_the_launcher_cannot_start_is_refused(launcher, plan, message):
+    with pytest.raises(LaunchError, match=message):
+        launch_command(launcher, PROGRAM, plan)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "nodes", "devices", "accelerator", "expected"),
+    [
+        ("torchrun", 1, 1, "auto", {"nodes": 1, "cpus_per_task": 3}),
+        ("torchrun", 1, 4, "cpu", {"nodes": 1, "cpus_per_task": 12}),
+        ("torchrun", 2, 4, "cpu", {"nodes": 2, "cpus_per_task": 12, "mpi": "srun", "tasks": 2}),
+        ("srun", 1, 1, "cpu", {"nodes": 1, "cpus_per_task": 3}),
+        ("srun", 2, 1, "cpu", {"nodes": 2, "cpus_per_task": 3, "mpi": "srun", "tasks": 2}),
+        ("srun", 1, 4, "cpu", {"nodes": 1, "cpus_per_task": 3, "mpi": "srun", "tasks_per_node": 4}),
+        ("mpirun", 2, 2, "cpu", {"nodes": 2, "cpus_per_task": 3, "mpi": "srun", "tasks_per_node": 2}),
+        (
+            "srun", 2, 2, "gpu",
+            {"nodes": 2, "cpus_per_task": 3, "mpi": "srun", "tasks_per_node": 2, "gres": "gpu:2", "tasks_per_gpu": 0},
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_asked_of_a_scheduler(launcher, nodes, devices, accelerator, expected):
+    settings = {"nodes": nodes, "devices": devices, "accelerator": accelerator}
+    assert requested(settings, {"launcher": launcher, "threads_per_rank": 3}) == expected
+    assert expected.keys() <= set(REQUESTED)

@@ -1,0 +1,50 @@
+"""`shardline rehearse`: the ranks meet and nothing is trained."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+ROW = {"dataset": "table", "model": "mlp"}
+
+
+def rehearse(workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).with_name("shardline")
+    profile = REPOSITORY / "profiles" / "local"
+    return subprocess.run(
+        [command, "rehearse", "--profile", profile, *arguments],
+        cwd=workspace.path, text=True, capture_output=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_one_run_of_each_geometry_meets_and_nothing_is_trained(tiny):
+    rows = [("a", 1), ("b", 2), ("c", 2)]
+    workspace = tiny(*({**ROW, "name": name, "devices": devices} for name, devices in rows))
+    done = rehearse(workspace)
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = done.stdout[done.stdout.rindex("\nb-") :]
+    assert "rehearsal: nodes=1 x devices=2 by torchrun, backend=gloo" in table
+    assert [line.split()[0] for line in table.splitlines()[4:6]] == ["0", "1"]
+    assert "\nc-" not in done.stdout
+    assert not (workspace.path / "store" / "datasets").exists()
+    assert not list(workspace.path.glob("results/runs/*"))
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_named_and_a_second_rehearsal_starts_anew(tiny):
+    workspace = tiny({**ROW, "name": "a", "devices": 2}, runtime={"threads_per_rank": 9})
+    done = rehearse(workspace)
+    assert done.returncode == 4
+    assert " threads on " in done.stderr, done.stderr
+    assert "the rehearsal failed" in done.stderr
+    workspace = tiny({**ROW, "name": "a", "devices": 2})
+    again = rehearse(workspace, "a", "--json")
+    assert again.returncode == 0, again.stderr
+    document = json.loads(again.stdout)
+    (found,) = document.values()
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
