@@ -37,7 +37,7 @@ class Ranks:
             "--shards", str(self.shards), "--work", str(self.root / name / "work"),
             "--results", str(self.results(name)), "--verify", "first", "--ledger", "--log-every-steps", "1",
             "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1",
-            "--rank-logs", str(self.root / name / "logs"), "--rendezvous-timeout-s", "60", *extra,
+            "--rank-logs", str(self.root / name / "logs"), "--rendezvous-timeout-s", "60", "--oversubscribe", *extra,
         ]  # fmt: skip
         return launch_command(
             "torchrun", program, Plan(run_id=name, nodes=self.nodes, devices=self.devices)
