@@ -3,21 +3,39 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORES ?= all
-PYTEST_ARGS ?= -n auto
+# A file to a worker, so that what its tests share is made once.
+PYTEST_ARGS ?= -n auto --dist loadfile
+PROFILES := local slurm azureml
 
 .DEFAULT_GOAL := help
-.PHONY: help env run test lint format lock bench bench-full clean
+.PHONY: help env env-azureml profiles run test test-azureml lint format lock bench bench-full clean
 
 help: ## show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(VENV)/.installed ## make .venv from requirements.lock
+
+# azureml-core does not go with the tools in .venv, see pyproject.toml.
+env-azureml: $(VENV)-azureml/.installed ## make .venv-azureml, for --profile azureml
+
+# Snakemake looks for --profile NAME in the folder that the first line prints.
+profiles: env ## let --profile local, slurm and azureml be found by name
+	@folder="$$($(BIN)/python -c 'from snakemake.cli import get_appdirs; print(get_appdirs().user_config_dir)')" && \
+	mkdir -p "$$folder" && for name in $(PROFILES); do \
+	  link="$$folder/$$name"; profile="$(CURDIR)/profiles/$$name"; \
+	  if [ "$$link" -ef "$$profile" ]; then echo "$$link is linked"; \
+	  elif [ -e "$$link" ] || [ -L "$$link" ]; then echo "$$link is not ours and stays as it is; use --profile profiles/$$name" >&2; \
+	  else ln -s "$$profile" "$$link" && echo "$$link -> profiles/$$name"; fi; done
 
 run: env ## run the whole pipeline on this machine
 	$(BIN)/snakemake --profile profiles/local --cores $(CORES)
 
-test: env ## run the whole test suite
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests
+test: env ## run all tests but those of Azure ML
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --ignore tests/azureml tests
+
+test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it
+	npm ci --silent --prefix tests/azureml
+	$(VENV)-azureml/bin/python -m pytest $(PYTEST_ARGS) tests/azureml
 
 lint: env ## check format, lint, types and spelling
 	$(BIN)/ruff format --check .
@@ -34,10 +52,13 @@ format: env ## format Python and Snakemake files
 
 # A CPU wheel calls itself 2.13.0+cpu; the label is dropped so that the same
 # lock installs the CUDA build where pip finds that one.
-lock: env ## refresh requirements.lock from pyproject.toml
+lock: env ## refresh requirements.lock and requirements-azureml.lock from pyproject.toml
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host --allow-unsafe --extra dev --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
-	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock
+	    --no-emit-trusted-host --allow-unsafe --extra dev --extra test --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
+	grep -vE '^(torch|setuptools|pathspec)=' requirements.lock | \
+	    $(BIN)/uv pip compile --quiet --no-emit-index-url --python $(BIN)/python --constraints - \
+	    --extra azureml --extra test --output-file requirements-azureml.lock $(LOCK_ARGS) pyproject.toml
+	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock requirements-azureml.lock
 
 bench: env ## measure all of it quickly, in about ten minutes
 	$(BIN)/python benchmarks/parse.py --repeats 2
@@ -48,12 +69,19 @@ bench: env ## measure all of it quickly, in about ten minutes
 bench-full: env ## measure the reader in full and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks.reader --full
 
+# The locks name every package, so pip has nothing to resolve; what is imported is compiled then.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v[:2] < (3, 13) else f"{sys.executable} is Python {v[0]}.{v[1]}; Shardline needs 3.11 or 3.12: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-clean: ## remove .venv (results and store stay)
-	rm -rf $(VENV)
+$(VENV)-azureml/.installed: requirements-azureml.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)-azureml
+	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements-azureml.lock
+	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+clean: ## remove the environments (results and store stay)
+	rm -rf $(VENV) $(VENV)-azureml

@@ -15,23 +15,24 @@ include: "rules/report.smk"
 localrules:
     all,
     resolve_run,
-    seal_dataset,
+    register_data,
     render_report,
 
 
 rule all:
     default_target: True
     input:
-        models=ancient(files_of_runs("model.safetensors")),
+        models=ancient(models_of_all),
         evaluations=ancient(EVALUATIONS),
         report=ancient(str(PROJECT.report)),
+        assets=ancient(ASSETS),
 
 
 onerror:
-    publish(PROJECT)
+    settle()
 
 
 onsuccess:
-    publish(PROJECT)
+    settle()
     if Path("results/report/index.html").exists():
         logger.info("Report: results/report/index.html")

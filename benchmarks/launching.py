@@ -9,6 +9,7 @@ plain start on this machine; they say little of another cluster. Run as root:
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,14 +24,17 @@ LAUNCHERS = ("srun", "torchrun", "mpirun")
 
 
 def first_step(pipeline: Pipeline) -> float:
-    """Return when the first training step was recorded, in seconds since the epoch, to the second."""
-    text = pipeline.workspace.the("results/runs/*/metrics.jsonl").read_text()
-    began = datetime.fromisoformat(pipeline.provenance()["started"]).timestamp()
-    return began + float(json.loads(text.splitlines()[0])["wall_s"])
+    """Return when the first training step ended, in seconds since the epoch."""
+    metrics = pipeline.workspace.the("store/work/*/metrics.jsonl")
+    # its clock starts when the file is made
+    made = subprocess.run(
+        ["stat", "--format=%.W", str(metrics)], capture_output=True, text=True, check=True
+    )
+    return float(made.stdout) + float(json.loads(metrics.read_text().splitlines()[0])["wall_s"])
 
 
 def measure(built: Pipeline, folder: Path, launcher: str) -> dict[str, float]:
-    """Train once, and return seconds from submission to start and first step, and all of Snakemake's."""
+    """Train once, and return seconds from submission to start and first step, and Snakemake's own."""
     pipeline = built.copy(folder)
     pipeline.configure(runtime={"launcher": launcher}, nodes=2, devices=2)
     started = time.time()
@@ -48,9 +52,11 @@ def measure(built: Pipeline, folder: Path, launcher: str) -> dict[str, float]:
         datetime.fromisoformat(told[key]).timestamp()
         for key in ("SubmitTime", "StartTime", "EndTime")
     )
+    ranks = datetime.fromisoformat(pipeline.provenance()["started"]).timestamp()
     return {
         "queued": began - submitted,
-        "to first step": first_step(pipeline) - submitted,
+        "Snakemake within the job": ranks - began,
+        "to the first step": first_step(pipeline) - submitted,
         "job": ended - began,
         "Snakemake beside the job": seconds - (ended - submitted),
     }

@@ -1,33 +1,75 @@
+from itertools import chain
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import SharedFSUsage
 
 from shardline.config import load_project
+from shardline.config.project import RESULTS
+from shardline.config.scripts import is_script
 from shardline.errors import ShardlineError
 from shardline.files import check_writable
-from shardline.jobs import publish
 from shardline.launch.request import REQUESTED, requested
 from shardline.launch.slurm_status import stand_before_sacct
+from shardline.links import publish
+from shardline.storage import Storage, logs_of, results_of
+
+# Set by --default-storage-provider: declared files are there, and jobs get local copies.
+PROVIDER = workflow.storage_registry.default_storage_provider
+STORAGE = PROVIDER and Storage(
+    PROVIDER, workflow.storage_settings.default_storage_prefix
+)
+exists = STORAGE.exists if STORAGE else Path.exists
 
 try:
     PROJECT = load_project(config)
     # the executor is not known yet, but only a cluster's has a number of jobs
-    if workflow.is_main_process and workflow.resource_settings.nodes is None:
-        PROJECT.check_devices()
+    is_remote = workflow.resource_settings.nodes is not None
+    found = (
+        STORAGE.look(results_of(PROJECT))
+        if STORAGE and workflow.is_main_process
+        else {}
+    )
+    if workflow.is_main_process and not is_remote:
+        PROJECT.check_devices(exists)
     elif workflow.is_main_process:
         stand_before_sacct(Path(workflow.basedir) / "profiles" / "slurm" / "bin")
+    disks = workflow.storage_settings.shared_fs_usage
+    if STORAGE and workflow.remote_exec and SharedFSUsage.INPUT_OUTPUT not in disks:
+        PROJECT.check_store_stays()
     is_making = workflow.is_main_process and not workflow.output_settings.dryrun
-    if is_making and not all(run.is_sealed for run in PROJECT.runs.values()):
+    sealed = (
+        exists(run.model) and exists(run.evaluation) for run in PROJECT.runs.values()
+    )
+    # of a storage's remote jobs each has the store on its own node
+    if is_making and not (STORAGE and is_remote) and not all(sealed):
         check_writable(PROJECT.store)
+    # going back to earlier settings runs nothing, so no job would fetch them or move the links
+    if is_making and STORAGE:
+        STORAGE.fetch(found)
+    if is_making:
+        publish(PROJECT)
 except ShardlineError as error:
     raise WorkflowError(str(error)) from None
 
-# Going back to earlier settings runs nothing, so no job would move the links.
-if is_making:
-    publish(PROJECT)
-
-STORE = str(PROJECT.store)
+# Where the store is differs between machines, so a storage has the lists of parts elsewhere.
+PARTS = str(RESULTS if STORAGE else PROJECT.store)
+ASSETS = [
+    str(dataset.asset)
+    for dataset in PROJECT.datasets.values()
+    if PROJECT.azureml["register_data"]
+]
 EVALUATIONS = [str(run.evaluation) for run in PROJECT.runs.values()]
+
+
+# What the jobs have made is where people look for it, whether all of them ended well or not.
+def settle():
+    if STORAGE:
+        try:
+            STORAGE.fetch(STORAGE.look([*results_of(PROJECT), *logs_of(PROJECT)]))
+        except ShardlineError as error:
+            logger.error(f"results could not be fetched: {error}")
+    publish(PROJECT)
 
 
 wildcard_constraints:
@@ -42,18 +84,35 @@ def files_of_runs(name):
     return [str(run.folder / name) for run in PROJECT.runs.values()]
 
 
+# Snakemake asks `rule all` for its inputs first, and then a storage for each file.
+def models_of_all(wildcards):
+    if STORAGE and workflow.is_main_process:
+        parts = chain.from_iterable(map(lists_of_parts, PROJECT.datasets.values()))
+        STORAGE.share(workflow.iocache, [*map(Path, parts), *logs_of(PROJECT)])
+    return files_of_runs("model.safetensors")
+
+
 # A job whose sealed output is there asks for nothing: ancient() alone would make
 # it again, and delete that output, when an input of it has to be made anew.
+# A job that runs all the same, since it was forced, needs its inputs out of the storage.
 def unless_sealed(output, inputs):
-    return [] if Path(output).exists() else inputs
+    is_forced = STORAGE and not workflow.is_main_process
+    return inputs if is_forced or not exists(output) else []
 
 
 def parts_of_dataset(wildcards):
     dataset = PROJECT.datasets[wildcards.dataset]
-    folder = f"{STORE}/datasets/{dataset.id}/parts"
-    return unless_sealed(
-        dataset.manifest, [f"{folder}/{part}.json" for part in dataset.parts]
-    )
+    return unless_sealed(dataset.manifest, lists_of_parts(dataset))
+
+
+def manifest_of_asset(wildcards):
+    dataset = PROJECT.datasets[wildcards.dataset]
+    return unless_sealed(dataset.asset, str(dataset.manifest))
+
+
+def lists_of_parts(dataset):
+    folder = f"{PARTS}/datasets/{dataset.id}/parts"
+    return [f"{folder}/{part}.json" for part in dataset.parts]
 
 
 def spec_of_run(wildcards):
@@ -68,18 +127,29 @@ def manifest_of_run(wildcards):
 
 def model_of_run(wildcards):
     run = PROJECT.runs[wildcards.run]
-    return unless_sealed(run.evaluation, str(run.folder / "model.safetensors"))
+    return unless_sealed(run.evaluation, str(run.model))
+
+
+# A script has told its figures there, and they are taken over.
+def provenance_of_run(wildcards):
+    run = PROJECT.runs[wildcards.run]
+    provenance = (
+        str(run.folder / "provenance.json") if is_script(run.model_class) else []
+    )
+    return unless_sealed(run.evaluation, provenance)
 
 
 def sealed_by(run, wildcards):
     is_evaluation = "evaluation" in wildcards.keys()
-    return run.evaluation if is_evaluation else run.folder / "model.safetensors"
+    return run.evaluation if is_evaluation else run.model
 
 
 def threads_of_run(wildcards):
     devices = PROJECT.runs[wildcards.run].settings["devices"]
     per_rank = PROJECT.runtime["threads_per_rank"]
-    return devices * per_rank if per_rank else max(devices, workflow.cores or 1)
+    # jobs that go elsewhere have as many as there are, which nobody knows here
+    cores = workflow.resource_settings.cores or 1
+    return devices * per_rank if per_rank else max(devices, cores)
 
 
 # What a scheduler gives to a run's job; None leaves a resource unset.

@@ -1,6 +1,6 @@
 rule build_shards:
     output:
-        part=f"{STORE}/datasets/{{dataset}}/parts/{{part}}.json",
+        part=f"{PARTS}/datasets/{{dataset}}/parts/{{part}}.json",
     log:
         "logs/build_shards/{dataset}/{part}.log",
     benchmark:
@@ -22,9 +22,26 @@ rule seal_dataset:
         "logs/seal_dataset/{dataset}.log",
     benchmark:
         "benchmarks/seal_dataset/{dataset}.tsv"
+    # its source may lie in the store, which with a storage only the jobs' machines need to have
+    localrule: STORAGE is None
     conda:
         "../envs/data.yaml"
     message:
         "Sealing the manifest of {wildcards.dataset}"
     script:
         "../scripts/seal_dataset.py"
+
+
+rule register_data:
+    input:
+        manifest=ancient(manifest_of_asset),
+    output:
+        asset="results/datasets/{dataset}/data_asset.json",
+    log:
+        "logs/register_data/{dataset}.log",
+    conda:
+        "../envs/azureml.yaml"
+    message:
+        "Registering {wildcards.dataset} as a data asset"
+    script:
+        "../scripts/register_data.py"

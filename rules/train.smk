@@ -42,6 +42,7 @@ rule evaluate:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
         model=ancient(model_of_run),
+        provenance=ancient(provenance_of_run),
     output:
         evaluation="results/runs/{run}/evaluations/{evaluation}.json",
     log:

@@ -3,4 +3,9 @@
 from shardline.jobs import evaluate, job
 
 with job(snakemake.log[0]):
-    evaluate(snakemake.config, snakemake.wildcards.run, snakemake.output.evaluation)
+    evaluate(
+        snakemake.config,
+        snakemake.wildcards.run,
+        snakemake.output.evaluation,
+        dict(snakemake.input.items()),
+    )

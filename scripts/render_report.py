@@ -3,4 +3,4 @@
 from shardline.jobs import job, report
 
 with job(snakemake.log[0]):
-    report(snakemake.config, snakemake.output.page)
+    report(snakemake.config, snakemake.output.page, dict(snakemake.input.items()))

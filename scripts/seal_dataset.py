@@ -3,4 +3,9 @@
 from shardline.jobs import job, seal_dataset
 
 with job(snakemake.log[0]):
-    seal_dataset(snakemake.config, snakemake.wildcards.dataset, snakemake.output.manifest)
+    seal_dataset(
+        snakemake.config,
+        snakemake.wildcards.dataset,
+        snakemake.output.manifest,
+        snakemake.input.parts,
+    )

@@ -3,4 +3,10 @@
 from shardline.jobs import job, train
 
 with job(snakemake.log[0]) as log:
-    train(snakemake.config, snakemake.wildcards.run, log)
+    train(
+        snakemake.config,
+        snakemake.wildcards.run,
+        log,
+        snakemake.output.model,
+        dict(snakemake.input.items()),
+    )

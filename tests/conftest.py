@@ -1,13 +1,16 @@
 """A tiny real project in a folder of its own, and the real Snakemake to run it with."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -24,6 +27,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regen", action="store_true", help="rewrite the files in tests/golden")
 
 
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """Hold a text against a file in tests/golden, which --regen rewrites."""
+
+    def check(path: Path, text: str) -> None:
+        if request.config.getoption("--regen"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert text == path.read_text()
+
+    return check
+
+
 def require(condition: object, message: str) -> None:
     """Skip a test on a machine that lacks what it needs; in CI, where it must be there, fail."""
     if not condition:
@@ -32,7 +48,21 @@ def require(condition: object, message: str) -> None:
 
 def rank_environment() -> dict[str, str]:
     """Return the environment of ranks with one thread each, as a launcher gives it."""
-    return {**os.environ, **rank_variables(1, {}, "")}
+    return {**os.environ, **rank_variables(1, {}, ""), "PYTHONFAULTHANDLER": "1"}
+
+
+def end_of_ranks(process: subprocess.Popen[str], timeout_s: float = 900) -> str:
+    """Wait for the end of a launcher and return its output; if none comes, tell where all ranks are."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.communicate(timeout=timeout_s)[0]
+    for rank in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            rank.send_signal(signal.SIGABRT)  # has Python tell its stack
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    raise AssertionError(f"no end within {timeout_s} s; it told\n{process.communicate()[0]}")
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

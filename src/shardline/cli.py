@@ -6,7 +6,6 @@ put on a terminal by `display`.
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +13,12 @@ import typer
 from typer.core import TyperGroup
 
 from shardline import __version__, display
-from shardline.config import Project, Run, load_project
+from shardline.config import Project, load_project
 from shardline.config.document import read_config
-from shardline.config.project import RESULTS
-from shardline.errors import ConfigError, DataError, ShardlineError
+from shardline.errors import DataError, ShardlineError
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
 from shardline.rehearsals import one_of_each_geometry, rehearse_runs
+from shardline.selection import datasets_to_repair, find_run, find_targets
 from shardline.states import describe_runs
 from shardline.verify import Verdict, repair_dataset, verify_dataset, verify_run
 from shardline.why import explain
@@ -125,24 +124,11 @@ def tell_why(
     fewest differences.
     """
     project = load_project(config_file=context.obj)
-    explanation = explain(project, _find_run(project, run))
+    explanation = explain(project, find_run(project, run))
     if as_json:
         display.say_json({**vars(explanation), "run": explanation.run.id})
     else:
         display.show_explanation(explanation, project.store)
-
-
-def _find_run(project: Project, wanted: str) -> Run:
-    for run in project.runs.values():
-        if wanted in (run.id, run.name):
-            return run
-    raise _unknown("run", wanted, [run.name for run in project.runs.values()] + [*project.runs])
-
-
-def _unknown(kind: str, wanted: str, known: Sequence[str]) -> ConfigError:
-    nearest = get_close_matches(wanted, known, n=1, cutoff=0.4)
-    remedy = f'did you mean "{nearest[0]}"?' if nearest else "`shardline ls` lists them"
-    return ConfigError(f'the config names no {kind} "{wanted}"; {remedy}')
 
 
 @app.command("gc", epilog=_EPILOG)
@@ -218,7 +204,7 @@ def verify(
     `snakemake` rebuilds just the parts that held it.
     """
     project = load_project(config_file=context.obj)
-    targets = _to_repair(project, names or []) if repair else _targets(project, names or [])
+    targets = (datasets_to_repair if repair else find_targets)(project, names or [])
     verdicts = []
     for kind, item in targets:
         with display.waiting_for(f"reading {item}"):
@@ -237,21 +223,6 @@ def verify(
         display.say(f"\n{len(verdicts)} verified, {bad or 'none'} with problems")
     if bad and not repair:
         raise typer.Exit(DataError.exit_code)
-
-
-def _to_repair(project: Project, names: Sequence[str]) -> list[tuple[str, str]]:
-    if not names:
-        raise ConfigError("verify --repair names no dataset, expected one; add a dataset's name")
-    check_unlocked(project.workdir)
-    targets = {name: _targets(project, [name]) for name in names}
-    for name, found in targets.items():
-        if all(kind == "run" for kind, _ in found):
-            raise ConfigError(
-                f'verify --repair names the run "{name}", expected a dataset; '
-                f"delete {RESULTS / 'runs' / found[0][1]} and run the pipeline again"
-            )
-    every = (target for found in targets.values() for target in found)
-    return [(kind, item) for kind, item in dict.fromkeys(every) if kind == "dataset"]
 
 
 def _repair(project: Project, verdict: Verdict, *, quiet: bool) -> None:
@@ -286,7 +257,7 @@ def rehearse(
     Every training begins with the same rehearsal.
     """
     project = load_project(config_file=context.obj)
-    runs = [_find_run(project, name) for name in names or []] or one_of_each_geometry(project)
+    runs = [find_run(project, name) for name in names or []] or one_of_each_geometry(project)
     arguments = ["--set-resources", *set_resources] if set_resources else []
     found = rehearse_runs(runs, config=context.obj, profile=profile, arguments=arguments)
     if as_json:
@@ -313,24 +284,3 @@ def digest(
     typer.echo(
         yaml.safe_dump(list(describe(places)), sort_keys=False, allow_unicode=True), nl=False
     )
-
-
-def _targets(project: Project, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return kind and id of what is meant, datasets first; earlier ids count if they exist."""
-    known = [("dataset", item.name, item.id) for item in project.datasets.values()]
-    known += [("run", run.name, run.id) for run in project.runs.values()]
-    if not names:
-        return [(kind, item) for kind, _, item in known if _exists(kind, item)]
-    found: list[tuple[str, str]] = []
-    for name in names:
-        meant = [(kind, item) for kind, word, item in known if name in (word, item)]
-        meant = meant or [(kind, name) for kind in ("dataset", "run") if _exists(kind, name)]
-        if not meant:
-            raise _unknown("run or dataset", name, [word for _, word, _ in known])
-        found += meant
-    return sorted(dict.fromkeys(found), key=lambda target: target[0])
-
-
-def _exists(kind: str, item: str) -> bool:
-    sealed = {"dataset": "datasets/{}/manifest.json", "run": "runs/{}/run.json"}
-    return (RESULTS / sealed[kind].format(item)).exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 from shardline.config import Project, Run
 from shardline.config.project import RESULTS
 from shardline.errors import LaunchError
-from shardline.files import read_json
+from shardline.files import read_json, snakefile_option
 from shardline.launch.rehearsed import Rehearsal
 
 _GEOMETRY = ("nodes", "devices", "accelerator")
@@ -40,8 +40,8 @@ def rehearse_runs(
         path.unlink(missing_ok=True)
     done = subprocess.run(
         [
-            sys.executable, "-m", "snakemake", *_snakefile(), "--profile", profile,
-            "--configfile", str(config), *arguments, "--", *map(str, found.values()),
+            sys.executable, "-m", "snakemake", *snakefile_option(), "--profile", profile,
+            "--configfile", str(config), "--force", *arguments, "--", *map(str, found.values()),
         ],
         check=False,
     )  # fmt: skip
@@ -51,8 +51,3 @@ def rehearse_runs(
             yield run, Rehearsal.from_json(document)
     if done.returncode:
         raise LaunchError("the rehearsal failed; the reason stands above, and in logs/rehearse/")
-
-
-def _snakefile() -> list[str]:
-    shipped = Path(__file__).parents[2] / "Snakefile"
-    return [] if Path("Snakefile").exists() else ["--snakefile", str(shipped)]

@@ -23,23 +23,22 @@ def rehearse_run(
         LaunchError: a rank or a device is missing, or a path does not work.
     """
     # torch is imported only once the arguments are good
-    from shardline.launch.device import device_name, resolve_accelerator
+    from shardline.launch.device import resolve_accelerator
     from shardline.launch.rehearsal import rehearse
 
     is_gpu = resolve_accelerator(settings) == "gpu"
-    device = f"cuda:{world.local_rank}" if is_gpu else "cpu"
     return rehearse(
         world,
         backend="nccl" if is_gpu else "gloo",
-        device=device,
+        device=f"cuda:{world.local_rank}" if is_gpu else "cpu",
         timeout_s=timeout_s,
         planned={"nodes": settings["nodes"], "devices": settings["devices"]},
-        describe={"run": run, "device_name": device_name(device)},
+        describe={"run": run},
         oversubscribe=oversubscribe,
     ).to_json()
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Be one rank; rank 0 writes what was found. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m shardline.rehearse", description=__doc__)
     parser.add_argument("run", help="id of the run")
@@ -50,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("work", "rank-logs", "output"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--oversubscribe", action="store_true")
-    args = parser.parse_args(arguments)
+    args = parser.parse_args()
 
     def body(world: World) -> None:
         timeout_s, is_allowed = args.rendezvous_timeout_s, args.oversubscribe

@@ -21,7 +21,7 @@ from shardline.errors import DataError, ShardlineError
 from shardline.files import atomic_writer, make_folder, write_bytes, write_json
 from shardline.handover import read_evaluation
 from shardline.launch.export import export_world
-from shardline.launch.process import die_with_parent
+from shardline.launch.process import die_with_parent, kill_group
 from shardline.launch.world import World
 
 _OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
@@ -105,8 +105,7 @@ def _run_child(command: list[str], env: Mapping[str, str]) -> tuple[int, str]:
     reader.start()
     with _sigterm_passed_on(child):
         code = child.wait()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)  # what it left running
+    kill_group(child.pid)  # what it left running
     reader.join(_DRAIN_S)
     return code, tail.decode(errors="replace")
 

@@ -62,13 +62,13 @@ def state_of(run: Run, store: Path, known_names: set[str]) -> State:
 
 
 def is_trained(run: Run) -> bool:
-    """Return whether a run's model is sealed."""
-    return (run.folder / "model.safetensors").exists()
+    """Return whether a run's model is sealed, here or in the storage."""
+    return run.has_model
 
 
 def sealed_names() -> set[str]:
     """Return the names under which a model is sealed, whatever its identity."""
-    folders = [model.parent for model in (RESULTS / "runs").glob("*/model.safetensors")]
+    folders = [model.parent for model in (RESULTS / "runs").glob("*/model.safetensors*")]
     return {name_of(folder) for folder in folders if NAMED.fullmatch(folder.name)}
 
 

@@ -1,6 +1,5 @@
 """Running the launcher as a child: its output to the log, its progress to a terminal, its end certain."""
 
-import os
 import re
 import signal
 import subprocess
@@ -15,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from shardline.errors import ShardlineError
-from shardline.launch.failures import first_failure, forget_failures
-from shardline.launch.process import die_with_parent
+from shardline.launch.failures import first_failure, forget_failures, killed_rank
+from shardline.launch.process import die_with_parent, kill_group
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0
@@ -40,6 +39,7 @@ def run_ranks(
     """
     forget_failures(work)
     with log.open("a") as log_file:
+        begin = log_file.tell()
         child = subprocess.Popen(
             command,
             env=dict(env),
@@ -51,23 +51,31 @@ def run_ranks(
             start_new_session=True,  # a terminal's Ctrl-C reaches the ranks through us alone
         )
         try:
-            with _sigterm_as_interrupt():
+            with sigterm_as_interrupt():
                 last = _relay(child, log_file, title)
                 code = child.wait()
         except BaseException:
             _end(child)
             raise
         finally:
-            _kill_group(child)  # ranks that outlived their launcher
+            kill_group(child.pid)  # ranks that outlived their launcher
     if code:
         raise RankError(
-            first_failure(work, ranks)
+            _killed(log, begin)
+            or first_failure(work, ranks)
             or f"{command[0]} ended with code {code}: {last or 'it said nothing'}; see {log}"
         )
 
 
+def _killed(log: Path, begin: int) -> str | None:
+    with log.open(errors="replace") as file:
+        file.seek(begin)
+        killed = killed_rank(file.read())
+    return f"{killed}; see {log}" if killed else None
+
+
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """Turn SIGTERM into the same orderly end as Ctrl-C."""
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -115,11 +123,5 @@ def _end(child: subprocess.Popen[str]) -> None:
     child.terminate()
     with suppress(subprocess.TimeoutExpired):
         child.wait(_GRACE_S)
-    _kill_group(child)
+    kill_group(child.pid)
     child.wait()
-
-
-def _kill_group(child: subprocess.Popen[str]) -> None:
-    # the group's number is the child's pid and stays taken while a member lives
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)

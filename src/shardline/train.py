@@ -86,7 +86,6 @@ class Trained:
     epochs: int
     stopped_early: bool
     resumed_step: int
-    device: str
     checkpoint_s: float
 
 
@@ -144,7 +143,6 @@ def _summary(
         epochs=trainer.current_epoch,
         stopped_early=trainer.current_epoch < (trainer.max_epochs or 0),
         resumed_step=resumed_step,
-        device=str(trainer.strategy.root_device),
         checkpoint_s=last.seconds,
     )
 

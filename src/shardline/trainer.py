@@ -9,11 +9,12 @@ import pytorch_lightning as pl
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
-from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
+from pytorch_lightning.strategies import FSDPStrategy, Strategy
 
 from shardline.checkpointing import SafeCheckpointIO
 from shardline.launch.device import resolve_accelerator
 from shardline.launch.world import World
+from shardline.parallel import SteadyDDPStrategy
 
 
 class WorldEnvironment(ClusterEnvironment):
@@ -105,7 +106,7 @@ def make_strategy(settings: Mapping[str, Any], world: World, accelerator: str) -
     if world.world_size == 1:
         return "auto"
     backend = "gloo" if accelerator == "cpu" else "nccl"
-    return DDPStrategy(cluster_environment=environment, process_group_backend=backend)
+    return SteadyDDPStrategy(cluster_environment=environment, process_group_backend=backend)
 
 
 def _quieten_lightning() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from shardline.config.project import RESULTS, Project
+from shardline.config.project import RESULTS, Project, pointer
 from shardline.errors import ConfigError, DataError
 from shardline.files import read_json
 from shardline.garbage import check_unlocked
@@ -126,6 +126,11 @@ def _check_dataset(findings: _Findings, path: Path, shards: Path) -> str:
     found, expected = short_digest(manifest["identity"]), path.parent.name[-DIGEST_LENGTH:]
     findings.expect(f"{path}: the digest of its identity", found, expected)
     records = manifest["shards"]
+    if records and not shards.is_dir():
+        findings.bad_shards.extend(record["file"] for record in records)
+        mounted = "set SHARDLINE_STORE to where the store is mounted; if the folder was deleted, "
+        findings.but(mounted + findings.remedy).add(f"{shards} is not there")
+        return ""
     with ThreadPoolExecutor(_READERS) as pool:
         problems = pool.map(lambda record: _check_shard(shards, record), records)
         for record, problem in zip(records, problems, strict=True):
@@ -209,15 +214,19 @@ def _check_run(findings: _Findings, folder: Path) -> str:
     if spec is None or document is None:
         return ""
     _check_spec(findings, folder, spec, document)
-    if not (folder / "model.safetensors").exists():
+    model, what = folder / "model.safetensors", "model"
+    if model.exists():
+        _check_model(findings, model, spec)
+    elif _is_elsewhere(model):
+        what = "model in the storage, not looked at"
+    else:
         return "not trained yet"
-    _check_model(findings, folder / "model.safetensors", spec)
     _check_metrics(findings, folder / "metrics.jsonl")
     _check_provenance(findings, folder, spec)
     evaluations = sorted((folder / "evaluations").glob("*.json"))
     for path in evaluations:
         _check_evaluation(findings.but(f"delete {path} and run the pipeline again"), path)
-    return f"model, metrics, provenance, {count(len(evaluations), 'evaluation')}"
+    return f"{what}, metrics, provenance, {count(len(evaluations), 'evaluation')}"
 
 
 def count(number: int, noun: str) -> str:
@@ -279,7 +288,14 @@ def _check_provenance(findings: _Findings, folder: Path, spec: Mapping[str, Any]
     about_manifest = findings.but(f"bring back the manifest of the training, or {findings.remedy}")
     about_manifest.expect_sha256(manifest, provenance["manifest_sha256"])
     for name, sha256 in provenance.get("files", {}).items():
-        findings.expect_sha256(folder / Path(name).name, sha256)
+        file = folder / Path(name).name
+        if not _is_elsewhere(file):
+            findings.expect_sha256(file, sha256)
+
+
+def _is_elsewhere(file: Path) -> bool:
+    """Whether a file was too large to be fetched from the storage."""
+    return not file.exists() and pointer(file).exists()
 
 
 def _check_evaluation(findings: _Findings, path: Path) -> None:

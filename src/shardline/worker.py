@@ -19,9 +19,9 @@ _NUMBERS = (*_OPTIONS, "rendezvous_timeout_s")
 _SEALED = ("model.safetensors", "metrics.jsonl")
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Train one rank; rank 0 seals the results. Returns the exit code."""
-    args = _parse(arguments)
+    args = _parse()
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     return run_rank(
         lambda world: _run(args, world), work=args.work, logs=args.rank_logs, shorten=_shorten
@@ -34,7 +34,7 @@ def _shorten(error: Exception) -> str:
     return short_traceback(error)
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m shardline.worker", description=__doc__)
     parser.add_argument("run_json", type=Path, help="the resolved run")
     parser.add_argument(
@@ -56,7 +56,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--set-by-row", nargs="*", default=[], help="settings that the run's own row sets"
     )
-    return parser.parse_args(arguments)
+    return parser.parse_args()
 
 
 def _run(args: argparse.Namespace, world: World) -> None:
@@ -124,7 +124,7 @@ def _train(args: argparse.Namespace, spec: dict[str, Any], world: World) -> dict
     if world.rank == 0:
         train.seal_model(trained, spec, args.results / "model.safetensors")
         write_bytes(args.results / "metrics.jsonl", (args.work / "metrics.jsonl").read_bytes())
-    return {key: value for key, value in asdict(trained).items() if key not in ("best", "device")}
+    return {key: value for key, value in asdict(trained).items() if key != "best"}
 
 
 def _run_script(args: argparse.Namespace, spec: dict[str, Any], world: World) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from shardline import jobs
 from shardline.config import load_project
 from shardline.launch.commands import Plan, launch_command
-from tests.conftest import rank_environment, wait_until
+from tests.conftest import REPOSITORY, end_of_ranks, rank_environment, wait_until
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Ranks:
     devices: int
     nodes: int
     every_steps: int
+    is_by_torchrun: bool = False
 
     def command(self, name: str, *extra: str) -> list[str]:
         """Return the command line of an attempt; attempts of one name share a store."""
@@ -39,9 +40,10 @@ class Ranks:
             "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1",
             "--rank-logs", str(self.root / name / "logs"), "--rendezvous-timeout-s", "60", "--oversubscribe", *extra,
         ]  # fmt: skip
-        return launch_command(
-            "torchrun", program, Plan(run_id=name, nodes=self.nodes, devices=self.devices)
-        )
+        if self.is_by_torchrun:
+            plan = Plan(run_id=name, nodes=self.nodes, devices=self.devices)
+            return launch_command("torchrun", program, plan)
+        return [sys.executable, "-m", "tests.distributed.forked", str(self.devices), *program]
 
     def results(self, name: str) -> Path:
         """Return the folder of an attempt's sealed files."""
@@ -52,7 +54,7 @@ class Ranks:
         return subprocess.Popen(
             self.command(name, *extra),
             cwd=self.root,
-            env=rank_environment(),
+            env={**rank_environment(), "PYTHONPATH": str(REPOSITORY)},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -62,7 +64,7 @@ class Ranks:
     def train(self, name: str, *extra: str) -> str:
         """Train to the end and return the output."""
         process = self.start(name, *extra)
-        output, _ = process.communicate(timeout=300)
+        output = end_of_ranks(process)
         assert process.returncode == 0, output
         return output
 

@@ -204,7 +204,7 @@ def train(
         str(profile) if word == str(LOCAL) else word
         for word in workspace.command("--until", "train", "--cores", "2")
     ]
-    done = machine.run(*command, cwd=path, timeout=240, check=False)
+    done = machine.run(*command, cwd=path, timeout=600, check=False)
     logs = "".join(log.read_text() for log in path.glob("logs/train/*.log"))
     assert done.returncode == 0, done.stdout + logs
     return Training(path)
@@ -297,7 +297,7 @@ class Job:
 
     def end(self) -> tuple[int, str, str]:
         """Wait for the end; return the exit code, what the user saw and the log."""
-        said, _ = self.process.communicate(timeout=60)
+        said, _ = self.process.communicate(timeout=300)
         return self.process.returncode, said, (self.work / "log").read_text()
 
 

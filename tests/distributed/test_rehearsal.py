@@ -41,9 +41,10 @@ left = [torch.distributed.is_initialized(), len(listening)]
 torch.distributed.init_process_group("gloo", rank=world.rank, world_size=world.world_size)
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
-print("FOUND", json.dumps({"left": left, "found": found.to_json()}), flush=True)
+found = json.dumps({"left": left, "found": found.to_json()})
+print(f"FOUND {found}\\n", end="", flush=True)  # one write: ranks share torchrun's output
 """
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def free_port():

@@ -7,6 +7,7 @@ import pytest
 
 from shardline.files import read_json
 from shardline.ledger import read_ledger
+from tests.conftest import end_of_ranks
 from tests.distributed.test_training import last_step
 
 # windows of some 50 rows of 640, so that an epoch crosses many of them
@@ -132,7 +133,7 @@ def test_a_damaged_shard_stops_all_ranks_with_one_sentence(prepare):
     content[-1] ^= 1
     shard.write_bytes(content)
     process = ranks.start("run")
-    output, _ = process.communicate(timeout=120)
+    output = end_of_ranks(process)
     assert process.returncode != 0
     assert f"shard {shard} is damaged: its BLAKE3 digest is" in output
     assert "shardline verify --repair" in output

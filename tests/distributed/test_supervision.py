@@ -10,9 +10,10 @@ import sys
 import psutil
 import pytest
 
-from shardline import jobs
 from shardline.errors import LaunchError
+from shardline.jobs.ranks import only_one
 from shardline.launch.commands import Plan, launch_command
+from shardline.launch.failures import killed_rank
 from shardline.supervise import RankError, run_ranks
 from tests.conftest import rank_environment, wait_until
 
@@ -28,6 +29,15 @@ while not (work / "errors" / "rank-1.json").exists():
     time.sleep(0.01)
 report_failure(work, "connection closed by peer", rank=0, log=None)
 sys.exit(1)
+"""
+# Rank 1 is killed and says nothing; rank 0 fails because of it, and says so.
+KILLED = """
+import os, signal, sys, pathlib
+from shardline.launch.failures import report_failure
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+report_failure(pathlib.Path(sys.argv[1]), "connection closed by peer", rank=0, log=None)
+signal.pause()
 """
 WAITING = """
 import pathlib, sys, os, time
@@ -51,20 +61,45 @@ def command(tmp_path):
     return make
 
 
+def run_two_ranks(command, folder):
+    env, log = rank_environment(), folder / "log"
+    run_ranks(command, env=env, log=log, work=folder, title="t", ranks=2)
+
+
 def test_the_first_ranks_own_error_is_what_one_sees(command, tmp_path):
     culprit = (
         f"rank 1 on {platform.node()}, its log is {tmp_path}/rank-1.log: rank 1 is the culprit"
     )
     with pytest.raises(RankError, match=f"^{re.escape(culprit)}$"):
-        run_ranks(
-            command(FAILING),
-            env=rank_environment(),
-            log=tmp_path / "log",
-            work=tmp_path,
-            title="t",
-            ranks=2,
-        )
+        run_two_ranks(command(FAILING), tmp_path)
     assert "connection closed by peer" in (tmp_path / "log").read_text()
+
+
+def test_a_rank_that_was_killed_is_named_though_another_one_speaks(command, tmp_path):
+    named = rf"rank 1 on \S+ was ended by a signal \(SIGKILL\).*; see {tmp_path}/log$"
+    with pytest.raises(RankError, match=named):
+        run_two_ranks(command(KILLED), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        (
+            "srun: error: n2: task 1: Killed\nsrun: error: n1: task 0: Exited with exit code 1\n",
+            "rank 1 on n2 was ended by a signal (Killed)",
+        ),
+        ("srun: error: n1: task 0: Exited with exit code 4\nsrun: error: n2: task 1: Killed\n", None),
+        ("srun: error: n1: tasks 0-1: Terminated\n", None),
+        (
+            "mpirun noticed that process rank 1 with PID 0 on node n2 exited on signal 11 (Segmentation fault).\n",
+            "rank 1 on n2 was ended by a signal (SIGSEGV)",
+        ),
+        ("step 7\n", None),
+    ],
+)  # fmt: skip
+def test_what_launchers_tell_of_a_killed_rank(output, named):
+    told = killed_rank(output)
+    assert told.startswith(named) if named else told is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -84,21 +119,21 @@ def test_no_rank_outlives_its_job(command, tmp_path, number):
     started = psutil.Process(job.pid).children(recursive=True)
     assert len(started) == 3
     os.kill(job.pid, number)
-    job.communicate(timeout=60)
-    _, alive = psutil.wait_procs(started, timeout=30)
+    job.communicate(timeout=300)
+    _, alive = psutil.wait_procs(started, timeout=120)
     assert not alive
 
 
 def test_a_run_is_trained_by_one_job_at_a_time(tmp_path):
     with (
-        jobs._only_one(tmp_path, "mlp-0123456789ab"),
+        only_one(tmp_path, "mlp-0123456789ab"),
         pytest.raises(LaunchError) as error,
-        jobs._only_one(tmp_path, "mlp-0123456789ab"),
+        only_one(tmp_path, "mlp-0123456789ab"),
     ):
         pass
     assert (
         f"mlp-0123456789ab is being trained by another job, which holds {tmp_path / 'lock'}"
         in str(error.value)
     )
-    with jobs._only_one(tmp_path, "mlp-0123456789ab"):
+    with only_one(tmp_path, "mlp-0123456789ab"):
         pass

@@ -35,7 +35,7 @@ INSTALL = (
 PROGRAMS = ["unshare", "nsenter", "ip", "munged", "slurmctld", "slurmd", "srun", "mpirun"]
 ACCOUNTING_INSTALL = "apt-get install -y --no-install-recommends slurmdbd mariadb-server"
 ACCOUNTING_PROGRAMS = ["slurmdbd", "mariadbd", "mariadb-install-db"]
-START_S = 60.0
+START_S = 180.0
 
 
 class SlurmCluster:
@@ -132,7 +132,7 @@ class SlurmCluster:
         *program: str,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        timeout: float = 60,
+        timeout: float = 180,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program on the login machine, as `Machine.run` does."""
@@ -173,7 +173,7 @@ class SlurmCluster:
 
         self.wait_until(reached, f"{', '.join(names or self.hosts)} {state}", timeout=timeout)
 
-    def wait_until(self, condition: Callable[[], bool], what: str, *, timeout: float = 60) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str, *, timeout: float = 180) -> None:
         """Wait until something holds, as `Daemons.wait_until` does."""
         self._daemons.wait_until(condition, what, timeout=timeout)
 
@@ -195,6 +195,9 @@ class SlurmCluster:
         """Start a node that is off; its slurmd registers with the controller."""
         node = self._switch_on(name)
         plug_in(self.login, node, address=self._address(name))
+        # The same after each start, as on a real network card: the other nodes remember it.
+        hardware_address = f"02:00:00:00:00:{self.hosts.index(name) + 1:02x}"
+        node.run("ip", "link", "set", "eth0", "address", hardware_address)
         for index in range(self._gpus):
             node.run("mknod", f"/run/gpu{index}", "c", "1", "3")
         self._daemons.start(node, "slurmd", "-D", "-N", name)

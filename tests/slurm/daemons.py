@@ -36,7 +36,7 @@ class Daemons:
         for name in [name for name in self._running if name.endswith(f"-{machine.name}")]:
             self._running.pop(name).wait()
 
-    def wait_until(self, condition: Callable[[], bool], what: str, *, timeout: float = 60) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str, *, timeout: float = 180) -> None:
         """Ask again and again until something holds; Slurm's clients give no event to wait for.
 
         Args:

@@ -53,17 +53,17 @@ class Pipeline:
             "--profile", str(self.path / profile), *arguments,
         ]  # fmt: skip
 
-    def run(self, *arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
         """Run the pipeline to its end."""
         return self.cluster.login.run(
             *self.command(*arguments), cwd=self.path, timeout=timeout, check=False
         )
 
-    def copy(self, path: Path) -> "Pipeline":
+    def copy(self, path: Path, cluster: SlurmCluster | None = None) -> "Pipeline":
         """Return the same project elsewhere, with its dataset and without its runs."""
         left_out = shutil.ignore_patterns("runs", "latest", "reports", "report", "work", "logs")
         shutil.copytree(self.path, path, ignore=left_out, symlinks=True)
-        return Pipeline(Workspace(path), self.cluster)
+        return Pipeline(Workspace(path), cluster or self.cluster)
 
     def log(self) -> str:
         """Return the training's log."""
@@ -75,6 +75,10 @@ class Pipeline:
             self.workspace.the("results/runs/*/provenance.json").read_text()
         )
         return document
+
+    def model(self) -> bytes:
+        """Return the sealed weights."""
+        return self.workspace.the("results/runs/*/model.safetensors").read_bytes()
 
     def losses(self) -> list[tuple[int, float]]:
         """Return step and train loss of each record."""

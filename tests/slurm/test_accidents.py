@@ -22,7 +22,7 @@ from tests.slurm.machines import kill_group
 from tests.slurm.pipeline import FAST, SHIPPED, Pipeline
 
 AT_ONCE = 6  # accidents; they mostly wait
-PATIENCE_S = 180
+PATIENCE_S = 600
 RANKS = (0, 1)
 
 # Two ranks count on two nodes until they are told to finish, each from where it was cut off.
@@ -275,6 +275,11 @@ def _let_forget(run: Counting, do: Callable[[], object]) -> None:
     # nsenter, which waits for Snakemake, stops too, and has to before both may continue
     status = Path(f"/proc/{run.process.pid}/stat")
     run.wait_until(lambda: status.read_text().rpartition(") ")[2].startswith("T"), "a stop")
+    # a question under way would still be answered with what comes now
+    asking = f"ps --ppid {run.lines('pid')[0]} --format stat= | grep --invert-match Z"
+    run.wait_until(
+        lambda: not run.cluster.run("bash", "-c", f"{asking} || true").stdout, "an answer"
+    )
     do()
     listed = ("squeue", "--noheader", "--states=all", "--format=%i")
     run.wait_until(lambda: run.job not in run.cluster.run(*listed).stdout.split(), "forgetting")
@@ -345,8 +350,13 @@ def test_the_project_asks_shardlines_sacct(slurm: SlurmCluster, tmp_path: Path):
     slurm.scontrol("update", "PartitionName=main", "State=DOWN")  # jobs are queued and stay so
     process = slurm.login.popen(*pipeline.command(), cwd=tmp_path)
     queued = ("squeue", "--noheader", "--format=%i")
-    slurm.wait_until(lambda: bool(slurm.run(*queued).stdout), "a job", timeout=PATIENCE_S)
-    slurm.run("scancel", *slurm.run(*queued).stdout.split())
+
+    def cancel_until_it_ends() -> bool:  # one job may be submitted after another
+        if jobs := slurm.run(*queued).stdout.split():
+            slurm.run("scancel", *jobs)
+        return process.poll() is not None
+
+    slurm.wait_until(cancel_until_it_ends, "an end", timeout=PATIENCE_S)
     told, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "cancelled by scancel or by an administrator; run the same command again" in told

@@ -97,7 +97,7 @@ def test_no_command_imports_torch(fake):
         "    app(command.split(), standalone_mode=False)\n"
         "    assert not {'torch', 'pytorch_lightning'} & sys.modules.keys(), command"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=300)
     assert done.returncode == 0
 
 
@@ -313,7 +313,7 @@ def test_gc_delete_asks_on_a_terminal(fake, answer, code):
     master, slave = pty.openpty()
     try:
         os.write(master, f"{answer}\n".encode())
-        done = subprocess.run(command, stdin=slave, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(command, stdin=slave, capture_output=True, check=False, timeout=300)
     finally:
         os.close(master)
         os.close(slave)

@@ -70,7 +70,7 @@ def source(**settings: Any) -> dict[str, Any]:
         ),
         (
             {"runtime": {"launcher": "torchrum"}},
-            'runtime.launcher=torchrum is not one of torchrun, srun, mpirun, none; did you mean "torchrun"?',
+            'runtime.launcher=torchrum is not one of torchrun, srun, mpirun, azureml, none; did you mean "torchrun"?',
         ),
         ({"dataset": {}}, 'dataset is not a known key; did you mean "datasets"?'),
         (

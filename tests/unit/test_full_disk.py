@@ -64,7 +64,7 @@ def run(workspace: Workspace, *lines: str, shell=NAMESPACE) -> subprocess.Comple
         text=True,
         capture_output=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
 
 

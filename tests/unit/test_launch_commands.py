@@ -19,6 +19,10 @@ SLURM = replace(
     variables=("OMP_NUM_THREADS", "NCCL_IB_HCA", "MASTER_ADDR", "MASTER_PORT"),
 )  # fmt: skip
 HOSTS = replace(SLURM, job_id="", remote_shell=("ssh", "-p", "2222"))
+AZURE = replace(
+    SLURM, job_id="", hosts=("10.0.0.4", "10.0.0.5"), prefix=("py", "-m", "node", "launch"),
+    files=("results/run.json", "results/manifest.json"), variables=("OMP_NUM_THREADS", "NCCL_IB_HCA"),
+)  # fmt: skip
 PLANS = {
     ("none", "one"): ONE,
     ("none", "hosts"): HOSTS,
@@ -31,19 +35,20 @@ PLANS = {
     ("srun", "gpus"): replace(SLURM, gpus=2, arguments=("--cpu-bind=cores",)),
     ("mpirun", "node"): NODE,
     ("mpirun", "slurm"): replace(SLURM, is_root=True),
+    ("azureml", "one"): ONE,
+    ("azureml", "node"): NODE,
+    ("azureml", "agents"): replace(AZURE, processes=2, arguments=("--log-dir=logs",)),
+    ("azureml", "ranks"): replace(AZURE, processes=4, variables=(*AZURE.variables, "MASTER_ADDR")),
+    ("azureml", "ranks-of-a-node"): replace(AZURE, nodes=1, processes=2, hosts=("127.0.0.1",)),
     ("mpirun", "hosts"): replace(HOSTS, interface="ib0", arguments=("--mca", "pml", "ob1")),
 }
 
 
 @pytest.mark.parametrize(("launcher", "place"), PLANS)
-def test_command_lines(launcher, place, request):
+def test_command_lines(launcher, place, golden):
     command = launch_command(launcher, PROGRAM, PLANS[launcher, place])
     text = "\n".join("python" if part == sys.executable else part for part in command) + "\n"
-    golden = GOLDEN / f"{launcher}-{place}.txt"
-    if request.config.getoption("--regen"):
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(text)
-    assert text == golden.read_text()
+    golden(GOLDEN / f"{launcher}-{place}.txt", text)
 
 
 def test_every_launcher_is_held():
@@ -77,6 +82,7 @@ def test_a_plan_that_the_launcher_cannot_start_is_refused(launcher, plan, messag
         ("srun", 1, 1, "cpu", {"nodes": 1, "cpus_per_task": 3}),
         ("srun", 2, 1, "cpu", {"nodes": 2, "cpus_per_task": 3, "mpi": "srun", "tasks": 2}),
         ("srun", 1, 4, "cpu", {"nodes": 1, "cpus_per_task": 3, "mpi": "srun", "tasks_per_node": 4}),
+        ("azureml", 2, 2, "gpu", {"nodes": 2}),
         ("mpirun", 2, 2, "cpu", {"nodes": 2, "cpus_per_task": 3, "mpi": "srun", "tasks_per_node": 2}),
         (
             "srun", 2, 2, "gpu",

@@ -122,6 +122,6 @@ def test_a_command_and_what_it_started_end_with_its_input():
     started = [psutil.Process(int(leash.stdout.readline())) for _ in range(2)]
     leash.stdin.close()
     assert leash.wait(60) != 0
-    _, alive = psutil.wait_procs(started, timeout=30)
+    _, alive = psutil.wait_procs(started, timeout=120)
     assert not alive
     leash.stdout.close()

@@ -1,7 +1,10 @@
 """What is decided before the ranks start: machines, CPUs, ports, what they find in their environment."""
 
+import json
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -9,8 +12,10 @@ from shardline.errors import LaunchError
 from shardline.launch import start as start_module
 from shardline.launch.allocation import check_allocation, parse_job, restored_variables
 from shardline.launch.environment import rank_variables, without_place
+from shardline.launch.resolve import resolve_world
 from shardline.launch.start import free_port, prepare_start
 from shardline.launch.world import derived_port
+from tests.unit.test_world import RECORDED
 
 JOB = (
     "JobId=17 JobName=x UserId=root(0) JobState=RUNNING Restarts=1 BatchFlag=1 NodeList=n[1-2] "
@@ -111,6 +116,118 @@ def test_ranks_in_slurm(in_slurm):
     assert "MASTER_PORT" in by_mpi.plan.variables
     agents = start(launcher="torchrun", env={"SLURM_JOB_ID": "17"})
     assert "MASTER_PORT" not in agents.env  # the agents tell the ranks
+
+
+# Azure ML
+
+LAUNCH = {"SNAKEMAKE_AZUREML_LAUNCH": "py -m node launch", "SNAKEMAKE_AZUREML_RANK": "0"}
+
+
+def azure(*nodes: int, **env: str) -> dict[str, str]:
+    """Return the environment of a job whose processes are on these nodes."""
+    world = [
+        {"rank": rank, "node": node, "host": f"n{node}", "local_rank": 0, "address": f"10.0.0.{node + 4}"}
+        for rank, node in enumerate(nodes)
+    ]  # fmt: skip
+    return {**LAUNCH, "SNAKEMAKE_AZUREML_WORLD": json.dumps(world), **env}
+
+
+def test_one_agent_on_each_node_of_azure():
+    env = azure(0, 1, RANK="0", WORLD_SIZE="2", MASTER_PORT="6105", OMPI_COMM_WORLD_RANK="0")
+    found = start(launcher="azureml", env=env, threads_per_rank=1)
+    assert (found.plan.hosts, found.plan.processes) == (("10.0.0.4", "10.0.0.5"), 2)
+    assert "shardline.launch.azureml" in found.command
+    assert f"--master-port={found.plan.port}" in found.command
+    assert found.plan.port not in (0, 6105)
+    left = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK"}
+    assert not left & {*found.env, *found.plan.variables}
+    assert env["SNAKEMAKE_AZUREML_WORLD"] == found.env["SNAKEMAKE_AZUREML_WORLD"]
+    assert set(found.plan.variables) <= set(found.env)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in RECORDED if n.startswith("azureml") and "torchrun" not in n]
+)
+def test_azures_own_processes_as_ranks(name):
+    nodes, devices = (1, 4) if "1x" in name else (2, 4 if "2x4" in name else 1)
+    placed = azure(*(rank // devices for rank in range(nodes * devices)))
+    settings = {**SETTINGS, "nodes": nodes, "devices": devices}
+    found = start(
+        settings, launcher="azureml", env={**placed, **RECORDED[name]}, threads_per_rank=1
+    )
+    assert found.command[4:6] != ["-m", "shardline.launch.azureml"]
+    assert RECORDED[name].items() - found.env.items() <= {("MASTER_PORT", "6105")}
+    # what the other processes find in theirs, beside what is passed to them
+    passed = {name: found.env[name] for name in found.plan.variables}
+    for rank in range(nodes * devices):
+        own = {
+            **dict.fromkeys(("RANK", "OMPI_COMM_WORLD_RANK"), rank), "NODE_RANK": rank // devices,
+            **dict.fromkeys(("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), rank % devices),
+        }  # fmt: skip
+        env = {
+            **RECORDED[name],
+            **{k: str(v) for k, v in own.items() if k in RECORDED[name]},
+            **passed,
+        }
+        world = resolve_world(env)
+        assert (world.rank, world.local_rank, world.num_nodes) == (rank, rank % devices, nodes)
+        assert (world.master_addr, world.master_port) == ("10.0.0.4", found.plan.port)
+        assert world.hosts == found.plan.hosts
+
+
+def test_one_process_of_azure_starts_its_ranks_itself():
+    env = azure(0, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    one = start({**SETTINGS, "nodes": 1, "devices": 1}, launcher="azureml", env=env)
+    assert one.command[1:] == ["-m", "x"]
+    assert (one.env["RANK"], one.env["WORLD_SIZE"]) == ("0", "1")
+    two = start({**SETTINGS, "nodes": 1}, launcher="azureml", env=env)
+    assert "torch.distributed.run" in two.command
+    assert "RANK" not in two.env
+    without_plugin = start({**SETTINGS, "nodes": 1}, launcher="azureml")
+    assert without_plugin.command[1:5] == two.command[1:5]
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({}, "nodes=2 and runtime.launcher=azureml, but SNAKEMAKE_AZUREML_LAUNCH is not set, .*--profile azureml"),
+        (azure(0, 1, 1), r"planned for nodes=2 x devices=2, but Azure ML started 3 processes on 2 nodes \(10.0.0.4, "),
+        (azure(0), r"but Azure ML started 1 processes on 1 nodes .* set azureml_processes_per_node to 1 or 2"),
+        (azure(0, 1, 0, 1), "started 4 processes on 2 nodes"),
+        (azure(0, 0), "started 2 processes on 1 nodes"),
+        ({**LAUNCH, "SNAKEMAKE_AZUREML_WORLD": "[{}]"}, r"SNAKEMAKE_AZUREML_WORLD=\[{}\] does not list the job's"),
+    ],
+)  # fmt: skip
+def test_other_processes_than_planned_are_refused(env, message):
+    with pytest.raises(LaunchError, match=message):
+        start(launcher="azureml", env=env)
+
+
+def test_an_agent_takes_the_number_of_its_own_node(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os; print({name: os.environ[name] for name in ('RANK', 'GROUP_RANK')})"
+    )
+    agent = [sys.executable, "-m", "shardline.launch.azureml", "--nnodes=2", "--nproc-per-node=1",
+             "--rdzv-backend=static", "--master-addr=127.0.0.1", f"--master-port={free_port('x', '127.0.0.1')}",
+             str(program)]  # fmt: skip
+    agents = [
+        subprocess.Popen(
+            agent, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                "SNAKEMAKE_AZUREML_WORLD": azure(0, 1)["SNAKEMAKE_AZUREML_WORLD"],
+                "SNAKEMAKE_AZUREML_RANK": rank,
+                "RANK": "7",
+                "OMPI_COMM_WORLD_SIZE": "9",
+            },
+        )
+        for rank in "10"
+    ]  # fmt: skip
+    told = [agent.communicate(timeout=300)[0] for agent in agents]
+    for node, text in zip((1, 0), told, strict=True):
+        assert f"node {node}: not passed on to the ranks: OMPI_COMM_WORLD_SIZE, RANK\n" in text
+        assert f"{{'RANK': '{node}', 'GROUP_RANK': '{node}'}}" in text
 
 
 def test_more_cpus_than_the_job_holds_are_refused(in_slurm):

@@ -56,13 +56,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sbatch_lines(case, request):
+def test_sbatch_lines(case, golden):
     line = re.sub(r" (?=-)", "\n", sbatch_line(*CASES[case])) + "\n"
-    golden = GOLDEN / f"{case}.txt"
-    if request.config.getoption("--regen"):
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(line)
-    assert line == golden.read_text()
+    golden(GOLDEN / f"{case}.txt", line)
 
 
 def test_every_case_is_held():

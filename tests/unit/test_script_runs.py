@@ -251,9 +251,9 @@ def test_a_script_ends_with_its_rank(
     wait_until((tmp_path / "pid").exists, parent)
     child = psutil.Process(int((tmp_path / "pid").read_text()))
     os.kill(parent.pid, number)
-    output, _ = parent.communicate(timeout=60)
+    output, _ = parent.communicate(timeout=300)
     assert "FAILED" not in output, "who is told to stop has not failed"
-    _, alive = psutil.wait_procs([child], timeout=30)
+    _, alive = psutil.wait_procs([child], timeout=120)
     assert not alive
     is_told = number == signal.SIGTERM
     assert parent.returncode == (128 + number if is_told else -number)

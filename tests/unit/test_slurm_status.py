@@ -13,9 +13,11 @@ from shardline.launch.slurm_status import (
     explain,
     plain_state,
     real_sacct,
+    reason_told,
     remember,
     stand_before_sacct,
     states_of_squeue,
+    tell_reason,
 )
 from tests.conftest import REPOSITORY
 
@@ -178,3 +180,23 @@ def test_without_a_real_sacct_there_is_no_such_program(tmp_path: Path):
     env = {"PATH": str(tmp_path), "SHARDLINE_PYTHON": sys.executable}
     answer = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=50)
     assert (answer.returncode, answer.stdout, answer.stderr) == (127, "", "")
+
+
+def test_a_failed_job_is_explained_by_what_it_told_itself(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert reason_told("7", "2026-01-01T12:00:00") == ""
+    tell_reason("rank 1 on n2: optim.lr is too high")
+    told = reason_told("7", "2026-01-01T12:00:00")
+    failed = {"JobState": "FAILED", "ExitCode": "1:0"}
+    assert explain(failed, told) == "rank 1 on n2: optim.lr is too high"
+    assert explain({**failed, "JobState": "CANCELLED"}, told).startswith("cancelled by")
+    assert reason_told("7", "2999-01-01T12:00:00") == "", "another cluster's job of this number"
+    assert reason_told("7", "Unknown") == ""
+
+
+def test_outside_slurm_nothing_is_left(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    tell_reason("a reason")
+    assert not list(tmp_path.iterdir())

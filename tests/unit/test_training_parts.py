@@ -137,7 +137,7 @@ def test_a_model_with_nan_weights_is_never_sealed(tmp_path):
     torch.save({"state_dict": weights}, tmp_path / "best.ckpt")
     trained = Trained(
         best=tmp_path / "best.ckpt", best_score=None, steps=1, epochs=1, stopped_early=False,
-        resumed_step=0, device="cpu", checkpoint_s=0.0,
+        resumed_step=0, checkpoint_s=0.0,
     )  # fmt: skip
     with pytest.raises(ConfigError, match="weight layer.weight is NaN or infinite; lower optim.lr"):
         seal_model(trained, spec(), tmp_path / "model.safetensors")

@@ -1,6 +1,7 @@
 """What verify finds: on files that are really damaged."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,16 @@ def test_each_missing_shard_is_found(fake):
     assert [problem.partition(",")[0] for problem in problems] == [
         f"{shard(fake, number)} cannot be read (No such file or directory)" for number in (0, 3)
     ]
+
+
+def test_a_store_that_is_not_mounted_is_one_problem(fake):
+    fake.seal_all()
+    folder = shard(fake).parent
+    shutil.move(folder, "elsewhere")
+    verdict = dataset_verdict(fake)
+    (problem,) = verdict.problems
+    assert problem.startswith(f"{folder} is not there; set SHARDLINE_STORE to where the store is")
+    assert len(verdict.bad_shards) == 4
 
 
 def test_an_edited_identity_in_the_manifest_is_found(fake):

@@ -279,8 +279,8 @@ def test_tensorflow_finds_its_cluster_in_the_documented_format():
             "cluster": {"worker": ["n1:29501", "n1:29502", "n2:29501", "n2:29502"]},
             "task": {"type": "worker", "index": world.rank},
         }
-    one_node = export_world(worlds(1, 2)[1], port_of=lambda rank: 12345 + rank)
-    assert json.loads(one_node["TF_CONFIG"])["cluster"]["worker"] == ["n1:12345", "n1:12346"]
+    one_node = export_world(worlds(1, 2)[1])
+    assert json.loads(one_node["TF_CONFIG"])["cluster"]["worker"] == ["n1:29501", "n1:29502"]
     with pytest.raises(LaunchError, match=r"worker 0 would listen on port 65536.*than 65535"):
         export_world(worlds(1, 2, master_port=65535)[0])
 
@@ -333,4 +333,4 @@ def test_a_program_that_knows_nothing_of_shardline_meets_by_the_exported_variabl
         )
         for world in worlds(1, 2, master_addr="127.0.0.1", master_port=port)
     ]
-    assert [child.communicate(timeout=120)[0].strip() for child in started] == ["3", "3"]
+    assert [child.communicate(timeout=300)[0].strip() for child in started] == ["3", "3"]

@@ -163,9 +163,9 @@ def kill_job(workspace, when):
     (job,) = [p for p in started if "train.py" in " ".join(p.cmdline()) and "python" in p.name()]
     ranks = job.children(recursive=True)
     job.kill()
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode != 0
-    _, alive = psutil.wait_procs(ranks, timeout=10)
+    _, alive = psutil.wait_procs(ranks, timeout=120)
     assert not alive, output
 
 
@@ -178,9 +178,9 @@ def interrupt(workspace, when):
         assert len(started) >= 3, "launcher and ranks are running"
     finally:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode != 0
-    _, alive = psutil.wait_procs(started, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=120)
     assert not alive, output
     assert not sealed(workspace.path)
     return output

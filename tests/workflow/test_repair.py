@@ -101,7 +101,7 @@ def test_ctrl_c_in_a_part_leaves_whole_files_and_the_next_run_makes_that_part_al
         wait_until(has_begun_the_second_part, process)
     finally:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     assert process.returncode != 0
     store = workspace.path / "store" / "datasets"
     assert not list(store.rglob("*.tmp"))

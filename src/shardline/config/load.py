@@ -47,6 +47,7 @@ def load_project(
         store=Path(os.environ.get("SHARDLINE_STORE") or config["runtime"]["store"]),
         table=config["runs"],
         runtime=config["runtime"],
+        azureml=config["azureml"],
         lock=load_lock(workdir / config["lock"] if "lock" in config else default_lock()),
         code=CodeIndex(import_roots(workdir)),
     )
@@ -69,7 +70,10 @@ def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         **config,
         "defaults": schema.merge(schema.defaults_of(settings), defaults),
         "datasets": {key: _fill_dataset(item, entry) for key, item in config["datasets"].items()},
-        "runtime": schema.merge(schema.defaults_of(shape)["runtime"], config.get("runtime", {})),
+        **{
+            key: schema.merge(schema.defaults_of(shape)[key], config.get(key, {}))
+            for key in ("runtime", "azureml")
+        },
     }
 
 

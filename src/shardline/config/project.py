@@ -1,5 +1,6 @@
 """The whole of what a config asks for: datasets and runs with identities and paths."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from shardline.config import checks
 from shardline.config.runs import Row
+from shardline.errors import ConfigError
 from shardline.identity import DIGEST_LENGTH, CodeIndex, Lock, short_digest
 
 RESULTS = Path("results")
@@ -41,6 +43,11 @@ class Dataset:
     def manifest(self) -> Path:
         """The sealed manifest."""
         return RESULTS / "datasets" / self.id / "manifest.json"
+
+    @property
+    def asset(self) -> Path:
+        """What it is as a data asset of Azure ML, where it is registered as one."""
+        return self.manifest.with_name("data_asset.json")
 
     @property
     def parts(self) -> dict[str, range]:
@@ -82,6 +89,16 @@ class Run:
         """The folder of sealed results."""
         return RESULTS / "runs" / self.id
 
+    @property
+    def model(self) -> Path:
+        """The sealed model."""
+        return self.folder / "model.safetensors"
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a sealed model is here, or is known to be in the storage."""
+        return self.model.exists() or pointer(self.model).exists()
+
     @cached_property
     def evaluation_id(self) -> str:
         """The evaluation's identity digest."""
@@ -95,7 +112,7 @@ class Run:
     @property
     def is_sealed(self) -> bool:
         """Whether training and evaluation are done."""
-        return (self.folder / "model.safetensors").exists() and self.evaluation.exists()
+        return self.has_model and self.evaluation.exists()
 
 
 @dataclass(kw_only=True)
@@ -107,6 +124,7 @@ class Project:
         store: root of bulky data.
         table: path of the run table, as the config names it.
         runtime: settings that change no result.
+        azureml: what is told to Azure ML; changes no result either.
         datasets: by id, those that a run uses.
         runs: by id, in the order of the table.
     """
@@ -115,6 +133,7 @@ class Project:
     store: Path
     table: str
     runtime: dict[str, Any]
+    azureml: dict[str, Any]
     lock: Lock
     code: CodeIndex
     datasets: dict[str, Dataset] = field(default_factory=dict)
@@ -164,11 +183,36 @@ class Project:
         """The report over exactly these runs."""
         return RESULTS / "reports" / short_digest(self.report_document) / "index.html"
 
-    def check_devices(self) -> None:
-        """Refuse runs that do not fit this machine; for profiles whose jobs run on it."""
+    def check_store_stays(self) -> None:
+        """Refuse a store in the working folder of a job whose machine shares no disk with others.
+
+        Raises:
+            ConfigError: it is there, and no mount.
+        """
+        store = self.workdir / self.store
+        while not store.exists():
+            store = store.parent
+        on_same_disk = store.stat().st_dev == self.workdir.stat().st_dev
+        if on_same_disk and store.resolve().is_relative_to(self.workdir):
+            raise ConfigError(
+                f"store {self.store} lies in the folder of this job alone ({self.workdir}), expected a mount that "
+                "all jobs have; set SHARDLINE_STORE on the jobs' machines to where it is mounted"
+            )
+
+    def check_devices(self, exists: Callable[[Path], bool] = Path.exists) -> None:
+        """Refuse runs that do not fit this machine; for profiles whose jobs run on it.
+
+        Args:
+            exists: whether a declared file is there; by default on this disk.
+        """
         for run in self.runs.values():
-            if not (run.folder / "model.safetensors").exists():
+            if not exists(run.model):
                 checks.check_devices(run.settings, self.runtime, run.row.where)
+
+
+def pointer(file: Path) -> Path:
+    """Return the file that says where in the storage a file is that was too large to be fetched."""
+    return file.with_name(f"{file.name}.url")
 
 
 def template_path() -> Path:

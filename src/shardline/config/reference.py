@@ -71,6 +71,11 @@ _RUNTIME = """
 How the work is done on this machine. Profiles may set these, as may
 `snakemake --config runtime='{log_every_steps: 1}'`.
 """
+_AZUREML = """
+## `azureml`
+
+What is told to Azure ML besides its jobs ([docs/azureml.md](../docs/azureml.md)).
+"""
 _TOP = """
 ## Other keys of `config.yaml`
 """
@@ -89,6 +94,8 @@ def reference() -> str:
         _table(_rows(dataset, "dataset")),
         _RUNTIME,
         _table(_rows(parts["runtime"], "nothing")),
+        _AZUREML,
+        _table(_rows(parts["azureml"], "nothing")),
         _TOP,
         _table(_row(key, parts[key], config, "nothing") for key in ("runs", "lock")),
     ]

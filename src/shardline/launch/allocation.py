@@ -1,11 +1,11 @@
 """The machines that this job holds: a Slurm allocation, or the hosts that the profile lists."""
 
-import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardline.errors import LaunchError
+from shardline.launch.slurm_status import job_fields
 from shardline.launch.world import expand_nodelist
 
 _TIMEOUT_S = 60
@@ -71,7 +71,7 @@ def parse_job(job_id: str, text: str) -> Allocation:
     Raises:
         LaunchError: the job has no nodes.
     """
-    fields = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
+    fields = job_fields(text)
     nodelist = fields.get("NodeList", "")
     if nodelist in ("", "(null)"):
         raise LaunchError(

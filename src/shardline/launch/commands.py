@@ -32,6 +32,9 @@ class Plan:
         arguments: the site's own arguments for the launcher.
         is_root: whether this user is root, which Open MPI refuses unless told.
         timeout_s: seconds that the ranks have to meet.
+        prefix: words that start a command on each process of an Azure ML job; empty outside of one.
+        processes: how many those are.
+        files: small files that the processes on other nodes get.
     """
 
     run_id: str
@@ -48,6 +51,9 @@ class Plan:
     arguments: tuple[str, ...] = ()
     is_root: bool = False
     timeout_s: int = 300
+    prefix: tuple[str, ...] = ()
+    processes: int = 1
+    files: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -59,7 +65,7 @@ def launch_command(launcher: str, program: Sequence[str], plan: Plan) -> list[st
     """Return the command line that starts every rank of a run.
 
     Args:
-        launcher: `torchrun`, `srun`, `mpirun` or `none`.
+        launcher: `torchrun`, `srun`, `mpirun`, `azureml` or `none`.
         program: arguments after `python`, such as `-m shardline.worker run.json`.
 
     Raises:
@@ -94,8 +100,7 @@ def _torchrun(program: Sequence[str], plan: Plan) -> list[str]:
     # alone, port 0: the agent takes a free one, so that two runs on a machine never meet
     endpoint = f"{plan.hosts[0]}:{plan.port}" if plan.nodes > 1 else "127.0.0.1:0"
     agent = [
-        _PYTHON, "-m", "torch.distributed.run",
-        f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.devices}", "--max-restarts=0",
+        _PYTHON, "-m", "torch.distributed.run", *_geometry(plan),
         "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={plan.run_id}",
         f"--rdzv-conf=join_timeout={plan.timeout_s}",
         *plan.arguments,
@@ -106,6 +111,10 @@ def _torchrun(program: Sequence[str], plan: Plan) -> list[str]:
     if plan.job_id:
         return [*_step(plan, tasks_per_node=1, cpus=plan.cpus * plan.devices), *agent]
     return _on_hosts(plan, agent, each=0)
+
+
+def _geometry(plan: Plan) -> list[str]:
+    return [f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.devices}", "--max-restarts=0"]
 
 
 def _srun(program: Sequence[str], plan: Plan) -> list[str]:
@@ -172,10 +181,33 @@ def _on_hosts(plan: Plan, command: Sequence[str], *, each: int) -> list[str]:
     ]  # fmt: skip
 
 
+def _azureml(program: Sequence[str], plan: Plan) -> list[str]:
+    if plan.nodes == plan.processes == 1:
+        return _torchrun(program, plan)
+    start = [
+        *plan.prefix,
+        *(word for path in plan.files for word in ("--file", path)),
+        *(word for name in plan.variables for word in ("--env", name)),
+        "--",
+    ]
+    if plan.processes == plan.ranks:
+        return [*start, _PYTHON, *program]
+    # static: the first node has rank 0, which writes the outputs that Snakemake finds there
+    return [
+        *start,
+        _PYTHON, "-m", "shardline.launch.azureml", *_geometry(plan),
+        "--rdzv-backend=static", f"--master-addr={plan.hosts[0]}", f"--master-port={plan.port}",
+        f"--rdzv-id={plan.run_id}", f"--rdzv-conf=timeout={plan.timeout_s}",
+        *plan.arguments,
+        *program,
+    ]  # fmt: skip
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str], Plan], list[str]]] = {
     "none": _none,
     "torchrun": _torchrun,
     "srun": _srun,
     "mpirun": _mpirun,
+    "azureml": _azureml,
 }
 LAUNCHERS = tuple(_COMMANDS)

@@ -1,23 +1,19 @@
 """What any training program reads of its place: torch, Lightning, DeepSpeed, Accelerate, MPI, TensorFlow."""
 
 import json
-from collections.abc import Callable
 
 from shardline.errors import LaunchError
 from shardline.launch.world import World
 
 
-def export_world(world: World, *, port_of: Callable[[int], int] | None = None) -> dict[str, str]:
+def export_world(world: World) -> dict[str, str]:
     """Return the variables that let any training program be this rank.
 
     `TF_CONFIG` names one TensorFlow worker per rank and needs the nodes' names:
     where `world.hosts` is empty in a world of several nodes it is left out,
     and nothing else changes. A world of one needs none. `resolve_world` of the
-    variables gives the world's numbers back.
-
-    Args:
-        port_of: TCP port of TensorFlow's worker by rank; by default the ports
-            after the master port, one for each rank of a node.
+    variables gives the world's numbers back. TensorFlow's workers listen on the
+    ports after the master port, one for each rank of a node.
 
     Raises:
         LaunchError: a worker's port is outside of 1..65535; the message names it.
@@ -50,11 +46,11 @@ def export_world(world: World, *, port_of: Callable[[int], int] | None = None) -
         "OMPI_COMM_WORLD_NODE_RANK": local_rank,  # not the node's: "relative rank on this node"
         "OMPI_UNIVERSE_SIZE": size,
         **({"SHARDLINE_HOSTS": ",".join(world.hosts)} if world.hosts else {}),
-        **_tensorflow(world, port_of),
+        **_tensorflow(world),
     }
 
 
-def _tensorflow(world: World, port_of: Callable[[int], int] | None) -> dict[str, str]:
+def _tensorflow(world: World) -> dict[str, str]:
     """Return TF_CONFIG as tf.distribute.cluster_resolver.TFConfigClusterResolver documents it."""
     hosts = world.hosts or ((world.master_addr,) if world.num_nodes == 1 else ())
     if world.world_size == 1 or not hosts:
@@ -62,7 +58,7 @@ def _tensorflow(world: World, port_of: Callable[[int], int] | None) -> dict[str,
     local_size = world.local_world_size
     workers = []
     for rank in range(world.world_size):
-        port = port_of(rank) if port_of else world.master_port + 1 + rank % local_size
+        port = world.master_port + 1 + rank % local_size
         if not 0 < port < 65536:
             raise LaunchError(
                 f"TensorFlow's worker {rank} would listen on port {port}, which is no TCP port; "

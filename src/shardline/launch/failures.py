@@ -2,6 +2,8 @@
 
 import os
 import platform
+import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -9,6 +11,20 @@ from pathlib import Path
 from shardline.files import read_json, write_json
 
 _FOLDER = "errors"
+
+# How launchers tell that a signal ended a rank, which then left nothing itself.
+_ENDED = (
+    re.compile(  # torchrun
+        r"Root Cause \(first observed failure\):\n\[0\]:\n\s+time +: .*\n\s+host +: (?P<host>\S+)\n"
+        r"\s+rank +: (?P<rank>\d+) .*\n\s+exitcode +: -(?P<signal>\d+) "
+    ),
+    re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)"),
+)  # fmt: skip
+_SRUN_END = re.compile(
+    r"^srun: error: (?P<host>\S+): tasks? (?P<rank>[\d,-]+): (?P<signal>.+)$", re.M
+)
+# What a launcher itself sends to the ranks that are left.
+_BY_LAUNCHER = ("SIGTERM", "SIGINT", "Terminated", "Exited with exit code")
 
 
 def forget_failures(work: Path) -> None:
@@ -60,3 +76,25 @@ def first_failure(work: Path, ranks: int) -> str | None:
     if first["log"]:
         place.append(f"its log is {first['log']}")
     return f"{', '.join(place)}: {first['message']}"
+
+
+def killed_rank(output: str) -> str | None:
+    """Return which rank a signal ended, in the words of the launcher; None if none was.
+
+    The others fail because it did, and may say so before their launcher names it.
+
+    Args:
+        output: of the launcher and its ranks, all of this attempt.
+    """
+    found = [match for pattern in _ENDED for match in pattern.finditer(output)]
+    if first := _SRUN_END.search(output):
+        found.append(first)
+    for match in found:
+        how = match["signal"]
+        name = signal.Signals(int(how)).name if how.isdigit() else how
+        if not name.startswith(_BY_LAUNCHER):
+            return (
+                f"rank {match['rank']} on {match['host']} was ended by a signal ({name}): by hand, for want "
+                "of memory or by a fault in compiled code; run the same command again to go on"
+            )
+    return None

@@ -5,13 +5,12 @@ though, closes, and that ends the command with all that it started.
 """
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 
-from shardline.launch.process import die_with_parent
+from shardline.launch.process import die_with_parent, kill_group
 
 _GRACE_S = 5.0
 
@@ -26,8 +25,7 @@ def main() -> int:
     )
     threading.Thread(target=_end_with_input, args=(child,), daemon=True).start()
     code = child.wait()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)  # what it left behind
+    kill_group(child.pid)  # what it left behind
     return code if code >= 0 else 128 - code
 
 
@@ -38,8 +36,7 @@ def _end_with_input(child: "subprocess.Popen[bytes]") -> None:
     child.terminate()
     with suppress(subprocess.TimeoutExpired):
         child.wait(_GRACE_S)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+    kill_group(child.pid)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""An end of every process with its parent."""
+"""An end of every process with its parent, and of a group with its leader."""
 
 import ctypes
+import os
 import signal
 import sys
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -12,3 +14,13 @@ def die_with_parent() -> None:
     """Have the kernel end this process when its parent ends (prctl(2)), so that no rank is left over."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def kill_group(leader: int) -> None:
+    """End what is left of a process group.
+
+    Args:
+        leader: pid of its first process; it stays taken while a member lives.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shardline.errors import ShardlineError
 from shardline.launch.failures import report_failure
+from shardline.launch.levels import is_azure
 from shardline.launch.process import die_with_parent
 from shardline.launch.resolve import resolve_world
 from shardline.launch.world import World
@@ -40,11 +41,16 @@ def run_rank(
 
 
 def _own_log(folder: Path, world: World) -> Path | None:
-    """Send the output of each rank but the first to a file of its own; rank 0's is the job's log."""
+    """Send the output of each rank but the first to a file of its own; rank 0's is the job's log.
+
+    Azure ML keeps what each process prints, while files are lost with their node.
+    """
     if world.world_size == 1:
         return None
     if world.rank == 0:
         return folder.with_name(f"{folder.name}.log")
+    if is_azure(os.environ):
+        return None
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank-{world.rank}.log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

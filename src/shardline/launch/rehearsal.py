@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from shardline.errors import LaunchError
+from shardline.launch.device import device_name
 from shardline.launch.paths import Paths
 from shardline.launch.rehearsed import Rehearsal, compact
 from shardline.launch.rendezvous import Meeting, gloo_address, interface_of, local_address
@@ -85,9 +86,9 @@ def _introduce(
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     problem = _problem(world, device, gpus, planned)
     name, gpu = "", ""
-    if device.type == "cuda" and not problem:
-        properties = torch.cuda.get_device_properties(device)
-        name, gpu = properties.name, str(properties.uuid)
+    if not problem:  # else the device may not be there
+        name = device_name(str(device))
+        gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
     return {
         "rank": world.rank,
         "local_rank": world.local_rank,

@@ -33,7 +33,7 @@ _GRACE_S = 10.0
 _CONNECTION = 255  # how ssh ends when it could not connect, or lost the connection
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Start the command on every host; return the exit code of the first that fails."""
     parser = argparse.ArgumentParser(prog="python -m shardline.launch.remote", description=__doc__)
     parser.add_argument("--hosts", required=True, help="names of the hosts, by commas")
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shell", required=True, help="what starts a command on a host")
     parser.add_argument("--variables", default="", help="names of the variables to pass, by commas")
     parser.add_argument("command", nargs="+")
-    args = parser.parse_args(arguments)
+    args = parser.parse_args()
     hosts, shell = tuple(args.hosts.split(",")), shlex.split(args.shell)
     names = [name for name in args.variables.split(",") if name]
     passed = {name: os.environ[name] for name in names if name in os.environ}
@@ -67,7 +67,7 @@ def check_machines(plan: Plan) -> None:
     Raises:
         LaunchError: names the host, what is wrong with it and the remedy.
     """
-    if plan.hosts and not plan.job_id:
+    if plan.hosts and not plan.job_id and not plan.prefix:
         check_is_here(plan.hosts[0])
         check_hosts(plan.hosts, plan.remote_shell, timeout_s=plan.timeout_s)
 

@@ -20,6 +20,8 @@ def requested(settings: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[s
         runtime: the profile's `launcher` and `threads_per_rank`.
     """
     nodes, devices = settings["nodes"], settings["devices"]
+    if runtime["launcher"] == "azureml":
+        return {"nodes": nodes}  # what a node has follows from the compute's size
     cpus = runtime["threads_per_rank"] or 1
     # one task for each rank; torchrun and none start a node's ranks themselves
     per_node = devices if runtime["launcher"] in ("srun", "mpirun") else 1

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -25,6 +26,9 @@ _RETRY_S = 1.0
 _REQUEUE_S = 20.0
 # That the database is given, however late squeue has answered.
 _LEAST_S = 5.0
+
+# Within the working folder, which the jobs share with Snakemake.
+_OURS = Path(".snakemake") / "slurm_status"
 
 _STATUS = "--format=JobIdRaw,State"
 _REASON = "--format=Reason"
@@ -73,7 +77,7 @@ def main(own: str, *words: str) -> int:
         if step != "0":  # asked for ten steps of the job: one answer is enough
             return 0
         if fields := _show_job(job):
-            print(explain(fields))
+            print(explain(fields, reason_told(job, fields.get("StartTime", ""))))
             return 0
     if real:
         os.execv(real, ["sacct", *words])
@@ -112,7 +116,7 @@ def _answer_status(name: str, sacct: Sequence[str] | None) -> int:
         print("squeue gives no answer: the controller is away", file=sys.stderr)
         return 1
     states = states_of_squeue(listed, datetime.now())
-    forgotten = remember(Path(".snakemake") / "slurm_status" / name, states)
+    forgotten = remember(_OURS / "jobs" / name, states)
     for job, state in (_states_of_forgotten(forgotten, sacct, end) | states).items():
         print(f"{job}|{state}")
     return 0
@@ -201,19 +205,54 @@ def _has_accounting() -> bool:
 
 def _show_job(job: str) -> dict[str, str]:
     """Return what the controller knows of a job; nothing if it has forgotten it."""
-    text = _ask(["scontrol", "--oneliner", "show", "job", job], 20) or ""
+    return job_fields(_ask(["scontrol", "--oneliner", "show", "job", job], 20) or "")
+
+
+def job_fields(text: str) -> dict[str, str]:
+    """Read what `scontrol --oneliner show job` prints, by field."""
     return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
 
 
-def explain(fields: Mapping[str, str]) -> str:
+def explain(fields: Mapping[str, str], told: str = "") -> str:
     """Return in words why a job failed, and what to do.
 
     Args:
         fields: as `scontrol show job` prints them.
+        told: what the job said of its own failure, see `tell_reason`.
     """
     state = fields.get("JobState", "")
+    if state == "FAILED" and told:
+        return told  # which names its own remedy
     why = _WHY.get(state, "{JobState}, {Reason}").format_map(_Known(fields))
     return f"{why}; run the same command again to go on from there"
+
+
+def tell_reason(message: str) -> None:
+    """Within a Slurm job, leave for the terminal why it fails."""
+    if job := os.environ.get("SLURM_JOB_ID"):
+        path = _reason_file(job)
+        with suppress(OSError):  # a full disk, and the log tells it too
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(message)
+
+
+def reason_told(job: str, start: str) -> str:
+    """Return what a job left by `tell_reason`; nothing if it left nothing.
+
+    Args:
+        start: when it was started, as Slurm prints it: numbers of jobs come again
+            after a cluster was set up anew.
+    """
+    path = _reason_file(job)
+    try:
+        is_of_this_job = path.stat().st_mtime >= datetime.fromisoformat(start).timestamp()
+        return path.read_text().strip() if is_of_this_job else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def _reason_file(job: str) -> Path:
+    return _OURS / "reasons" / job
 
 
 class _Known(dict[str, str]):

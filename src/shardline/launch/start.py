@@ -16,10 +16,12 @@ from shardline.launch.allocation import (
     find_allocation,
     restored_variables,
 )
+from shardline.launch.azureml import Processes, check_processes, find_processes
 from shardline.launch.commands import Plan, launch_command
 from shardline.launch.environment import rank_variables, without_place
 from shardline.launch.export import export_world
-from shardline.launch.world import World, derived_port
+from shardline.launch.resolve import resolve_world
+from shardline.launch.world import derived_port
 
 _PORTS_TRIED = 20
 
@@ -53,7 +55,7 @@ class Start:
 
 def prepare_start(
     program: Sequence[str], *, run_id: str, settings: Mapping[str, Any], runtime: Mapping[str, Any],
-    env: Mapping[str, str], num_cpus: int,
+    env: Mapping[str, str], num_cpus: int, files: Sequence[str] = (),
 ) -> Start:  # fmt: skip
     """Decide how the ranks are started here.
 
@@ -63,34 +65,33 @@ def prepare_start(
         runtime: the profile's settings.
         env: this job's environment.
         num_cpus: CPUs that this process may use.
+        files: small files that the ranks read, for nodes that do not share this one's folder.
 
     Raises:
         LaunchError: what the run asks for is not here, or the launcher cannot start it.
     """
     nodes, devices, launcher = settings["nodes"], settings["devices"], runtime["launcher"]
-    is_slurm = launcher in ("srun", "mpirun") or nodes > 1
+    processes = _azure_processes(env, nodes, devices) if launcher == "azureml" else None
+    is_slurm = launcher in ("srun", "mpirun") or (nodes > 1 and launcher != "azureml")
     allocation = find_allocation(env) if is_slurm and not runtime["hosts"] else None
-    hosts = _hosts(allocation, runtime["hosts"], nodes)
+    hosts = processes.hosts if processes else _hosts(allocation, runtime["hosts"], nodes)
     cpus = _cpus_per_rank(allocation, runtime, nodes, devices, num_cpus)
     if allocation:
         check_allocation(allocation, nodes=nodes, cpus=cpus * nodes * devices)
     variables = rank_variables(cpus, runtime["variables"], runtime["interface"])
-    kept, removed = without_place(env)
+    # then the service tells each rank its place, as a launcher does
+    is_direct = processes is not None and len(processes.nodes) == nodes * devices
+    kept, removed = (dict(env), []) if is_direct else without_place(env)
     if removed:
         logging.info("not passed on to the ranks: %s", ", ".join(removed))
     place: dict[str, str] = {}
     port = 0
     if hosts or launcher == "mpirun":
-        address = hosts[0] if hosts else "127.0.0.1"
-        job = (
-            f"{allocation.job_id}.{allocation.restarts}"
-            if allocation
-            else f"{run_id}.{os.getpid()}"
-        )
-        port = free_port(job, address)
-        place = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
-        if hosts:
-            place["SHARDLINE_HOSTS"] = ",".join(hosts)
+        port, place = _meeting_place(allocation, hosts, run_id, is_here=processes is not None)
+    if is_direct:
+        place["LOCAL_WORLD_SIZE"] = str(devices)  # which Azure ML leaves out
+    elif launcher in ("torchrun", "azureml"):
+        place = {}  # the agents tell the ranks
     named = tuple(place)
     if launcher == "mpirun" and allocation:
         place |= restored_variables(allocation, tasks_per_node=devices)
@@ -109,20 +110,21 @@ def prepare_start(
         arguments=tuple(runtime["launcher_args"]),
         is_root=os.geteuid() == 0,
         timeout_s=runtime["rendezvous_timeout_s"],
+        prefix=processes.prefix if processes else (),
+        processes=len(processes.nodes) if processes else 1,
+        files=tuple(files),
     )
-    if plan.ranks == 1 and launcher in ("none", "torchrun"):
-        place = export_world(_alone())
-    elif launcher == "torchrun":
-        place = {}  # the agents tell the ranks
+    if plan.ranks == 1 and launcher in ("none", "torchrun", "azureml"):
+        place = export_world(resolve_world({}))
     command = launch_command(launcher, program, plan)
     return Start(command=command, env={**kept, **variables, **place}, plan=plan)
 
 
-def _alone() -> World:
-    return World(
-        rank=0, local_rank=0, world_size=1, local_world_size=1,
-        master_addr="127.0.0.1", master_port=0, launcher="none",
-    )  # fmt: skip
+def _azure_processes(env: Mapping[str, str], nodes: int, devices: int) -> Processes | None:
+    """Return the processes of an Azure ML job; None where this one is alone."""
+    found = find_processes(env)
+    check_processes(found, nodes=nodes, devices=devices)
+    return found if found and len(found.nodes) > 1 else None
 
 
 def _hosts(allocation: Allocation | None, listed: Sequence[str], nodes: int) -> tuple[str, ...]:
@@ -136,6 +138,23 @@ def _hosts(allocation: Allocation | None, listed: Sequence[str], nodes: int) -> 
             "list more hosts, or lower nodes"
         )
     return tuple(listed[:nodes])
+
+
+def _meeting_place(
+    allocation: Allocation | None, hosts: Sequence[str], run_id: str, *, is_here: bool
+) -> tuple[int, dict[str, str]]:
+    """Return the port where the ranks meet, and the variables that tell them where.
+
+    Args:
+        is_here: whether the first host is this machine, by whatever name.
+    """
+    address = hosts[0] if hosts else "127.0.0.1"
+    job = f"{allocation.job_id}.{allocation.restarts}" if allocation else f"{run_id}.{os.getpid()}"
+    port = free_port(job, socket.gethostname() if is_here else address)
+    place = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    if hosts:
+        place["SHARDLINE_HOSTS"] = ",".join(hosts)
+    return port, place
 
 
 def _cpus_per_rank(

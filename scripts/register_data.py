@@ -1,0 +1,19 @@
+"""Register a sealed dataset as a data asset of the workspace that jobs run in."""
+
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from shardline.errors import DataError
+from shardline.files import write_json
+from shardline.jobs import describe_asset, job
+
+with job(snakemake.log[0]):
+    from snakemake_executor_plugin_azureml.assets import register_folder
+
+    asset = describe_asset(snakemake.config, snakemake.wildcards.dataset, snakemake.input.manifest)
+    try:
+        registered = register_folder(mount="SHARDLINE_STORE", **asset)
+    except WorkflowError as error:
+        raise DataError(str(error)) from None
+    write_json(Path(snakemake.output.asset), registered)

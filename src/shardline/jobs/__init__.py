@@ -1,0 +1,24 @@
+"""What each rule's job does, from the files that Snakemake names to the files that it expects.
+
+Where a storage provider is set these are local copies, so no job asks the project
+for a declared file's path. An input that is not named, since its job was forced to
+run again over what it had sealed, is at the project's own path. Shards and training
+checkpoints are always in the store.
+"""
+
+from shardline.jobs.common import job
+from shardline.jobs.datasets import build_shards, describe_asset, seal_dataset
+from shardline.jobs.ranks import rehearse, train
+from shardline.jobs.runs import evaluate, report, resolve_run
+
+__all__ = [
+    "build_shards",
+    "describe_asset",
+    "evaluate",
+    "job",
+    "rehearse",
+    "report",
+    "resolve_run",
+    "seal_dataset",
+    "train",
+]

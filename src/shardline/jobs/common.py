@@ -1,0 +1,73 @@
+"""What is the same in every job: how it ends, and that it is about what the config still names."""
+
+import logging
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardline.config import Project, Run, load_project
+from shardline.errors import ConfigError, ShardlineError
+from shardline.launch.slurm_status import tell_reason
+
+_T = TypeVar("_T")
+REMAKE = "delete it and run the pipeline again to write it"
+
+
+@contextmanager
+def job(log: str) -> Iterator[Path]:
+    """Run a rule's job: one clear sentence for a user's mistake, a traceback for a bug of ours.
+
+    Args:
+        log: path of the rule's log; gets everything.
+    """
+    path = Path(log)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=path, filemode="a", level=logging.INFO, format="%(message)s", force=True
+    )
+    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    try:
+        yield path
+    except ShardlineError as error:
+        logging.error("%s", error)
+        _leave(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _leave("interrupted; the next run continues from what is on disk", 130)
+    except Exception:
+        logging.exception("unexpected error")
+        _leave(traceback.format_exc(), 1)
+
+
+def _leave(message: str, code: int) -> None:
+    tell_reason(message)
+    print(f"\n{message}\n", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def of_this_identity(known: Mapping[str, _T], identity: str) -> _T:
+    """Return what a job is about.
+
+    Raises:
+        ConfigError: code, config or source changed since the workflow was started, or are
+            others on this machine, so that the identity is now another one.
+    """
+    if identity not in known:
+        raise ConfigError(
+            f"{identity} has another identity on {socket.gethostname()}: code, config, lock or source changed "
+            "while the pipeline ran, or differ on that machine; start it again, or give all machines the same"
+        )
+    return known[identity]
+
+
+def find_run(config: Mapping[str, Any], run_id: str) -> tuple[Project, Run]:
+    """Return the project and one of its runs.
+
+    Raises:
+        ConfigError: see `of_this_identity`.
+    """
+    project = load_project(config)
+    return project, of_this_identity(project.runs, run_id)

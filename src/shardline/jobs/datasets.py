@@ -1,0 +1,92 @@
+"""The jobs of a dataset: write shards, seal them, say what they are as a data asset."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardline.config import Dataset, Project, load_project
+from shardline.files import read_json, write_json
+from shardline.identity.content import file_sha256
+from shardline.jobs.common import REMAKE, of_this_identity
+
+if TYPE_CHECKING:
+    from shardline.sources import Source
+
+
+def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_json: str) -> None:
+    """Write the shards of one part, then the part's list of them."""
+    from shardline import shards
+    from shardline.progress import ShardProgress
+
+    project, dataset, source = _open_dataset(config, dataset_id)
+    numbers = of_this_identity(dataset.parts, part)
+    folder, splits = project.store / "datasets" / dataset_id, dataset.settings["splits"]
+    built = []
+    with ShardProgress(f"shards {part}", len(numbers)) as progress:
+        for record, statistics in shards.build_shards(source, numbers, splits, folder):
+            rows = sum(record.rows.values())
+            logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
+            built.append((record, statistics))
+            progress.advance(rows)
+    told = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
+    if told:
+        logging.warning("%d rows or files were skipped, the first: %s", len(told), told[0])
+    write_json(Path(part_json), shards.describe_part(dataset_id, built, source.skipped))
+
+
+def seal_dataset(
+    config: Mapping[str, Any], dataset_id: str, manifest: str, parts: Sequence[str] = ()
+) -> None:
+    """Merge the parts into the manifest.
+
+    Args:
+        parts: files that describe the parts; none of a job that was forced to run again.
+    """
+    from shardline.shards import seal
+
+    project, dataset, source = _open_dataset(config, dataset_id)
+    folder = project.store / "datasets" / dataset_id / "parts"
+    files = [*map(Path, parts)] or [folder / f"{part}.json" for part in dataset.parts]
+    documents = [read_json(file, remedy=REMAKE) for file in files]
+    sealed = seal(
+        documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document
+    )
+    write_json(Path(manifest), sealed)
+    skipped = sealed["skipped"]
+    if skipped["count"]:
+        logging.warning("%d rows or files of the source were skipped", skipped["count"])
+
+
+def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> dict[str, Any]:
+    """Return what a sealed dataset is as a data asset of Azure ML."""
+    dataset = of_this_identity(load_project(config).datasets, dataset_id)
+    sealed = read_json(Path(manifest), remedy=REMAKE)
+    rows = sum(sealed["splits"].values())
+    return {
+        "path": f"datasets/{dataset.id}",
+        "name": re.sub(r"[^A-Za-z0-9_-]", "-", dataset.name),
+        "version": dataset.digest,
+        "description": f"{rows:,} rows in {len(sealed['shards'])} shards, written by Shardline",
+        "tags": {
+            "shardline_dataset": dataset.id,
+            "manifest_sha256": file_sha256(Path(manifest)),
+            **{f"rows_{split}": str(number) for split, number in sealed["splits"].items()},
+        },
+    }
+
+
+def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project, Dataset, Source]":
+    """Return the project, one of its datasets and that one's source."""
+    from shardline.shards import make_source
+    from shardline.sources.remote import fetch
+
+    project = load_project(config)
+    dataset = of_this_identity(project.datasets, dataset_id)
+    settings = dataset.settings
+    fetch(settings["source"].get("files", ()), project.store)
+    source = make_source(
+        dataset.source_class, settings["source"], num_shards=settings["shards"], files=dataset.files
+    )
+    return project, dataset, source

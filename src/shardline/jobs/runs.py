@@ -1,0 +1,85 @@
+"""The jobs around a run's training: resolve it, evaluate it, report on all."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardline.config import Project, Run, load_project
+from shardline.config.scripts import is_script
+from shardline.files import read_json, write_json
+from shardline.identity import digest
+from shardline.jobs.common import REMAKE, find_run, of_this_identity
+from shardline.jobs.ranks import files_of
+
+_REBUILD = "run the pipeline again to write it"
+
+
+def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str) -> None:
+    """Write a run's resolved settings and its identity document."""
+    _, run = find_run(config, run_id)
+    write_json(Path(identity_json), run.document)
+    document = {
+        "run": run.id,
+        "name": run.name,
+        "identity": digest(run.document),
+        "dataset": {"name": run.dataset.name, "id": run.dataset.id},
+        "model": run.row.model,
+        "model_class": run.model_class,
+        "settings": run.settings,
+        "varied": run.row.varied,
+    }
+    write_json(Path(run_json), document)
+
+
+def evaluate(
+    config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Mapping[str, str]
+) -> None:
+    """Evaluate a sealed model; of a script's, tell what the script found."""
+    project, run = find_run(config, run_id)
+    of_this_identity({run.evaluation_id: run}, Path(evaluation).stem)
+    judge = _take_over if is_script(run.model_class) else _evaluate
+    result = judge(project, run, files_of(run, inputs))
+    write_json(Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document})
+
+
+def _take_over(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
+    from shardline.handover import evaluation_of
+
+    return evaluation_of(
+        read_json(files["provenance"], remedy=REMAKE),
+        read_json(files["manifest"], remedy=REMAKE),
+        run.settings,
+    )
+
+
+def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
+    from shardline.evaluate import evaluate as evaluate_model
+
+    document = read_json(files["spec"], remedy=_REBUILD)
+    document["settings"]["evaluation"] = run.settings["evaluation"]
+    return evaluate_model(
+        document,
+        model_file=files["model"],
+        manifest=files["manifest"],
+        shards=project.store / "datasets" / run.dataset.id,
+        verify=project.runtime["verify"],
+    )
+
+
+def report(config: Mapping[str, Any], page: str, inputs: Mapping[str, Sequence[str]]) -> None:
+    """Write the report over all runs of the present table.
+
+    Args:
+        inputs: `runs`, `metrics`, `evaluations` and `provenances`, in one order.
+    """
+    from shardline.report import RunFiles, write_report
+
+    project = load_project(config)
+    of_this_identity({project.report.parent.name: project}, Path(page).parent.name)
+    kinds = ("runs", "metrics", "evaluations", "provenances")
+    each = zip(*(map(Path, inputs[kind]) for kind in kinds), strict=True)
+    files = [
+        RunFiles(run=run, metrics=metrics, evaluation=evaluation, provenance=provenance)
+        for run, metrics, evaluation, provenance in each
+    ]
+    write_report(files, Path(page), generated_from=project.table)

@@ -1,0 +1,76 @@
+"""Which runs and datasets the words of a command mean."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from shardline.config import Project, Run
+from shardline.config.project import RESULTS
+from shardline.errors import ConfigError
+from shardline.garbage import check_unlocked
+
+
+def find_run(project: Project, wanted: str) -> Run:
+    """Return the run of a name or id.
+
+    Raises:
+        ConfigError: the config names no such run; suggests the nearest.
+    """
+    for run in project.runs.values():
+        if wanted in (run.id, run.name):
+            return run
+    raise _unknown("run", wanted, [run.name for run in project.runs.values()] + [*project.runs])
+
+
+def _unknown(kind: str, wanted: str, known: Sequence[str]) -> ConfigError:
+    nearest = get_close_matches(wanted, known, n=1, cutoff=0.4)
+    remedy = f'did you mean "{nearest[0]}"?' if nearest else "`shardline ls` lists them"
+    return ConfigError(f'the config names no {kind} "{wanted}"; {remedy}')
+
+
+def find_targets(project: Project, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return kind and id of what is meant, datasets first; earlier ids count if they exist.
+
+    Args:
+        names: names or ids; none means all that exists of the config.
+
+    Raises:
+        ConfigError: a name is unknown; suggests the nearest.
+    """
+    known = [("dataset", item.name, item.id) for item in project.datasets.values()]
+    known += [("run", run.name, run.id) for run in project.runs.values()]
+    if not names:
+        return [(kind, item) for kind, _, item in known if _exists(kind, item)]
+    found: list[tuple[str, str]] = []
+    for name in names:
+        meant = [(kind, item) for kind, word, item in known if name in (word, item)]
+        meant = meant or [(kind, name) for kind in ("dataset", "run") if _exists(kind, name)]
+        if not meant:
+            raise _unknown("run or dataset", name, [word for _, word, _ in known])
+        found += meant
+    return sorted(dict.fromkeys(found), key=lambda target: target[0])
+
+
+def _exists(kind: str, item: str) -> bool:
+    sealed = {"dataset": "datasets/{}/manifest.json", "run": "runs/{}/run.json"}
+    return (RESULTS / sealed[kind].format(item)).exists()
+
+
+def datasets_to_repair(project: Project, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return kind and id of the datasets that are meant, as `find_targets` does.
+
+    Raises:
+        ConfigError: there is no name, or one is unknown or a run's.
+        ShardlineError: the project is locked.
+    """
+    if not names:
+        raise ConfigError("verify --repair names no dataset, expected one; add a dataset's name")
+    check_unlocked(project.workdir)
+    targets = {name: find_targets(project, [name]) for name in names}
+    for name, found in targets.items():
+        if all(kind == "run" for kind, _ in found):
+            raise ConfigError(
+                f'verify --repair names the run "{name}", expected a dataset; '
+                f"delete {RESULTS / 'runs' / found[0][1]} and run the pipeline again"
+            )
+    every = (target for found in targets.values() for target in found)
+    return [(kind, item) for kind, item in dict.fromkeys(every) if kind == "dataset"]

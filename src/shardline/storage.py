@@ -1,0 +1,210 @@
+"""Declared files behind Snakemake's default storage provider: which there are, and local copies of them."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardline.config.project import RESULTS, Project, pointer
+from shardline.errors import DataError
+from shardline.files import make_folder, write_bytes
+
+_REQUESTS = 16  # at a time; a storage answers in some 10 ms, whatever else it does
+_STREAMS = 2  # files at a time that are held in memory by most storage plugins
+_SMALL_BYTES = 8_000_000
+_HUGE_BYTES = 1_000_000_000  # nobody wants these unasked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A file in the storage.
+
+    Attributes:
+        mtime: its latest change, seconds since the epoch.
+    """
+
+    mtime: float
+    bytes: int
+
+
+class Storage:
+    """The default storage provider of a Snakemake workflow, asked in few and parallel requests.
+
+    Snakemake's own objects stand behind it, so that any provider will do. A
+    provider whose objects list what lies below a prefix (as Azure Blob's do) is
+    asked for one list; of any other each file is asked for, several at a time.
+
+    Args:
+        provider: `workflow.storage_registry.default_storage_provider`.
+        prefix: `--default-storage-prefix`.
+    """
+
+    def __init__(self, provider: Any, prefix: str | None) -> None:
+        self._provider = provider
+        self._prefix = f"{prefix.rstrip('/')}/" if prefix else ""
+        self._known: dict[Path, Stored | None] = {}
+        self._has_lists = hasattr(provider.get_storage_object_cls(), "get_prefix_blobs")
+
+    def look(self, paths: Iterable[Path]) -> dict[Path, Stored]:
+        """Return those of the given files that are there now, and remember which are.
+
+        Args:
+            paths: declared files, relative to the project's folder.
+
+        Raises:
+            DataError: the storage does not answer, or refuses.
+        """
+        paths = list(dict.fromkeys(paths))
+        with self._told():
+            tops = {path.parts[0] for path in paths}
+            if self._has_lists:
+                listed = {k: v for top in sorted(tops) for k, v in self._list(top)}
+                self._known |= {path: listed.get(path) for path in paths}
+            else:
+                with ThreadPoolExecutor(_REQUESTS) as pool:
+                    self._known |= zip(paths, pool.map(self._ask, paths), strict=True)
+        return {path: found for path in paths if (found := self._known[path])}
+
+    def exists(self, path: Path) -> bool:
+        """Return whether a declared file was there when it was first looked for."""
+        if path not in self._known:
+            self.look([path])
+        return self._known[path] is not None
+
+    def share(self, cache: Any, paths: Iterable[Path]) -> None:
+        """Tell Snakemake what is known, so that it does not ask for one file after the other.
+
+        Args:
+            cache: `workflow.iocache`, which it drops before it runs the first job.
+            paths: declared files that it will ask for.
+
+        Raises:
+            DataError: the storage does not answer, or refuses.
+        """
+        from snakemake.io import Mtime
+
+        if self._has_lists:
+            self.look(paths)
+        for path, stored in self._known.items():
+            key = self._object(path).cache_key()
+            cache.exists_in_storage[key] = stored is not None
+            if stored:
+                cache.mtime[key] = Mtime(storage=stored.mtime)
+                cache.size[key] = stored.bytes
+
+    def fetch(self, found: Mapping[Path, Stored]) -> None:
+        """Copy files to the same paths in the project's folder, unless what is there is as new.
+
+        Of a file of more than 1 GB only its place is written down, into `{file}.url`.
+
+        Args:
+            found: what `look` has found.
+
+        Raises:
+            DataError: one cannot be read, or not be written here.
+        """
+        wanted = {path: stored for path, stored in found.items() if _is_older(path, stored)}
+        for path in [path for path, stored in wanted.items() if stored.bytes > _HUGE_BYTES]:
+            write_bytes(pointer(path), f"{self._query(path)}\n".encode())
+            del wanted[path]
+        small = [path for path, stored in wanted.items() if stored.bytes < _SMALL_BYTES]
+        for some, number in ((small, _REQUESTS), (wanted.keys() - set(small), _STREAMS)):
+            with self._told(), ThreadPoolExecutor(number) as pool:
+                for _ in pool.map(lambda path: self._fetch(path, wanted[path]), sorted(some)):
+                    pass
+
+    def _query(self, path: Path) -> str:
+        return f"{self._prefix}{path}"
+
+    def _object(self, path: Path) -> Any:
+        return self._provider.object(self._query(path))
+
+    def _list(self, top: str) -> Iterator[tuple[Path, Stored]]:
+        """Yield all files below a folder."""
+        folder = self._object(Path(top))
+        if not folder.container_client().exists():  # until Snakemake makes it
+            return
+        start = len(folder.blob_path) - len(top)
+        for blob in folder.get_prefix_blobs():
+            stored = Stored(mtime=blob.last_modified.timestamp(), bytes=blob.size)
+            yield Path(blob.name[start:]), stored
+
+    def _ask(self, path: Path) -> Stored | None:
+        item = self._object(path)
+        return Stored(mtime=item.mtime(), bytes=item.size()) if item.exists() else None
+
+    def _fetch(self, path: Path, stored: Stored) -> None:
+        make_folder(path.parent)
+        scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        item = self._object(path)
+        item.set_local_path(scratch)
+        try:
+            item.retrieve_object()
+            os.utime(scratch, (stored.mtime, stored.mtime))
+            scratch.replace(path)
+            pointer(path).unlink(missing_ok=True)
+        finally:
+            with suppress(OSError):
+                scratch.unlink(missing_ok=True)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except DataError:
+            raise
+        # each provider has errors of its own, of no common class
+        except Exception as error:
+            reason = _cause(error)
+            raise DataError(
+                f"storage {self._prefix or self._provider} does not answer as expected ({reason}); "
+                "check --default-storage-prefix, the credentials and the network"
+            ) from None
+
+
+def results_of(project: Project) -> Iterator[Path]:
+    """Yield every sealed file that the project names, there or not."""
+    for dataset in project.datasets.values():
+        yield dataset.manifest
+        if project.azureml["register_data"]:
+            yield dataset.asset
+    for run in project.runs.values():
+        names = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
+        yield from (run.folder / name for name in names)
+        yield run.model
+        yield run.evaluation
+        yield RESULTS / "rehearsals" / f"{run.id}.json"
+    yield project.report
+
+
+def logs_of(project: Project) -> Iterator[Path]:
+    """Yield the log and the benchmark of every job that the project may need."""
+    jobs = [f"render_report/{project.report.parent.name}"]
+    for dataset in project.datasets.values():
+        jobs += [f"build_shards/{dataset.id}/{part}" for part in dataset.parts]
+        jobs += [f"{rule}/{dataset.id}" for rule in ("seal_dataset", "register_data")]
+    for run in project.runs.values():
+        jobs += [f"{rule}/{run.id}" for rule in ("resolve_run", "train", "rehearse")]
+        jobs.append(f"evaluate/{run.id}-{run.evaluation_id}")
+    for job in jobs:
+        yield Path("logs") / f"{job}.log"
+        yield Path("benchmarks") / f"{job}.tsv"
+
+
+def _is_older(path: Path, stored: Stored) -> bool:
+    try:
+        # file systems keep dates less finely than some storages give them
+        return path.stat().st_mtime < stored.mtime - 1e-3
+    except OSError:
+        return True
+
+
+def _cause(error: Exception) -> str:
+    """Return the first line of what a provider said, which retries may have wrapped."""
+    attempt = getattr(error, "last_attempt", None)
+    inner = attempt.exception() if attempt is not None else None
+    lines = str(inner or error).strip().splitlines()
+    return lines[0] if lines else type(inner or error).__name__

@@ -1,0 +1,139 @@
+"""What is new in a file of metric records, as batches of whole steps."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+_TAIL_BYTES = 65536
+_NO_METRICS = ("step", "wall_s")
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of one metric.
+
+    Attributes:
+        step: optimiser steps.
+        wall_s: seconds of training; None where a script does not say.
+    """
+
+    name: str
+    value: float
+    step: int
+    wall_s: float | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All values of some steps that follow one another.
+
+    Attributes:
+        step: the last of the steps.
+        records: count of records.
+    """
+
+    values: list[Value]
+    step: int
+    records: int
+
+
+class Records:
+    """The records of a file that grows, is cut back when a training resumes, and may end in mid-line.
+
+    The newest step is held back until a later one begins, since it may get more
+    records (a validation's, beside the training's); `is_whole` says that none will come.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def restart(self) -> None:
+        """Begin at the beginning again."""
+        self._offset = 0
+
+    def batches(self, after: int, *, is_whole: bool, size: int) -> Iterator[Batch]:
+        """Yield what is new, as batches of at most `size` values, or of one step that has more.
+
+        A batch counts as read when the next one is asked for.
+
+        Args:
+            after: steps up to here are passed over.
+            is_whole: whether nothing more will come.
+        """
+        batch = Batch([], after, 0)
+        end = self._offset
+        for step, records, offset in self._steps(is_whole=is_whole):
+            if step > after:
+                values = [value for record in records for value in _values(record)]
+                if batch.records and len(batch.values) + len(values) > size:
+                    yield batch
+                    self._offset, batch = end, Batch([], after, 0)
+                batch = Batch([*batch.values, *values], step, batch.records + len(records))
+            end = offset
+        if batch.records:
+            yield batch
+        self._offset = end
+
+    def started(self) -> float | None:
+        """Return the time in seconds at which a training without pauses would have begun."""
+        try:
+            with self._path.open("rb") as file:
+                modified = self._path.stat().st_mtime
+                file.seek(max(0, self._path.stat().st_size - _TAIL_BYTES))
+                lines = file.read().split(b"\n")
+        except OSError:
+            return None
+        walls = (record.get("wall_s") for record in map(_parse, reversed(lines)) if record)
+        newest = next((wall for wall in walls if isinstance(wall, int | float)), None)
+        return None if newest is None else modified - newest
+
+    def _steps(self, *, is_whole: bool) -> Iterator[tuple[int, list[dict[str, Any]], int]]:
+        """Yield step, its records and where the next step begins in the file."""
+        held: tuple[int, list[dict[str, Any]], int] | None = None
+        for step, group in groupby(self._lines(), key=lambda line: int(line[0]["step"])):
+            if held:
+                yield held
+            lines = list(group)
+            held = step, [record for record, _ in lines], lines[-1][1]
+        if held and is_whole:
+            yield held
+
+    def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield each whole record and where the next line begins in the file."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:  # nothing is logged yet
+            return
+        with file:
+            if self._path.stat().st_size < self._offset:
+                self._offset = 0
+            file.seek(self._offset)
+            offset = self._offset
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                offset += len(line)
+                if record := _parse(line):
+                    yield record, offset
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """Return a record; None for what is none, which the job's own end tells of."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and type(record.get("step")) is int else None
+
+
+def _values(record: dict[str, Any]) -> Iterator[Value]:
+    """Yield the finite values of a record: services differ in what they make of the others."""
+    wall_s = record.get("wall_s")
+    for name, value in record.items():
+        if name not in _NO_METRICS and type(value) in (int, float) and math.isfinite(value):
+            yield Value(name, float(value), record["step"], wall_s)

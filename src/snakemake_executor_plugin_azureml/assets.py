@@ -1,0 +1,106 @@
+"""Folders of datastores as data assets: what a rule of a workflow may register.
+
+The executor tells local jobs where its workspace and its mounts are, in the
+service's own variables and in one per mount: of `NAME=DATASTORE:PATH`, `NAME_URI`
+is the folder's address. Asset versions do not change, so registering the same
+folder again is nothing, and another folder under the same version is an error.
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from snakemake_executor_plugin_azureml.client import make_credential
+from snakemake_executor_plugin_azureml.errors import AzureMLError, redact, text_of
+from snakemake_executor_plugin_azureml.options import Mount
+from snakemake_executor_plugin_azureml.retries import retry
+from snakemake_executor_plugin_azureml.settings import ExecutorSettings
+
+# As jobs on the service find them.
+_WORKSPACE = {
+    "subscription": "AZUREML_ARM_SUBSCRIPTION",
+    "resource_group": "AZUREML_ARM_RESOURCEGROUP",
+    "workspace": "AZUREML_ARM_WORKSPACE_NAME",
+}
+_MINUTES = 5.0
+
+
+def variables_of(settings: ExecutorSettings, mounts: Iterable[Mount]) -> dict[str, str]:
+    """Return the variables by which local jobs find the workspace and its folders."""
+    workspace = {variable: str(getattr(settings, name)) for name, variable in _WORKSPACE.items()}
+    return workspace | {f"{mount.variable}_URI": mount.uri for mount in mounts}
+
+
+def register_folder(
+    *, mount: str, path: str, name: str, version: str, description: str, tags: Mapping[str, str]
+) -> dict[str, str]:
+    """Register a folder below a mount as a data asset, once for each name and version.
+
+    Args:
+        mount: the mount's variable, as in `azureml-mounts`.
+        path: the folder, from the mount's folder.
+        name: letters, digits, dashes and underscores.
+        tags: given to the asset when it is made.
+
+    Returns:
+        `id` (which names it within Azure), `name`, `version` and `path` of the asset.
+
+    Raises:
+        AzureMLError: not within a workflow of this executor, the service refuses, or the
+            version names another folder.
+    """
+    try:
+        workspace = [os.environ[variable] for variable in _WORKSPACE.values()]
+        folder = f"{os.environ[f'{mount}_URI']}{path.strip('/')}/"
+    except KeyError as error:
+        raise AzureMLError(
+            f"{error.args[0]} is not set, so the data asset {name} cannot be registered; run the "
+            f"workflow with --executor azureml and {mount} among azureml-mounts"
+        ) from None
+    try:
+        from azure.ai.ml import MLClient
+        from azure.ai.ml.constants import AssetTypes
+        from azure.ai.ml.entities import Data
+        from azure.core.exceptions import ResourceNotFoundError
+    except ModuleNotFoundError as error:
+        raise AzureMLError(
+            f"a data asset needs azure-ai-ml, of which {error.name} cannot be imported; install it"
+        ) from None
+    client = MLClient(make_credential(), *workspace, enable_telemetry=False, show_progress=False)
+    wanted = Data(
+        name=name, version=version, type=AssetTypes.URI_FOLDER, path=folder,
+        description=description, tags=dict(tags),
+    )  # fmt: skip
+
+    def register() -> Any:
+        try:
+            return client.data.get(name, version=version)
+        except ResourceNotFoundError:
+            return client.data.create_or_update(wanted)
+
+    try:
+        asset = retry(
+            register, minutes=_MINUTES, stop=threading.Event(), renew=lambda: None,
+            notice=lambda error, wait_s: None,
+        )  # fmt: skip
+    except Exception as error:
+        raise AzureMLError(
+            f"data asset {name}:{version} could not be registered ({redact(text_of(error))}); it "
+            "takes the role AzureML Data Scientist of the workspace"
+        ) from None
+    _check_same(f"{name}:{version}", str(asset.path), folder)
+    return {"id": str(asset.id), "name": name, "version": version, "path": str(asset.path)}
+
+
+def _check_same(asset: str, there: str, folder: str) -> None:
+    # the service writes the workspace before what we write
+    if _within_workspace(there) != _within_workspace(folder):
+        raise AzureMLError(
+            f"data asset {asset} exists and names {there}, not {folder}; archive it (az ml data "
+            "archive) and choose another name or version, or go back to its datastore"
+        )
+
+
+def _within_workspace(uri: str) -> str:
+    return uri[uri.find("/datastores/") :].rstrip("/")

@@ -1,0 +1,151 @@
+"""The narrow interface to the service that both SDKs implement, and what passes through it."""
+
+import importlib
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+from snakemake_executor_plugin_azureml.errors import AzureMLError
+from snakemake_executor_plugin_azureml.request import CODE_TAG, JobRequest
+from snakemake_executor_plugin_azureml.settings import ExecutorSettings
+
+SDKS = {"v1": "azureml-core", "v2": "azure-ai-ml"}
+CREDENTIAL_VARIABLE = "SNAKEMAKE_AZUREML_CREDENTIAL"
+
+
+class State(Enum):
+    """What a job's status means for the workflow."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    CANCELLING = "being cancelled"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "cancelled"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended and stays as it is."""
+        return self in (State.COMPLETED, State.FAILED, State.CANCELED)
+
+
+_STATES = {
+    "running": State.RUNNING,
+    "finalizing": State.RUNNING,
+    "notresponding": State.RUNNING,
+    "cancelrequested": State.CANCELLING,
+    "completed": State.COMPLETED,
+    "finished": State.COMPLETED,
+    "failed": State.FAILED,
+    "canceled": State.CANCELED,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job as the service knows it.
+
+    Attributes:
+        status: in the service's own word, such as `Preparing`.
+        url: page of the job in Azure ML studio, or an empty string.
+        code: digest of what it runs (the tag `snakemake_code`), or an empty string.
+    """
+
+    name: str
+    status: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    url: str = ""
+    code: str = ""
+
+    @property
+    def state(self) -> State:
+        """What the status means; every status before the start, known or not, is waiting."""
+        return _STATES.get(self.status.lower(), State.WAITING)
+
+    @property
+    def runs(self) -> str:
+        """Digest of what the job runs, wherever it was found."""
+        return self.tags.get(CODE_TAG) or self.code
+
+
+class Client(Protocol):
+    """What the executor asks of the service; every call may raise the SDK's errors."""
+
+    def submit(self, request: JobRequest) -> Job:
+        """Create the job, and the code and environment that it needs where they are missing."""
+        ...
+
+    def find(self, name: str) -> Job | None:
+        """Return the job of this name, None if there is none."""
+        ...
+
+    def status(self, names: Collection[str]) -> dict[str, Job]:
+        """Return those of the jobs that exist, in as few requests as the SDK allows."""
+        ...
+
+    def reason(self, name: str) -> str:
+        """Return why a job failed in the service's words, or an empty string."""
+        ...
+
+    def ended(self, name: str) -> datetime | None:
+        """Return when a job ended, None if the service does not say."""
+        ...
+
+    def logs(self, name: str) -> dict[str, str]:
+        """Return the last part of each of the job's log files, by name."""
+        ...
+
+    def cancel(self, name: str) -> None:
+        """Ask the service to end the job; does not wait for it."""
+        ...
+
+
+def make_client(
+    settings: ExecutorSettings, *, code: Path, workflow: str, pause: Callable[[], None]
+) -> Client:
+    """Return the client of the SDK that the settings name; imports that SDK.
+
+    Args:
+        code: folder that is sent as the code of every job.
+        workflow: tag that all jobs of the workflow have.
+        pause: called before each request that asks for a status.
+
+    Raises:
+        AzureMLError: the SDK is not installed.
+    """
+    try:
+        module = importlib.import_module(f"snakemake_executor_plugin_azureml.{settings.sdk}")
+    except ModuleNotFoundError as error:
+        raise AzureMLError(
+            f"azureml-sdk={settings.sdk} needs {SDKS[settings.sdk]}, of which {error.name} cannot "
+            f"be imported; install {SDKS[settings.sdk]} and azure-identity, or choose the other SDK"
+        ) from error
+    client: Client = module.make(
+        settings, make_credential(), code=code, workflow=workflow, pause=pause
+    )
+    return client
+
+
+def make_credential() -> Any:
+    """Return azure-identity's default credential, or that which the test hook names.
+
+    Raises:
+        AzureMLError: the hook's variable does not name a function.
+    """
+    hook = os.environ.get(CREDENTIAL_VARIABLE)
+    if not hook:
+        from azure.identity import DefaultAzureCredential
+
+        return DefaultAzureCredential()
+    module, _, factory = hook.partition(":")
+    try:
+        return getattr(importlib.import_module(module), factory)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise AzureMLError(
+            f"{CREDENTIAL_VARIABLE}={hook!r} is expected to be module:function of a credential; "
+            f"correct it, or unset it to use azure-identity's default ({error})"
+        ) from error

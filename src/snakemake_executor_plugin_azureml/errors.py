@@ -1,0 +1,79 @@
+"""The plugin's own error, and what may be shown of an error or text."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from snakemake_interface_common.exceptions import WorkflowError
+
+# Names of variables whose values are kept out of everything that is stored or shown.
+_SECRET_NAME = re.compile(
+    r"(^|_)(KEY|SECRET|TOKEN|PASSWORD|PASSWD|SAS|CREDENTIALS?|CONNECTION_?STRING)(_|$)", re.I
+)
+# Secrets that are known by their form: connection strings, SAS tokens, bearer tokens.
+_SECRET_FORMS = re.compile(
+    r"(?P<before>(?:AccountKey|SharedAccessKey|SharedAccessSignature|client_secret)=|[?&;]sig=|\bBearer\s+)"
+    r"(?P<secret>[^\s;&\"'<>]+)",
+    re.I,
+)
+# azureml-core's errors hold the service's answer as JSON, often twice and within other JSON ...
+_ANSWER = re.compile(
+    r'"code": *"(?P<code>[^"]+)".*?"message": *"(?P<message>(?:[^"\\]|\\.)*)"', re.S
+)
+# ... and azure-core's its code and message twice.
+_TWICE = re.compile(r"\((\w+)\) (.*?)\nCode: \1\nMessage: \2", re.S)
+_PLACES = ("_FILE", "_PATH", "_DIR")  # say where a secret lies
+_SHORTEST_SECRET = 8  # a shorter value would be found in ordinary text
+HIDDEN = "***"
+
+
+class AzureMLError(WorkflowError):
+    """Something that the user can put right; one sentence says what and how."""
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable of this name is likely to hold a secret."""
+    return _SECRET_NAME.search(name) is not None and not name.upper().endswith(_PLACES)
+
+
+def find_secrets(environment: Mapping[str, str], declared: Iterable[str]) -> dict[str, str]:
+    """Return the values to hide, by variable: those named like secrets, and keys within values.
+
+    Args:
+        environment: the submitting process's environment.
+        declared: variables that the workflow declares with `envvars:`; all of them count if their
+            value looks like one.
+    """
+    names = set(declared) | {name for name in environment if is_secret_name(name)}
+    secrets = {}
+    for name in sorted(names & environment.keys()):
+        value = environment[name]
+        if is_secret_name(name) and len(value) >= _SHORTEST_SECRET:
+            secrets[name] = value
+        for number, match in enumerate(_SECRET_FORMS.finditer(value)):
+            secrets[f"{name}[{number}]"] = match["secret"]
+    return secrets
+
+
+def redact(text: str, secrets: Mapping[str, str] | None = None) -> str:
+    """Return the text without the given secrets and without whatever has the form of one."""
+    for value in sorted((secrets or {}).values(), key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return _SECRET_FORMS.sub(lambda match: match["before"] + HIDDEN, text)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error's kind and text in one line; of the service's answer its code and message."""
+    text = whole_text_of(error)
+    if answer := _ANSWER.search(text):
+        message = re.sub(r"\\[rn]", " ", answer["message"]).replace('\\"', '"')
+        text = f"{answer['code']}: {message}"
+    line = " ".join(_TWICE.sub(r"\1: \2", text).split())
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def whole_text_of(error: BaseException) -> str:
+    """Return an error's text; `str` of some of azureml-core's errors raises an error itself."""
+    try:
+        return str(error)
+    except Exception:
+        return str(getattr(error, "message", "") or "")

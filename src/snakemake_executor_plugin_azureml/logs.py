@@ -1,0 +1,93 @@
+"""The end of a job's logs: which of them says what went wrong."""
+
+import re
+from collections.abc import Mapping
+
+# The logs of the job's own processes; there are others, of the service's machinery.
+_OWN = re.compile(r"(^|/)(user_logs/|std_log|70_driver_log)")
+# How the node program and the usual runtimes say that something ended badly.
+_FIRST_FAILURE = re.compile(
+    r"rank (?P<rank>\d+)\b[^\n]*(\b(exit|ended|failed|lost|killed)|error\b)", re.I
+)
+_FAILURE = re.compile(
+    r"Traceback|\berror\b|\bexception\b|exit(ed)? (code|status|with)|killed", re.I
+)
+# Where the service keeps what a job wrote after its nodes had been taken away once, twice, ...
+_RETRY = re.compile(r"(^|/)retry_(\d+)/")
+_TAIL_BYTES = 64 * 1024
+_TIMEOUT_S = 30.0
+MAX_LOGS = 64
+
+
+def own_logs(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the logs of the job's processes, in order of rank; all logs if there are none.
+
+    Of a job whose nodes were taken away, those of its last start: the others were no failures.
+    """
+    own = [name for name in names if _OWN.search(name)] or list(names)
+    last = max(map(_start, own), default=0)
+    chosen = sorted((name for name in own if _start(name) == last), key=_natural)
+    return {name: names[name] for name in chosen[:MAX_LOGS]}
+
+
+def read_tails(urls: Mapping[str, str]) -> dict[str, str]:
+    """Return the last part of each file behind a URL; one that cannot be read is left out."""
+    import requests
+
+    tails = {}
+    with requests.Session() as session:
+        for name, url in urls.items():
+            try:
+                head = session.head(url, timeout=_TIMEOUT_S)
+                size = int(head.headers.get("Content-Length") or 0) if head.ok else 0
+                # Azure's storage knows no range that counts from the end.
+                start = {"Range": f"bytes={size - _TAIL_BYTES}-"} if size > _TAIL_BYTES else {}
+                answer = session.get(url, headers=start, timeout=_TIMEOUT_S)
+                answer.raise_for_status()
+            except requests.RequestException:
+                continue  # the message is shown without this log rather than not at all
+            tails[name] = answer.content[-_TAIL_BYTES:].decode(errors="replace")
+    return tails
+
+
+def telling_logs(tails: Mapping[str, str], reason: str) -> list[str]:
+    """Return the names of the logs that tell what went wrong: at most two.
+
+    The first is that of the process that failed first, as far as anything says
+    so; with one process for each node a rank's number is not its process's. The
+    log of rank 0, which ran the rule and says how that ended, is always there.
+    """
+    first = _failing_log(tails, reason)
+    return list(dict.fromkeys(name for name in (first, next(iter(tails), None)) if name))
+
+
+def _failing_log(tails: Mapping[str, str], reason: str) -> str | None:
+    """Return the log that a rank's failure, the service's reason or its own words point to."""
+    for text in tails.values():
+        for match in _FIRST_FAILURE.finditer(text):
+            named = [name for name in tails if _rank(name) == int(match["rank"])]
+            if named:
+                return named[0]
+            break
+    named = [name for name in tails if name in reason]
+    looks_failed = [name for name, text in tails.items() if _FAILURE.search(text)]
+    return next(iter(named or looks_failed or tails), None)
+
+
+def last_lines(text: str, count: int) -> str:
+    """Return the last lines, without empty ones at the end."""
+    return "\n".join(text.rstrip().splitlines()[-count:])
+
+
+def _rank(name: str) -> int | None:
+    numbers = re.findall(r"\d+", name.rsplit("/", 1)[-1])
+    return int(numbers[-1]) if numbers else None
+
+
+def _start(name: str) -> int:
+    match = _RETRY.search(name)
+    return int(match[2]) if match else 0
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,1 @@
+"""What runs on Azure ML's nodes; needs nothing but Python's standard library."""

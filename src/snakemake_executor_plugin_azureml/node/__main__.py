@@ -1,0 +1,133 @@
+"""`run` on every process that Azure ML starts for a job, and `launch` in the job's rules."""
+
+import argparse
+import base64
+import binascii
+import os
+import sys
+from collections.abc import Sequence
+
+from snakemake_executor_plugin_azureml.node.environment import parse_mounts
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.follower import follow
+from snakemake_executor_plugin_azureml.node.launch import launch
+from snakemake_executor_plugin_azureml.node.leader import lead
+from snakemake_executor_plugin_azureml.node.place import find_place
+from snakemake_executor_plugin_azureml.node.process import (
+    Stop,
+    adopt_orphans,
+    end_descendants,
+    say,
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says; returns the exit code."""
+    own, command = _split(arguments)
+    args = _parser().parse_args(own)
+    try:
+        if args.action == "run":
+            return _run(args)
+        if not command:
+            raise NodeError("launch is given no command; write: launch [options] -- COMMAND ...")
+        return launch(command, files=args.file, names=args.env)
+    except NodeError as error:
+        say(str(error))
+        return 1
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    words = list(arguments)
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _run(args: argparse.Namespace) -> int:
+    place, mounts, stop = find_place(os.environ), parse_mounts(args.mount), Stop()
+    say(f"rank {place.rank} of {place.size}, node {place.node} (from {place.origin})")
+    adopt_orphans()
+    try:
+        if place.rank == 0:
+            return lead(
+                place,
+                args.job,
+                mounts=mounts,
+                wait_s=args.wait_s,
+                grace_s=args.grace_s,
+                silence_s=args.silence_s,
+                stop=stop,
+            )
+        return follow(
+            place,
+            args.follower_command,
+            mounts=mounts,
+            wait_s=args.wait_s,
+            silence_s=args.silence_s,
+            stop=stop,
+        )
+    finally:
+        end_descendants()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m snakemake_executor_plugin_azureml.node", description=__doc__
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    run = actions.add_parser(
+        "run", help="rank 0 runs the job, the others wait for launches and end as it does"
+    )
+    run.add_argument("job", type=_decoded, help="the job's shell command in base64")
+    run.add_argument(
+        "--wait-s", type=float, required=True, help="seconds that all processes have to come"
+    )
+    run.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="variable for a mounted folder",
+    )
+    run.add_argument(
+        "--follower-command",
+        type=_decoded,
+        help="shell command in base64 that runs beside the job on all but rank 0",
+    )
+    run.add_argument(
+        "--grace-s",
+        type=float,
+        default=25.0,
+        help="seconds from a request to end to the end by force",
+    )
+    run.add_argument(
+        "--silence-s",
+        type=float,
+        default=60.0,
+        help="seconds after which a silent node counts as gone",
+    )
+    start = actions.add_parser(
+        "launch", help="start a command on every process: launch [options] -- COMMAND ..."
+    )
+    start.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        help="small file that the others get, at the same relative path",
+    )
+    start.add_argument(
+        "--env", action="append", default=[], help="variable that the others get from here"
+    )
+    return parser
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise argparse.ArgumentTypeError("is not base64 of text") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

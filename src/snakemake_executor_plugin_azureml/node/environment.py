@@ -1,0 +1,87 @@
+"""What the processes of a job find in their environment, and where their mounts are."""
+
+import json
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+
+LAUNCH = "SNAKEMAKE_AZUREML_LAUNCH"  # the words that start a command on every process
+WORLD = "SNAKEMAKE_AZUREML_WORLD"  # who joined, as JSON
+RANK = "SNAKEMAKE_AZUREML_RANK"  # this process's place in it
+LEADER = "SNAKEMAKE_AZUREML_LEADER"  # address of rank 0's node
+FOLDER = "SNAKEMAKE_AZUREML_FOLDER"  # working folder of rank 0's node program
+CONTROL = "SNAKEMAKE_AZUREML_CONTROL"  # the leader's socket for launches; not set for one process
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def parse_mounts(texts: Sequence[str]) -> dict[str, str]:
+    """Read `NAME=PATH` of mounted folders.
+
+    Raises:
+        NodeError: one has no name or path, or the path is no folder.
+    """
+    mounts = {}
+    for text in texts:
+        name, _, path = text.partition("=")
+        if not _NAME.fullmatch(name):
+            raise NodeError(f"--mount {text}: {name!r} cannot be a variable; write NAME=PATH")
+        if not path or not Path(path).is_dir():
+            raise NodeError(
+                f"--mount {text}: {path or 'nothing'} is no folder on {socket.gethostname()}; see whether "
+                "Azure ML mounted the datastore (its own log tells), and mend its path or the identity's rights"
+            )
+        mounts[name] = path.rstrip("/") or "/"
+    return mounts
+
+
+def alone() -> list[dict[str, Any]]:
+    """Return the world of one process."""
+    host = socket.gethostname()
+    return [{"rank": 0, "node": 0, "host": host, "local_rank": 0, "address": "127.0.0.1"}]
+
+
+def job_environment(
+    world: Sequence[Mapping[str, Any]], rank: int, mounts: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of what a process starts: its own, and who is there.
+
+    Args:
+        world: the processes of the job, by rank.
+        rank: this one.
+        mounts: variables for mounted folders.
+    """
+    env = {
+        name: value for name, value in os.environ.items() if name not in (LAUNCH, CONTROL, FOLDER)
+    }
+    return {
+        **env,
+        **mounts,
+        WORLD: json.dumps(world),
+        RANK: str(rank),
+        LEADER: str(world[0]["address"]),
+    }
+
+
+def launch_prefix() -> str:
+    """Return the words that start a command on every process, for a shell to split."""
+    return shlex.join([sys.executable, "-m", __package__, "launch"])
+
+
+def with_own_mounts(text: str, leader: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """Return an argument with the leader's mounted folders replaced by this process's own.
+
+    They are usually the same. A path counts where it begins the text or follows a `=`.
+    """
+    for name, path in leader.items():
+        if (mine := own.get(name, path)) != path:
+            parts = re.split(f"(?:(?<=^)|(?<==)){re.escape(path)}(?=/|$)", text)
+            text = mine.join(parts)
+    return text

@@ -1,0 +1,5 @@
+"""The one error of the node program."""
+
+
+class NodeError(Exception):
+    """Something that a user can mend; the message names what was found and the remedy."""

@@ -1,0 +1,109 @@
+"""Small files that a launch's other processes read: same path below each one's working folder."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.wire import digest
+
+_LIMIT_BYTES = 64 * 2**20
+
+
+def relative_to_working_folder(path: str, working_folder: Path) -> str:
+    """Return a path below the working folder as a relative one.
+
+    Raises:
+        NodeError: it lies elsewhere.
+    """
+    # not resolved: a link within the folder is as good as a file there
+    relative = Path(os.path.relpath(working_folder / path, working_folder))
+    if ".." in relative.parts:
+        raise NodeError(
+            f"{path} is not below the working folder {working_folder}, so the other processes have "
+            "no such place; name a path below it, or read the file from a mount"
+        )
+    return relative.as_posix()
+
+
+def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """Read files that are to go along with a launch.
+
+    Returns:
+        For each its path, size and digest; and all contents in that order.
+
+    Raises:
+        NodeError: one is missing, lies elsewhere, or together they are too large.
+    """
+    entries, contents, total = [], [], 0
+    for path in paths:
+        relative = relative_to_working_folder(path, working_folder)
+        try:
+            total += (working_folder / relative).stat().st_size
+            if total > _LIMIT_BYTES:
+                raise NodeError(
+                    f"--file {path}: the files of a launch hold {total} bytes, more than "
+                    f"{_LIMIT_BYTES}; read bulky data from a mount"
+                )
+            content = (working_folder / relative).read_bytes()
+        except OSError as error:
+            raise NodeError(
+                f"--file {path} cannot be read ({error.strerror}); make it first"
+            ) from None
+        entries.append({"path": relative, "size": len(content), "sha256": digest(content)})
+        contents.append(content)
+    return entries, b"".join(contents)
+
+
+def write_files(entries: Sequence[dict[str, Any]], payload: bytes, working_folder: Path) -> None:
+    """Write files that came with a launch; one that is there already stays as it is.
+
+    Raises:
+        NodeError: another file has that path, or it cannot be written.
+    """
+    start = 0
+    for entry in entries:
+        content = payload[start : start + entry["size"]]
+        start += entry["size"]
+        if digest(content) != entry["sha256"]:
+            raise NodeError(f"{entry['path']} came changed; run the job again")
+        try:
+            _write(_place(entry["path"], working_folder), content)
+        except OSError as error:
+            raise NodeError(
+                f"{entry['path']} cannot be written below {working_folder} ({error.strerror}); "
+                "see what stands in its way"
+            ) from None
+
+
+def _place(path: str, working_folder: Path) -> Path:
+    pure = PurePosixPath(path)
+    target = working_folder / pure
+    if pure.is_absolute() or ".." in pure.parts or not _is_within(target.parent, working_folder):
+        raise NodeError(f"{path} is not below {working_folder}; name a path below it")
+    return target
+
+
+def _is_within(folder: Path, working_folder: Path) -> bool:
+    """Whether a folder lies below another, links followed: one may lead to a mount."""
+    return folder.resolve().is_relative_to(working_folder.resolve())
+
+
+def _write(target: Path, content: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        scratch.write_bytes(content)
+        with suppress(FileExistsError):
+            os.link(scratch, target)  # unlike a rename, never in the place of another file
+            return
+    finally:
+        scratch.unlink(missing_ok=True)
+    # the leader's own, if both are on one node, or of a process beside this one
+    if target.read_bytes() != content:
+        raise NodeError(
+            f"{target} is there already and differs from the leader's; it is not overwritten: delete it, "
+            "leave it out of the code snapshot (.amlignore), or give the file another name"
+        )

@@ -1,0 +1,214 @@
+"""Every rank but 0: it finds the leader, does what launches ask for, and ends as the job does."""
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from snakemake_executor_plugin_azureml.node.environment import job_environment, with_own_mounts
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.files import write_files
+from snakemake_executor_plugin_azureml.node.place import Place
+from snakemake_executor_plugin_azureml.node.process import (
+    POLL_S,
+    Child,
+    Stop,
+    describe_code,
+    say,
+)
+from snakemake_executor_plugin_azureml.node.wire import Connection, LostError, digest
+
+_ANSWER_S = 5.0
+_LOOK_S = 0.2
+
+
+class Follower:
+    """A process that does what the leader's launches ask for."""
+
+    def __init__(
+        self, place: Place, line: Connection, mounts: Mapping[str, str], grace_s: float
+    ) -> None:
+        self._place, self._line = place, line
+        self._mounts, self._leaders_mounts = mounts, dict[str, str]()
+        self._grace_s = grace_s
+        self._world: list[dict[str, Any]] = []
+        self._prepared: dict[str, Any] = {}
+        self._child: Child | None = None
+        self._number = 0  # of the launch that runs
+        self._beside: Child | None = None
+
+    def obey(self, command: str | None, stop: Stop) -> int:
+        """Serve until the job ends, and return its exit code.
+
+        Args:
+            command: shell command that runs here as long as the job, beside all launches.
+        """
+        try:
+            while not stop.number:
+                end = self._hear(command)
+                if end is not None:
+                    if end["reason"]:
+                        say(f"the job has ended: {end['reason']}")
+                    return int(end["code"])
+                self._look_after_children()
+            self._line.send({"type": "leaving", "reason": f"it was told to stop ({stop.code})"})
+            return stop.code
+        except (LostError, ValueError) as error:
+            if stop.number:
+                return stop.code
+            raise NodeError(
+                f"the leader, rank 0, was lost before it told an end: {error}; see its log"
+            ) from None
+        finally:
+            self._end_children()
+
+    def _hear(self, command: str | None) -> dict[str, Any] | None:
+        if not self._line.is_ready(POLL_S):
+            return None
+        for document, payload in self._line.receive():
+            kind = document["type"]
+            if kind == "end":
+                return document
+            if kind == "begin":
+                self._world, self._leaders_mounts = document["world"], document["mounts"]
+                if command:
+                    self._beside = self._start([shutil.which("bash") or "/bin/sh", "-c", command])
+            elif kind == "prepare":
+                self._prepare(document, payload)
+            elif document["number"] == self._prepared.get("number"):
+                self._start_or_stop(kind)
+        return None
+
+    def _prepare(self, document: dict[str, Any], payload: bytes) -> None:
+        answer = {"type": "prepared", "number": document["number"]}
+        try:
+            folder = Path.cwd() / document["folder"]
+            folder.mkdir(parents=True, exist_ok=True)
+            write_files(document["files"], payload, folder)
+            self._prepared = document
+        except (NodeError, OSError) as error:
+            answer |= {"type": "refused", "reason": str(error)}
+        self._line.send(answer)
+
+    def _start_or_stop(self, kind: str) -> None:
+        if kind == "stop" and self._child is not None:
+            self._child.end()
+        elif kind == "start":
+            asked, self._number = self._prepared, self._prepared["number"]
+            variables = {name: self._own(value) for name, value in asked["env"].items()}
+            command = [self._own(word) for word in asked["command"]]
+            self._child = self._start(command, variables, Path.cwd() / asked["folder"])
+
+    def _own(self, text: str) -> str:
+        return with_own_mounts(text, self._leaders_mounts, self._mounts)
+
+    def _start(
+        self, command: list[str], variables: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> Child:  # fmt: skip
+        env = {**job_environment(self._world, self._place.rank, self._mounts), **(variables or {})}
+        return Child(command, env=env, grace_s=self._grace_s, folder=folder)
+
+    def _look_after_children(self) -> None:
+        if self._child is not None and (code := self._child.poll()) is not None:
+            self._child = None
+            self._line.send({"type": "ended", "number": self._number, "code": code})
+        if self._beside is not None and (code := self._beside.poll()) is not None:
+            self._beside = None
+            if code:
+                reason = f"its follower command {describe_code(code)}"
+                self._line.send({"type": "failed", "code": code, "reason": reason})
+
+    def _end_children(self) -> None:
+        children = [child for child in (self._child, self._beside) if child is not None]
+        for child in children:
+            child.end()
+        for child in children:
+            child.wait()
+
+
+def follow(
+    place: Place,
+    command: str | None,
+    *,
+    mounts: Mapping[str, str],
+    wait_s: float,
+    silence_s: float,
+    stop: Stop,
+) -> int:
+    """Join the leader, serve, and return the job's exit code.
+
+    Args:
+        command: shell command that runs here as long as the job; None for none.
+        mounts: variables for mounted folders.
+        wait_s: seconds in which the leader must be found.
+        silence_s: seconds after which a leader that does not answer counts as gone.
+
+    Raises:
+        NodeError: the leader is not found, refuses this process, or is lost.
+    """
+    if not place.addresses:
+        raise NodeError(
+            f"{place.origin}, but no MASTER_ADDR, AZ_BATCH_MASTER_NODE, MASTER_IP or AZ_BATCH_NODE_LIST names "
+            "the node of rank 0; use azureml_distribution: pytorch, which always sets MASTER_ADDR"
+        )
+    found = _find_leader(place, wait_s, silence_s, stop)
+    if found is None:
+        return stop.code
+    line, welcome = found
+    say(f"rank {place.rank} (node {place.node}) joined the leader at {line.peer}")
+    return Follower(place, line, mounts, welcome["grace_s"]).obey(command, stop)
+
+
+def _find_leader(
+    place: Place, wait_s: float, silence_s: float, stop: Stop
+) -> tuple[Connection, dict[str, Any]] | None:
+    """Knock at every address and port until the leader answers; None if told to stop."""
+    deadline, problems = time.monotonic() + wait_s, dict[str, str]()
+    while not stop.number:
+        for port in place.ports:
+            for address in place.addresses:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    told = "; ".join(f"{where}: {what}" for where, what in problems.items())
+                    raise NodeError(
+                        f"rank {place.rank} (node {place.node}, host {socket.gethostname()}) did not reach the "
+                        f"leader, rank 0, within {wait_s:g} s ({told}); see whether rank 0 started (its log), "
+                        "open all ports between the nodes, or allow more time (azureml-node-wait-s)"
+                    )
+                try:
+                    return _knock(place, address, port, min(left_s, _ANSWER_S), silence_s)
+                except (OSError, LostError, ValueError) as error:
+                    problem = getattr(error, "strerror", None) or str(error) or "no answer"
+                    problems[f"{address}:{port}"] = problem
+        time.sleep(_LOOK_S)
+    return None
+
+
+def _knock(
+    place: Place, address: str, port: int, timeout_s: float, silence_s: float
+) -> tuple[Connection, dict[str, Any]]:
+    line = Connection(socket.create_connection((address, port), timeout_s), silence_s=silence_s)
+    try:
+        line.send(
+            {
+                "job": digest(place.job.encode()),
+                "size": place.size,
+                "rank": place.rank,
+                "node": place.node,
+                "local_rank": place.local_rank,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+            }
+        )
+        answer = line.first(timeout_s)[0]
+        if answer["type"] == "welcome":
+            return line, answer
+        if answer["foreign"]:
+            raise LostError(answer["reason"])
+        raise NodeError(answer["reason"])
+    except BaseException:
+        line.close()
+        raise

@@ -1,0 +1,118 @@
+"""`launch`, in a rule of the job: one command on every process, and the exit code of the first that fails."""
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from snakemake_executor_plugin_azureml.node.environment import CONTROL, FOLDER
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.files import read_files, relative_to_working_folder
+from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, say
+from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
+
+_SILENCE_S = (
+    3600.0  # the leader may be sending files to others; a Unix socket tells its end at once
+)
+
+
+def launch(command: Sequence[str], *, files: Sequence[str], names: Sequence[str]) -> int:
+    """Run a command on every process of the job.
+
+    Args:
+        command: a program and its arguments; no shell reads them.
+        files: small files that the other processes get, at the same relative path.
+        names: variables of this process's environment that the others get.
+
+    Raises:
+        NodeError: a file or variable is missing, or a process refuses or is gone.
+    """
+    here = Path.cwd()
+    home = Path(os.environ.get(FOLDER, here))
+    entries, payload = read_files(files, here)
+    if unset := [name for name in names if name not in os.environ]:
+        raise NodeError(f"--env {unset[0]}, but {unset[0]} is not set; set it, or leave it out")
+    control = os.environ.get(CONTROL)
+    if not control:  # one process alone
+        _become(command)
+    request = {
+        "type": "launch",
+        "command": list(command),
+        "env": {name: os.environ[name] for name in names},
+        "files": entries,
+        "folder": relative_to_working_folder(str(here), home),
+    }
+    stop = Stop()
+    line = _connect(control or "")
+    try:
+        line.send(request, payload)
+        return _Launched(command, line, stop).run()
+    except (LostError, ValueError) as error:
+        raise NodeError(f"the node program was lost: {error}; see the log of rank 0") from None
+
+
+def _become(command: Sequence[str]) -> None:
+    try:
+        os.execvp(command[0], list(command))
+    except OSError as error:
+        raise NodeError(
+            f"{command[0]} cannot be started ({error.strerror}); mend its name or PATH"
+        ) from None
+
+
+def _connect(control: str) -> Connection:
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        line.connect(control)
+    except OSError as error:
+        raise NodeError(
+            f"{CONTROL}={control} leads nowhere ({error.strerror}); launch from the job that the node "
+            "program of rank 0 runs, and only while it runs"
+        ) from None
+    return Connection(line, silence_s=_SILENCE_S)
+
+
+class _Launched:
+    """The command's place on rank 0, which ends with all others."""
+
+    def __init__(self, command: Sequence[str], line: Connection, stop: Stop) -> None:
+        self._command, self._line, self._stop = command, line, stop
+        self._child: Child | None = None
+        self._has_told = False  # that rank 0's command has ended
+        self._is_stopped = False
+
+    def run(self) -> int:
+        try:
+            while True:
+                if (code := self._hear()) is not None:
+                    return code
+                self._look()
+        finally:
+            if self._child is not None:
+                self._child.end()
+                self._child.wait()
+
+    def _hear(self) -> int | None:
+        if not self._line.is_ready(POLL_S):
+            return None
+        for document, _ in self._line.receive():
+            if document["type"] == "refused":
+                raise NodeError(f"nothing was started: {document['reason']}")
+            if document["type"] == "start":
+                self._child = Child(self._command, env=os.environ, grace_s=document["grace_s"])
+            elif document["type"] == "stop" and self._child is not None:
+                self._child.end()
+            elif document["type"] == "done":
+                if document["reason"]:
+                    say(f"{document['reason']}; all others were ended")
+                return int(document["code"])
+        return None
+
+    def _look(self) -> None:
+        code = self._child.poll() if self._child is not None else None
+        if code is not None and not self._has_told:
+            self._has_told = True
+            self._line.send({"type": "ended", "code": code})
+        if self._stop.number and not self._is_stopped:
+            self._is_stopped = True
+            self._line.send({"type": "stop", "code": self._stop.code})

@@ -1,0 +1,159 @@
+"""One command on every process: prepared on all, started on all, ended with the first that fails."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from snakemake_executor_plugin_azureml.node.process import describe_code
+from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
+
+if TYPE_CHECKING:
+    from snakemake_executor_plugin_azureml.node.hub import Hub, Member
+
+_LEADER = 0  # its command is the child of the launch itself, with the rule's own environment
+
+
+@dataclass(eq=False)
+class Launch:
+    """A launch that waits its turn or runs.
+
+    Attributes:
+        client: line to the process in the rule; None once that has ended.
+        waiting: ranks that have not prepared it yet, or, once it runs, not ended.
+        failure: who failed first and how, and the exit code.
+    """
+
+    number: int
+    client: Connection | None
+    request: dict[str, Any]
+    payload: bytes
+    waiting: set[int] = field(default_factory=set)
+    is_running: bool = False
+    failure: tuple[str, int] | None = None
+
+    def tell(self, document: dict[str, Any]) -> None:
+        """Send something to the process in the rule."""
+        try:
+            if self.client is not None:
+                self.client.send(document)
+        except LostError:
+            pass  # it is found out when it is heard
+
+
+class Launches:
+    """The launches of a job, one after the other."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+        self._queue: deque[Launch] = deque()
+        self._now: Launch | None = None
+        self._count = 0
+
+    def ask(self, client: Connection, document: dict[str, Any], payload: bytes) -> None:
+        """Take on a launch; it begins once those before it have ended."""
+        self._count += 1
+        launch = Launch(self._count, client, document, payload)
+        self._hub.listen_to(client, partial(self._hear_client, launch))
+        self._queue.append(launch)
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        while self._now is None and self._queue:
+            launch = self._now = self._queue.popleft()
+            if lost := [member for member in self._hub.followers if member.lost]:
+                self._refuse(launch, f"{lost[0]} is lost: {lost[0].lost}; see its log")
+                continue
+            launch.waiting = {member.rank for member in self._hub.followers}
+            request = {**launch.request, "type": "prepare", "number": launch.number}
+            for member in self._hub.followers:
+                self._hub.tell(member, request, launch.payload)
+
+    def hear(self, member: "Member", document: dict[str, Any]) -> None:
+        """Take in what a follower says of the present launch."""
+        launch = self._now
+        if launch is None or document.get("number") != launch.number:
+            return
+        if document["type"] == "refused":
+            self._refuse(launch, f"{member}: {document['reason']}")
+        elif document["type"] == "ended":
+            self._end(launch, member.rank, str(member), int(document["code"]))
+        elif document["type"] == "prepared":
+            launch.waiting.discard(member.rank)
+            if not launch.waiting:
+                self._start(launch)
+
+    def lose(self, member: "Member") -> None:
+        """Take in that a follower is gone."""
+        launch, reason = self._now, f"{member} is lost: {member.lost}; see its log"
+        if launch is not None and not launch.is_running:
+            self._refuse(launch, reason)
+        elif launch is not None and member.rank in launch.waiting:
+            self._fail(launch, reason, 1)
+            self._left(launch, member.rank)
+
+    def _start(self, launch: Launch) -> None:
+        launch.is_running = True
+        launch.waiting = {_LEADER, *(member.rank for member in self._hub.followers)}
+        launch.tell({"type": "start", "grace_s": self._hub.grace_s})
+        self._tell_waiting(launch, "start")
+
+    def _tell_waiting(self, launch: Launch, what: str) -> None:
+        for member in self._hub.followers:
+            if member.rank in launch.waiting:
+                self._hub.tell(member, {"type": what, "number": launch.number})
+
+    def _end(self, launch: Launch, rank: int, who: str, code: int) -> None:
+        if code:
+            self._fail(launch, f"{who} {describe_code(code)}", code)
+        self._left(launch, rank)
+
+    def _fail(self, launch: Launch, reason: str, code: int) -> None:
+        """Note the first failure, and have the others end."""
+        if launch.failure is None:
+            launch.failure = reason, code
+            launch.tell({"type": "stop"})
+            self._tell_waiting(launch, "stop")
+
+    def _left(self, launch: Launch, rank: int) -> None:
+        launch.waiting.discard(rank)
+        if not launch.waiting and self._now is launch:
+            reason, code = launch.failure or ("", 0)
+            self._close(launch, {"type": "done", "code": code, "reason": reason})
+
+    def _refuse(self, launch: Launch, reason: str) -> None:
+        """Give up a launch that no process has started."""
+        if self._now is launch:
+            self._close(launch, {"type": "refused", "reason": reason})
+
+    def _close(self, launch: Launch, last: dict[str, Any]) -> None:
+        launch.tell(last)
+        if launch.client is not None:
+            self._hub.forget(launch.client)
+        self._now = None
+        self._begin_next()
+
+    def _hear_client(self, launch: Launch) -> None:
+        assert launch.client is not None
+        try:
+            messages = launch.client.receive()
+        except (LostError, ValueError):
+            self._lose_client(launch)
+            return
+        for document, _ in messages:
+            if document["type"] == "ended":
+                self._end(launch, _LEADER, str(self._hub.members[_LEADER]), int(document["code"]))
+            elif document["type"] == "stop":
+                self._fail(launch, "the launch was told to stop", int(document["code"]))
+
+    def _lose_client(self, launch: Launch) -> None:
+        assert launch.client is not None
+        self._hub.forget(launch.client)
+        launch.client = None
+        if launch in self._queue:
+            self._queue.remove(launch)
+        elif launch is self._now and not launch.is_running:
+            self._close(launch, {})
+        elif launch is self._now:
+            self._fail(launch, "the launch was ended", 1)
+            self._left(launch, _LEADER)

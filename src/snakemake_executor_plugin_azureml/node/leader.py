@@ -1,0 +1,103 @@
+"""Rank 0: it waits for the others, runs Snakemake's own job once, and tells its end to all."""
+
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from snakemake_executor_plugin_azureml.node.environment import (
+    CONTROL,
+    FOLDER,
+    LAUNCH,
+    alone,
+    job_environment,
+    launch_prefix,
+)
+from snakemake_executor_plugin_azureml.node.errors import NodeError
+from snakemake_executor_plugin_azureml.node.hub import Hub
+from snakemake_executor_plugin_azureml.node.place import Place
+from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, say
+
+# A command of a launch ends before the job that waits for it is ended by force.
+_SHARE_OF_GRACE = 0.4
+
+
+def lead(
+    place: Place,
+    job: str,
+    *,
+    mounts: Mapping[str, str],
+    wait_s: float,
+    grace_s: float,
+    silence_s: float,
+    stop: Stop,
+) -> int:
+    """Run the job and return its exit code.
+
+    Args:
+        job: shell command of Snakemake's own job.
+        mounts: variables for mounted folders.
+        wait_s: seconds that the other processes have to come.
+        grace_s: seconds between asking the job to end and ending it.
+        silence_s: seconds after which a node that does not answer counts as gone.
+
+    Raises:
+        NodeError: a process did not come, or is not of this job.
+    """
+    if place.size == 1:  # no sockets: a launch starts its command itself
+        return _run(job, job_environment(alone(), 0, mounts), None, grace_s, stop)
+    hub = Hub(place, wait_s=wait_s, grace_s=grace_s * _SHARE_OF_GRACE, silence_s=silence_s)
+    code, reason = 1, "rank 0 gave up"
+    try:
+        _gather(hub, place, wait_s, stop)
+        if stop.number:
+            code = stop.code
+        else:
+            world = hub.world()
+            say(f"all {place.size} came: {', '.join(map(str, hub.members.values()))}")
+            for member in hub.followers:
+                hub.tell(member, {"type": "begin", "world": world, "mounts": dict(mounts)})
+            env = {**job_environment(world, 0, mounts), CONTROL: hub.control}
+            code = _run(job, env, hub, grace_s, stop)
+        reason = hub.failure[0] if hub.failure else ""
+    except NodeError as error:
+        reason = str(error)
+        raise
+    finally:
+        hub.close(code, reason)
+    return code
+
+
+def _gather(hub: Hub, place: Place, wait_s: float, stop: Stop) -> None:
+    started, is_reminded = time.monotonic(), False
+    while hub.is_missing_any() and not stop.number:
+        hub.step(POLL_S)
+        if hub.failure:
+            raise NodeError(hub.failure[0])
+        waited_s = time.monotonic() - started
+        if hub.is_missing_any():
+            hub.check_all_came(waited_s)
+        if waited_s > wait_s / 2 and not is_reminded:
+            is_reminded = True
+            say(f"{waited_s:.0f} s have passed of {wait_s:g}; {hub.missing()} did not come yet")
+
+
+def _run(job: str, env: Mapping[str, str], hub: Hub | None, grace_s: float, stop: Stop) -> int:
+    shell = shutil.which("bash") or "/bin/sh"
+    env = {**env, LAUNCH: launch_prefix(), FOLDER: str(Path.cwd())}
+    child = Child([shell, "-c", job], env=env, grace_s=grace_s)
+    failure: tuple[str, int] | None = None
+    while (code := child.poll()) is None:
+        if hub is None:
+            time.sleep(POLL_S)
+        else:
+            hub.step(POLL_S)
+            if hub.failure and failure is None:
+                failure = hub.failure
+                say(f"{failure[0]}; the job is ended")
+                child.end()
+        if stop.number:
+            child.end()
+    if stop.number:
+        return stop.code
+    return failure[1] if failure else code

@@ -1,0 +1,259 @@
+"""Settings and resources as the user writes them, checked and taken apart."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from snakemake_executor_plugin_azureml.errors import AzureMLError
+from snakemake_executor_plugin_azureml.settings import ExecutorSettings
+
+SERVERLESS = "serverless"
+_DISTRIBUTIONS = ("mpi", "pytorch")
+_SDKS = ("v1", "v2")
+_PRIORITIES = ("low", "medium", "high")
+_URI = re.compile(r"azureml://datastores/(?P<datastore>[^/]+)/paths/(?P<path>.+)")
+_CLIENT_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A folder of a datastore that every node gets, and the variable that says where.
+
+    Attributes:
+        path: folder within the datastore, without slashes at its ends.
+    """
+
+    variable: str
+    datastore: str
+    path: str
+
+    @property
+    def key(self) -> str:
+        """Name of the mount within the job; Azure ML wants lower case."""
+        return self.variable.lower()
+
+    @property
+    def uri(self) -> str:
+        """The folder, as azure-ai-ml names it."""
+        return f"azureml://datastores/{self.datastore}/paths/{self.path}/"
+
+    def argument(self, sdk: str) -> str:
+        """NAME=PATH for the node's program, with PATH as the service fills it in."""
+        if sdk == "v1":
+            return f'{self.variable}="$AZUREML_DATAREFERENCE_{self.key}"'
+        return f"{self.variable}=${{{{outputs.{self.key}}}}}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Whose rights a job has: `user` or `managed`, the latter perhaps by its client ID."""
+
+    kind: str
+    client_id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a job's resources ask for; empty text and 0 mean that it is left to Azure ML."""
+
+    compute: str
+    instance_type: str
+    nodes: int
+    processes_per_node: int
+    distribution: str
+    mounts: tuple[Mount, ...]
+    identity: Identity | None
+    variables: Mapping[str, str]
+    tags: Mapping[str, str]
+    shm_size: str
+    docker_args: str
+    priority: str
+    time_limit_s: int
+
+
+def check_settings(settings: ExecutorSettings) -> None:
+    """Refuse settings that contradict themselves, before anything is submitted.
+
+    Raises:
+        AzureMLError: names the setting, its value and what to do.
+    """
+    if settings.sdk not in _SDKS:
+        raise AzureMLError(f"azureml-sdk={settings.sdk!r} is expected to be v2 or v1; choose one")
+    if bool(settings.image) == bool(settings.environment):
+        found = "both are" if settings.image else "neither is"
+        raise AzureMLError(
+            "one of azureml-image and azureml-environment is expected to be set, "
+            f"{found}; set the one that the jobs are to run in"
+        )
+    for name in ("conda_file", "lock"):
+        if getattr(settings, name) and settings.environment:
+            raise AzureMLError(
+                f"azureml-{name.replace('_', '-')}={getattr(settings, name)!r} has no effect on the "
+                f"registered azureml-environment={settings.environment!r}; set azureml-image in its "
+                "place, or remove it"
+            )
+    for name in (
+        "max_requests_per_second", "request_timeout_s", "retry_minutes", "node_wait_s",
+    ):  # fmt: skip
+        if getattr(settings, name) <= 0:
+            raise AzureMLError(
+                f"azureml-{name.replace('_', '-')}={getattr(settings, name)} is expected to be "
+                "above 0; correct it"
+            )
+    read_mounts(settings)
+    read_tags(settings.tags)
+    read_identity(settings.identity)
+
+
+def read_mounts(settings: ExecutorSettings) -> tuple[Mount, ...]:
+    """Return the mounts that `azureml-mounts` names."""
+    mounts = []
+    for entry in _entries(settings.mounts):
+        variable, equals, place = entry.partition("=")
+        uri = _URI.fullmatch(place)
+        datastore, path = "", place
+        if uri:
+            datastore, path = uri["datastore"], uri["path"]
+        elif ":" in place:
+            datastore, _, path = place.partition(":")
+        path = path.strip("/")
+        if not (equals and path and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable)):
+            raise AzureMLError(
+                f"azureml-mounts has {entry!r} where NAME=PATH or NAME=DATASTORE:PATH is expected; "
+                "NAME is an environment variable, PATH a folder within the datastore"
+            )
+        mounts.append(
+            Mount(variable=variable, datastore=datastore or settings.datastore, path=path)
+        )
+    return tuple(mounts)
+
+
+def read_tags(text: str | None) -> dict[str, str]:
+    """Return the tags that `azureml-tags` names."""
+    tags = {}
+    for entry in _entries(text):
+        key, equals, value = entry.partition("=")
+        if not (key and equals) or key.startswith("snakemake_"):
+            raise AzureMLError(
+                f"azureml-tags has {entry!r} where KEY=VALUE is expected, with a KEY that does not "
+                "begin with snakemake_; correct it"
+            )
+        tags[key] = value
+    return tags
+
+
+def read_identity(text: str | None) -> Identity | None:
+    """Return the identity that `azureml-identity` names."""
+    if not text:
+        return None
+    kind, _, client_id = text.partition(":")
+    is_one = not client_id or (kind == "managed" and _CLIENT_ID.fullmatch(client_id))
+    if kind not in ("user", "managed") or not is_one:
+        raise AzureMLError(
+            f"azureml-identity={text!r} is expected to be user, managed or managed:CLIENT_ID, an id of "
+            "the form 00000000-0000-0000-0000-000000000000; correct it, or leave it out for the "
+            "compute's own"
+        )
+    return Identity(kind=kind, client_id=client_id)
+
+
+def read_resources(
+    settings: ExecutorSettings, resources: Mapping[str, Any], *, rule: str
+) -> Resources:
+    """Return what a job's resources ask for, with the settings where they say nothing."""
+    identity = read_identity(settings.identity)
+    nodes = _count(resources, "nodes", 1, rule)
+    processes = _count(resources, "azureml_processes_per_node", 1, rule)
+    is_parallel = nodes * processes > 1
+    instance_type = str(resources.get("azureml_instance_type") or "")
+    fallback = SERVERLESS if instance_type else settings.compute
+    compute = str(resources.get("azureml_compute") or fallback or "")
+    if not compute:
+        raise AzureMLError(
+            f"rule {rule} has no compute; set azureml-compute for all rules, or the resource "
+            "azureml_compute, or azureml_instance_type for serverless compute"
+        )
+    if (compute == SERVERLESS) != bool(instance_type):
+        raise AzureMLError(
+            f"rule {rule} asks for azureml_compute={compute!r} with "
+            f"azureml_instance_type={instance_type!r}; an instance type belongs to the compute "
+            f"{SERVERLESS!r}, and to it alone"
+        )
+    if compute == SERVERLESS and settings.sdk == "v1":
+        raise AzureMLError(
+            f"rule {rule} asks for serverless compute, which azureml-core does not know; set "
+            "azureml-sdk to v2 or name a cluster with azureml_compute"
+        )
+    return Resources(
+        compute=compute,
+        instance_type=instance_type,
+        nodes=nodes,
+        processes_per_node=processes,
+        distribution=_distribution(resources, rule, is_parallel),
+        mounts=read_mounts(settings),
+        identity=identity,
+        # The client libraries on the node ask for this one when several identities are assigned.
+        variables={"AZURE_CLIENT_ID": identity.client_id}
+        if identity and identity.client_id
+        else {},
+        tags=read_tags(settings.tags),
+        shm_size=_shm_size(resources, rule),
+        docker_args=str(resources.get("docker_args") or ""),
+        priority=_priority(settings.sdk, resources, rule),
+        time_limit_s=60 * _count(resources, "runtime", 0, rule),
+    )
+
+
+def _entries(text: str | None) -> list[str]:
+    return re.split(r"[\s,]+", text.strip()) if text and text.strip() else []
+
+
+def _count(resources: Mapping[str, Any], name: str, default: int, rule: str) -> int:
+    value = resources.get(name)
+    if value is None:
+        return default
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1:
+        raise AzureMLError(
+            f"rule {rule} has the resource {name}={value!r} where a whole number above 0 is "
+            "expected; correct it"
+        )
+    return count
+
+
+def _distribution(resources: Mapping[str, Any], rule: str, is_parallel: bool) -> str:
+    value = resources.get("azureml_distribution")
+    if value is None:
+        return "pytorch" if is_parallel else ""
+    if value not in _DISTRIBUTIONS:
+        raise AzureMLError(
+            f"rule {rule} has the resource azureml_distribution={value!r} where mpi or pytorch is "
+            "expected; correct it"
+        )
+    return str(value)
+
+
+def _shm_size(resources: Mapping[str, Any], rule: str) -> str:
+    value = str(resources.get("shm_size") or "")
+    if value and not re.fullmatch(r"[1-9][0-9]*[bkmg]", value):
+        raise AzureMLError(
+            f"rule {rule} has the resource shm_size={value!r} where a number with the unit b, k, m "
+            "or g is expected, such as 16g; correct it"
+        )
+    return value
+
+
+def _priority(sdk: str, resources: Mapping[str, Any], rule: str) -> str:
+    value = str(resources.get("azureml_priority") or "").lower()
+    is_known = value.isdigit() if sdk == "v1" else value in _PRIORITIES
+    if value and not is_known:
+        expected = "a whole number" if sdk == "v1" else "low, medium or high"
+        raise AzureMLError(
+            f"rule {rule} has the resource azureml_priority={value!r} where azureml-sdk={sdk} "
+            f"expects {expected}; correct it"
+        )
+    return value

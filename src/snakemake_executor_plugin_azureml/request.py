@@ -1,0 +1,254 @@
+"""What is asked of Azure ML for one job: built by pure functions, held by golden files."""
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from snakemake_executor_plugin_azureml.errors import AzureMLError
+from snakemake_executor_plugin_azureml.options import Identity, Mount, read_resources
+from snakemake_executor_plugin_azureml.settings import ExecutorSettings
+
+CODE_TAG = "snakemake_code"
+# azureml-core writes tags in a second request, which may be lost; variables come with the job.
+CODE_VARIABLE = "SNAKEMAKE_AZUREML_CODE"
+NODE = "python -m snakemake_executor_plugin_azureml.node"
+
+# Options of a spawned job that differ between two controllers that ask for the same job.
+_PASSING = {"--attempt", "--unneeded-temp-files", "--local-groupid"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentRequest:
+    """The environment of a job: registered already, or to be registered from an image.
+
+    Attributes:
+        version: empty means the latest of this name.
+        image: empty if the environment is registered already.
+        conda: content of the conda environment file, may be empty.
+    """
+
+    name: str
+    version: str = ""
+    image: str = ""
+    conda: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """One job, in terms that both SDKs can express.
+
+    Attributes:
+        name: its name in the workspace, `{stem}-{number}`.
+        stem: says what the job makes; the same for every try to make it.
+        code: digest of what it runs: the snapshot, the command and its settings.
+        distribution: mpi, pytorch, or empty for one plain process.
+        processes_per_node: processes that Azure ML starts on each node.
+        time_limit_s: 0 means none.
+    """
+
+    name: str
+    stem: str
+    code: str
+    experiment: str
+    command: str
+    environment: EnvironmentRequest
+    compute: str
+    instance_type: str
+    nodes: int
+    processes_per_node: int
+    distribution: str
+    variables: Mapping[str, str] = field(repr=False)
+    tags: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    identity: Identity | None
+    shm_size: str
+    docker_args: str
+    priority: str
+    time_limit_s: int
+
+    def numbered(self, number: int) -> "JobRequest":
+        """Return the request under the name of its given try, from 1."""
+        return replace(self, name=f"{self.stem}-{number}")
+
+    def as_json(self) -> str:
+        """Return all of it as text, keys sorted."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a job makes.
+
+    Attributes:
+        rule: name of the rule, or of the group.
+        outputs: its output files, as the storage knows them.
+        prefix: storage prefix, which tells workflows apart whose jobs have no outputs.
+    """
+
+    rule: str
+    wildcards: Mapping[str, str]
+    outputs: tuple[str, ...]
+    prefix: str
+
+    @property
+    def stem(self) -> str:
+        """Name of its jobs without their number; Azure ML takes letters, digits, - and _."""
+        identity = [
+            self.rule,
+            sorted(self.wildcards.items()),
+            sorted(self.outputs),
+            self.prefix,
+        ]
+        rule = re.sub(r"[^A-Za-z0-9_]", "_", self.rule)[:40]
+        return f"{rule if rule[:1].isalnum() else 'job' + rule}-{_digest(identity, 12)}"
+
+
+def make_request(
+    settings: ExecutorSettings,
+    target: Target,
+    resources: Mapping[str, Any],
+    *,
+    command: str,
+    snapshot: str,
+    environment: EnvironmentRequest,
+    variables: Mapping[str, str],
+    workflow: str,
+    attempt: int,
+) -> JobRequest:
+    """Return the request for a job.
+
+    Args:
+        settings: checked by `check_settings`.
+        target: what the job makes, which gives its name.
+        resources: the job's resources, those of Azure ML among them.
+        command: shell command of Snakemake's own job.
+        snapshot: digest of the code snapshot.
+        variables: environment variables of the job; Azure ML stores them in clear.
+        workflow: key of a tag that all jobs of the workflow have, by which they are listed.
+        attempt: Snakemake's count of tries, from 1.
+
+    Raises:
+        AzureMLError: a resource is not what Azure ML can give; the message names it.
+    """
+    wanted = read_resources(settings, resources, rule=target.rule)
+    request = JobRequest(
+        name=f"{target.stem}-1",
+        stem=target.stem,
+        code="",
+        experiment=settings.experiment,
+        command=node_command(settings, command, wanted.mounts),
+        environment=environment,
+        compute=wanted.compute,
+        instance_type=wanted.instance_type,
+        nodes=wanted.nodes,
+        processes_per_node=wanted.processes_per_node,
+        distribution=wanted.distribution,
+        variables={**variables, **wanted.variables},
+        tags={},
+        mounts=wanted.mounts,
+        identity=wanted.identity,
+        shm_size=wanted.shm_size,
+        docker_args=wanted.docker_args,
+        priority=wanted.priority,
+        time_limit_s=wanted.time_limit_s,
+    )
+    code = code_digest(request, command, snapshot)
+    tags = {
+        **wanted.tags,
+        workflow: "1",
+        "snakemake_rule": target.rule,
+        "snakemake_attempt": str(attempt),
+        CODE_TAG: code,
+    }
+    variables = {**request.variables, CODE_VARIABLE: code}
+    return replace(request, code=code, tags=tags, variables=variables)
+
+
+def node_command(settings: ExecutorSettings, command: str, mounts: Iterable[Mount]) -> str:
+    """Return the command that every process of the job starts."""
+    words = [NODE, "run", "--wait-s", str(settings.node_wait_s)]
+    for mount in mounts:
+        words += ["--mount", mount.argument(settings.sdk)]
+    if settings.follower_command:
+        words += ["--follower-command", _base64(settings.follower_command)]
+    return " ".join([*words, _base64(command)])
+
+
+def code_digest(request: JobRequest, command: str, snapshot: str) -> str:
+    """Return the digest by which a running job is known to be what would be submitted.
+
+    Two controllers write the same options in different order (Snakemake keeps
+    some in sets), and some options count tries: neither makes another job. The
+    values of variables are left out, since a digest of a short secret tells it.
+    """
+    fixed = asdict(request)
+    for name in ("name", "stem", "code", "tags", "command"):
+        del fixed[name]
+    fixed["variables"] = sorted(request.variables)
+    fixed["command"] = _lasting_words(command)
+    fixed["snapshot"] = snapshot
+    return _digest(fixed, 16)
+
+
+def environment_of(settings: ExecutorSettings, read: Mapping[str, str]) -> EnvironmentRequest:
+    """Return the environment that the settings name.
+
+    Args:
+        read: content of the conda file and of the lock, by the setting's name.
+    """
+    if settings.environment:
+        name, _, version = settings.environment.partition(":")
+        return EnvironmentRequest(name=name, version=version)
+    image, conda = settings.image or "", read.get("conda_file", "")
+    digest = _digest({"image": image, "conda": conda, "lock": read.get("lock", "")}, 12)
+    return EnvironmentRequest(name=f"snakemake-{digest}", version="1", image=image, conda=conda)
+
+
+def check_no_secrets(request: JobRequest, job: str, secrets: Mapping[str, str]) -> None:
+    """Refuse a request that would leave a secret where everyone in the workspace reads it.
+
+    Args:
+        job: shell command of Snakemake's own job, which the request holds in base64.
+        secrets: values to look for, by the variable that holds them.
+
+    Raises:
+        AzureMLError: the message names the variable, never its value.
+    """
+    shown = {
+        "command": f"{job} {request.command}",
+        "tags": json.dumps(dict(request.tags)),
+        "docker_args": request.docker_args,
+        "environment": json.dumps(asdict(request.environment)),
+    }
+    for place, text in shown.items():
+        for name, value in secrets.items():
+            if value in text:
+                raise AzureMLError(
+                    f"the {place} of job {request.name} would hold the secret of environment "
+                    f"variable {name}, which Azure ML shows to everyone in the workspace; give it "
+                    "to the job as a variable (azureml-pass-envvars) or through an identity"
+                )
+
+
+def _lasting_words(command: str) -> list[str]:
+    words, is_passing = [], False
+    for word in shlex.split(command):
+        if word.startswith("--"):
+            is_passing = word in _PASSING
+        if not is_passing:
+            words.append(word)
+    return sorted(words)
+
+
+def _digest(value: Any, length: int) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

@@ -1,0 +1,199 @@
+"""The service as the executor uses it: every request is tried again, no job is made twice."""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import TypeVar
+
+from snakemake_executor_plugin_azureml.client import Client, Job, State
+from snakemake_executor_plugin_azureml.errors import AzureMLError, text_of
+from snakemake_executor_plugin_azureml.request import CODE_TAG, JobRequest
+from snakemake_executor_plugin_azureml.retries import Interrupted, Throttle, retry
+
+T = TypeVar("T")
+
+_CANCEL_MINUTES = 1.0  # who presses Ctrl-C waits for this
+_CANCELLING_MINUTES = 10.0
+_CANCELLING_POLL_S = 5.0
+
+
+class Service:
+    """One workspace, spoken to by one SDK.
+
+    Args:
+        make: returns a new client with a new credential; called at the first
+            request and whenever the service refuses a token.
+        since: when this workflow was started, which had looked for what there is only then.
+        minutes: for how long a request is tried again.
+        warn: told about requests that are tried again.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Client],
+        *,
+        since: datetime,
+        minutes: float,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._make = make
+        self._since = since
+        self._minutes = minutes
+        self._warn = warn
+        self._client: Client | None = None
+        self._making = threading.Lock()
+        self._numbers: dict[str, int] = {}
+        self.stopped = threading.Event()
+
+    def submit(self, request: JobRequest) -> tuple[Job, bool]:
+        """Return the job that makes what the request is about, and whether it was there already.
+
+        The name says what is made, so the job of a controller that died, or
+        whose creation was accepted but not answered, is found and not made again;
+        also one that has completed since this workflow looked for what it makes.
+
+        Raises:
+            AzureMLError: a job that makes the same from something else is still running.
+        """
+        number, last = self._numbers.get(request.stem, 1), None
+        while (job := self._ended_by_now(request.numbered(number).name)) is not None:
+            if not job.state.is_over:
+                if job.runs == request.code:
+                    self._numbers[request.stem] = number
+                    return job, True
+                raise AzureMLError(_occupied(job, request))
+            number, last = number + 1, job
+        if last and request.stem not in self._numbers and self._is_news(last, request):
+            self._numbers[request.stem] = number - 1
+            return last, True
+        self._numbers[request.stem] = number
+        return self._create(request.numbered(number)), False
+
+    def find(self, name: str) -> Job | None:
+        """Return the job of this name, None if there is none."""
+        return self._ask(f"looking for job {name}", lambda client: client.find(name))
+
+    def status(self, names: Collection[str]) -> dict[str, Job]:
+        """Return those of the jobs that exist."""
+        return self._ask("asking for the status of jobs", lambda client: client.status(names))
+
+    def reason(self, name: str) -> str:
+        """Return why a job failed, as far as the service says."""
+        return self._ask(f"asking why job {name} failed", lambda client: client.reason(name))
+
+    def logs(self, name: str) -> dict[str, str]:
+        """Return the last part of each log of a job."""
+        return self._ask(f"reading the logs of job {name}", lambda client: client.logs(name))
+
+    def ended(self, name: str) -> datetime | None:
+        """Return when a job ended, None if it is not known."""
+        return self._ask(f"asking when job {name} ended", lambda client: client.ended(name))
+
+    def cancel(self, name: str) -> None:
+        """Ask for a job's end, also while the workflow is being cancelled."""
+        self._ask(
+            f"cancelling job {name}",
+            lambda client: client.cancel(name),
+            minutes=_CANCEL_MINUTES,
+            stop=threading.Event(),
+        )
+
+    def _create(self, request: JobRequest) -> Job:
+        has_tried = False
+
+        def create(client: Client) -> Job:
+            nonlocal has_tried
+            if has_tried and (job := self._ours(client, request)):
+                return job
+            has_tried = True
+            return client.submit(request)
+
+        try:
+            return self._ask(f"submitting job {request.name}", create)
+        except Exception as error:
+            # Refused for a name that exists, perhaps: by a try before it, whose answer was lost.
+            # An interrupted one may have been accepted too, and is cancelled with the others.
+            job = self._ours(self._current(), request)
+            if job is None:
+                raise
+            self._warn(f"job {job.name} exists although it was answered: {text_of(error)}")
+            return job
+
+    def _ours(self, client: Client, request: JobRequest) -> Job | None:
+        job = client.find(request.name)
+        return job if job is not None and job.runs == request.code else None
+
+    def _is_news(self, job: Job, request: JobRequest) -> bool:
+        """Return whether a job made the same after this workflow looked for what is there."""
+        if job.state is not State.COMPLETED or job.runs != request.code:
+            return False
+        ended = self.ended(job.name)
+        return ended is not None and ended > self._since
+
+    def _ended_by_now(self, name: str) -> Job | None:
+        """Return the job of this name; one that is being cancelled is waited for."""
+        deadline = time.monotonic() + 60 * _CANCELLING_MINUTES
+        is_noted = False
+        while (job := self.find(name)) is not None and job.state is State.CANCELLING:
+            if not is_noted:
+                self._warn(f"job {name} is being cancelled; its end is waited for")
+                is_noted = True
+            if time.monotonic() > deadline:
+                raise AzureMLError(
+                    f"job {name} is being cancelled for {_CANCELLING_MINUTES:.0f} minutes without "
+                    f"an end; look at it in Azure ML studio, and start again when it ended {job.url}"
+                )
+            if self.stopped.wait(_CANCELLING_POLL_S):
+                raise Interrupted("the workflow is being cancelled; nothing further is submitted")
+        return job
+
+    def _ask(
+        self,
+        what: str,
+        function: Callable[[Client], T],
+        *,
+        minutes: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> T:
+        return retry(
+            lambda: function(self._current()),
+            minutes=minutes or self._minutes,
+            stop=stop or self.stopped,
+            renew=self._renew,
+            notice=lambda error, wait_s: self._warn(
+                f"{what}: {text_of(error)}; tried again in {wait_s:.0f} s"
+            ),
+        )
+
+    def _current(self) -> Client:
+        with self._making:
+            if self._client is None:
+                self._client = self._make()
+            return self._client
+
+    def _renew(self) -> None:
+        with self._making:
+            self._client = None
+
+
+def _occupied(job: Job, request: JobRequest) -> str:
+    return (
+        f"Azure ML job {job.name} is {job.status} and makes the same files from other code or "
+        f"settings (its tag {CODE_TAG} is {job.runs or 'not set'}, this workflow's is "
+        f"{request.code}; its tags: {dict(job.tags)}); wait until it has ended, or cancel it, and "
+        f"start again {job.url}"
+    ).rstrip()
+
+
+def make_service(
+    make: Callable[[Callable[[], None]], Client],
+    *,
+    since: datetime,
+    minutes: float,
+    requests_per_second: float,
+    warn: Callable[[str], None],
+) -> Service:
+    """Return a service whose requests for a status are limited, also after a new token."""
+    pause = Throttle(requests_per_second)
+    return Service(lambda: make(pause), since=since, minutes=minutes, warn=warn)

@@ -1,0 +1,80 @@
+"""What the user sets: each as a flag, a profile key and an environment variable."""
+
+from dataclasses import dataclass, field
+
+# The interface reads annotations at run time and crashes `snakemake --help` on `X | None`.
+# ruff: noqa: UP045
+from typing import Any, Optional
+
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=True,
+    job_deploy_sources=False,  # sources travel as the job's code snapshot
+    auto_deploy_default_storage_provider=False,  # the image holds the storage plugin
+    pass_envvar_declarations_to_cmd=False,  # what may travel does so as the job's environment
+    init_seconds_before_status_checks=1,
+)
+
+
+def _setting(help: str, default: Any = None, **metadata: Any) -> Any:
+    return field(default=default, metadata={"help": help, "env_var": True, **metadata})
+
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):
+    """Settings of the executor, `--azureml-...`; a rule's resources say what differs per job."""
+
+    subscription: Optional[str] = _setting("ID of the Azure subscription.", required=True)
+    resource_group: Optional[str] = _setting("Resource group of the workspace.", required=True)
+    workspace: Optional[str] = _setting("Name of the Azure ML workspace.", required=True)
+    compute: Optional[str] = _setting(
+        "Compute cluster for jobs whose rule sets no resource azureml_compute; 'serverless' with "
+        "the resource azureml_instance_type needs no cluster."
+    )
+    image: Optional[str] = _setting(
+        "Docker image of the jobs; it is registered as an Azure ML environment that is named by "
+        "the digest of image, conda file and lock, and reused while these stay the same."
+    )
+    environment: Optional[str] = _setting(
+        "Registered Azure ML environment in the place of an image: name:version, or name for its "
+        "latest version."
+    )
+    conda_file: Optional[str] = _setting(
+        "Conda environment file that Azure ML builds on top of the image."
+    )
+    lock: Optional[str] = _setting(
+        "Lock file of what the image holds; its content becomes part of the environment's name."
+    )
+    experiment: str = _setting("Azure ML experiment that the jobs belong to.", "snakemake")
+    sdk: str = _setting("SDK that is spoken: v2 (azure-ai-ml) or v1 (azureml-core).", "v2")
+    datastore: str = _setting("Datastore of mounts that name none.", "workspaceblobstore")
+    mounts: Optional[str] = _setting(
+        "Folders of datastores that every node gets mounted for reading and writing, as "
+        "NAME=PATH or NAME=DATASTORE:PATH, separated by spaces; the environment variable NAME "
+        "holds the folder's path on the node."
+    )
+    tags: Optional[str] = _setting("Tags of every job: KEY=VALUE, separated by spaces.")
+    identity: Optional[str] = _setting(
+        "Identity that jobs have: user (whoever submits), managed, or managed:CLIENT_ID; if "
+        "unset, that of the compute."
+    )
+    follower_command: Optional[str] = _setting(
+        "Shell command that the nodes other than the first run beside the job."
+    )
+    node_wait_s: int = _setting("Seconds that a job's nodes wait for each other.", 900)
+    pass_envvars: Optional[str] = _setting(
+        "Environment variables that jobs are given, of those that the workflow declares with "
+        "envvars: their names, separated by spaces, or all. Azure ML stores them in clear, so "
+        "none is passed unless it is named here."
+    )
+    max_requests_per_second: float = _setting(
+        "Upper limit of requests that ask for the status of jobs, per second.", 1.0
+    )
+    request_timeout_s: int = _setting(
+        "Seconds that an answer of Azure ML is waited for before the request is tried again.", 60
+    )
+    retry_minutes: float = _setting(
+        "Minutes for which a request is tried again while the service is busy or away.", 15.0
+    )

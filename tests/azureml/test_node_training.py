@@ -1,0 +1,76 @@
+"""A training through the node program: two nodes that share nothing but the mounted store."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from shardline.ledger import read_ledger
+from tests.azureml.node_jobs import NODES, Job
+from tests.azureml.test_node import machines  # noqa: F401  # a fixture
+from tests.conftest import TINY_CONFIG, Workspace
+
+ROW = {"name": "run", "dataset": "table", "model": "mlp", "trainer.max_epochs": 2}
+RUNTIME = {
+    "oversubscribe": True, "ledger": True, "log_every_steps": 1, "threads_per_rank": 1,
+    "rendezvous_timeout_s": 60,
+}  # fmt: skip
+WAYS = {
+    "agents-pytorch": ("azureml-v2-pytorch-2x4", 2, 1),
+    "agents-mpi": ("azureml-v1-mpi-2x4", 2, 1),
+    "ranks-pytorch": ("azureml-v1-pytorch-2x4", 2, 2),
+    "ranks-mpi": ("azureml-v1-mpi-2x4", 2, 2),
+}
+
+
+def configure(path: Path, nodes: int, devices: int, launcher: str) -> Workspace:
+    workspace = Workspace(path)
+    # the machines' names mean no address, by which gloo would find the interface
+    interface = "eth0" if launcher == "azureml" else ""
+    workspace.configure(
+        {**TINY_CONFIG, "runtime": {**RUNTIME, "launcher": launcher, "interface": interface}},
+        [{**ROW, "nodes": nodes, "devices": devices}],
+    )
+    return workspace
+
+
+def outcome(results: Workspace, store: Path) -> tuple[dict, list]:
+    (ledger,) = store.glob("work/*/ledger")
+    lines = results.the("results/runs/*/metrics.jsonl").read_text().splitlines()
+    records = map(json.loads, lines)
+    return read_ledger(ledger), [(r["step"], r["train_loss"]) for r in records if "train_loss" in r]
+
+
+@pytest.fixture(scope="module")
+def on_one_machine(tmp_path_factory) -> tuple[dict, list]:
+    local = configure(tmp_path_factory.mktemp("local"), 1, 4, "torchrun")
+    done = local.snakemake("--until", "train", "--cores", "4")
+    assert done.returncode == 0, done.stdout
+    return outcome(local, local.path / "store")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_two_nodes_give_what_one_machine_gives(machines, tmp_path, on_one_machine, way):  # noqa: F811
+    job = Job(machines, tmp_path)
+    for name in NODES:  # the code snapshot is on all
+        configure(tmp_path / name, 2, 2, "azureml")
+    # as a job on a cluster is started, which knows how many nodes there may be
+    command = [
+        *Workspace(tmp_path / "node-a").command("--until", "train", "--cores", "2"),
+        "--jobs",
+        "1",
+    ]
+    command = [word for word in command if word != str(tmp_path)]
+    job.start(shlex.join(command), WAYS[way], "--mount", f"SHARDLINE_STORE={job.shared}", wait_s=60)
+    codes = job.codes(240)
+    logs = "".join(path.read_text() for path in tmp_path.glob("node-*/logs/train/*.log"))
+    assert set(codes) == {0}, job.logs() + logs
+    assert outcome(Workspace(tmp_path / "node-a"), job.shared) == on_one_machine
+    provenance = Workspace(tmp_path / "node-a").the("results/runs/*/provenance.json")
+    ranks = json.loads(provenance.read_text())["world"]["ranks"]
+    assert [rank["host"] for rank in ranks] == ["node-a", "node-a", "node-b", "node-b"]
+    # followers have what they were sent, and write nothing beside the store
+    left = {path.name for path in (tmp_path / "node-b").rglob("*") if path.is_file()}
+    assert left == {"config.yaml", "runs.tsv", "run.json", "manifest.json"}

@@ -1,0 +1,328 @@
+"""A training as MLflow has it, through its real client; and services that fail.
+
+Here, since MLflow is installed with `azureml`. On the emulated Azure ML see test_pipeline.py.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline.tracking import Story, tracked
+from shardline.tracking.follow import Follower
+from tests.conftest import Workspace
+
+PROMPT = {"sealed": 1.0, "failed": 1.0, "stopped": 1.0}
+LOOK_S = 0.05
+
+
+class Service:
+    """An HTTP server that answers 500, or never; `asked` is set by a first request."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self.asked, self.over = threading.Event(), threading.Event()
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                service.asked.set()
+                if answers:
+                    self.send_error(500, "https://me:secret@host is ill")
+                else:
+                    service.over.wait()
+
+            do_POST = do_GET
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.uri = f"http://me:secret@127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        """Let go of who waits."""
+        self.over.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def serve(azure_sdks: None) -> Iterator[Callable[..., Service]]:
+    started: list[Service] = []
+
+    def start(**options: Any) -> Service:
+        started.append(Service(**options))
+        return started[-1]
+
+    yield start
+    for service in started:
+        service.stop()
+
+
+class Training:
+    """A run's folder in the store, and what a training does in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.work = folder / "work"
+        (self.work / "checkpoints").mkdir(parents=True)
+        self.model = folder / "results/model.safetensors"
+        self.metrics = self.work / "metrics.jsonl"
+        self.story = Story(
+            run="net-0123456789ab", name="net", work=str(self.work), metrics=str(self.metrics),
+            model=str(self.model), params={"optim.lr": 0.1, "model": "mlp", "model_args.a b(c)": [1]},
+            tags={"shardline.identity": "abc"}, look_s=LOOK_S,
+        )  # fmt: skip
+
+    def log(self, *steps: int) -> None:
+        """Append a training's record for each step, and a validation's for the even ones."""
+        with self.metrics.open("a") as file:
+            for step in steps:
+                common = {"step": step, "epoch": 0, "wall_s": step / 10}
+                file.write(json.dumps({**common, "train_loss": 1 / step}) + "\n")
+                if step % 2 == 0:
+                    file.write(json.dumps({**common, "val_loss": 2 / step}) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Drop what comes after a step, as a resumed training does."""
+        lines = self.metrics.read_text().splitlines(keepends=True)
+        self.metrics.write_text("".join(x for x in lines if json.loads(x)["step"] <= step))
+
+    def save(self, name: str) -> None:
+        """Save a checkpoint that is the best so far."""
+        (self.work / "checkpoints" / name).write_text(name)
+
+    def seal(self) -> None:
+        """Leave the model."""
+        self.model.parent.mkdir(exist_ok=True)
+        self.model.write_text("weights")
+
+    def run_id(self) -> str:
+        """Return the id of MLflow's run."""
+        return str(json.loads((self.work / "mlflow.json").read_text())["run_id"])
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path)
+
+
+@pytest.fixture
+def client(azure_sdks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A client of MLflow's own store of files, which needs no database."""
+    from mlflow import MlflowClient
+
+    for name in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    return MlflowClient()
+
+
+def history(client: Any, run_id: str, name: str) -> list[int]:
+    return sorted(metric.step for metric in client.get_metric_history(run_id, name))
+
+
+def follow(training: Training, *steps: int, how: str = "sealed") -> list[str]:
+    """Train, send all that can be sent without a process of its own, and return what was said."""
+    said: list[str] = []
+    follower = Follower(vars(training.story), lambda text, is_warning: said.append(text))
+    training.log(*steps)
+    if how == "sealed":
+        training.seal()
+    follower.end(how)
+    follower.run()
+    follower.report()
+    return said
+
+
+def test_a_training_and_all_that_is_told_of_it(training, client, capsys, caplog):
+    with caplog.at_level(logging.INFO), tracked(["mlflow"], training.story):
+        training.log(1, 2, 3)
+        training.save("best-epoch=0000-step=00000002.ckpt")
+        training.save("best-epoch=0001-step=00000004.ckpt")
+        training.save("last.ckpt")
+        (training.work / "checkpoints/best-gone.ckpt").symlink_to("nowhere")
+        training.seal()
+    run = client.get_run(training.run_id())
+    assert (run.info.run_name, run.info.status) == ("net", "FINISHED")
+    assert run.data.params == {"optim.lr": "0.1", "model": "mlp", "model_args.a b_c_": "[1]"}
+    told = {key: value for key, value in run.data.tags.items() if key.startswith("shardline.")}
+    assert told == {
+        "shardline.run": "net-0123456789ab", "shardline.identity": "abc", "shardline.step": "3",
+    }  # fmt: skip
+    assert client.get_experiment(run.info.experiment_id).name == "shardline"
+    assert history(client, run.info.run_id, "train_loss") == [1, 2, 3]
+    assert history(client, run.info.run_id, "val_loss") == [2]
+    times = [m.timestamp for m in client.get_metric_history(run.info.run_id, "train_loss")]
+    assert [later - earlier for earlier, later in pairwise(times)] == [100, 100]
+    files = [file.path for file in client.list_artifacts(run.info.run_id, "checkpoints")]
+    assert [name[-13:] for name in files] == ["00000002.ckpt", "00000004.ckpt"]
+    assert "model.safetensors" in {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert caplog.messages == [f"MLflow run {run.info.run_id}"]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_resumed_training_sends_no_record_twice_and_leaves_none_out(training, client):
+    follow(training, 1, 2, 3, 4, how="failed")
+    run_id = training.run_id()
+    assert history(client, run_id, "train_loss") == [1, 2, 3]  # step 4 may get a validation
+    assert client.get_run(run_id).info.status == "FAILED"
+    training.rewind(2)
+    follow(training, *range(3, 9))
+    assert training.run_id() == run_id
+    assert history(client, run_id, "train_loss") == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert history(client, run_id, "val_loss") == [2, 4, 6, 8]
+    assert client.get_run(run_id).info.status == "FINISHED"
+
+
+@pytest.mark.parametrize("how", ["gone", "deleted", "given"])
+def test_a_new_run_of_a_resumed_training_has_the_whole_curve(
+    training, client, how, tmp_path, monkeypatch
+):
+    training.save("best-1.ckpt")
+    follow(training, 1, 2, 3, 4, how="failed")
+    first = training.run_id()
+    if how == "gone":
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "other").as_uri())
+        client = type(client)()
+    elif how == "deleted":
+        client.delete_run(first)
+    else:
+        given = client.create_run("0").info.run_id
+        monkeypatch.setenv("MLFLOW_RUN_ID", given)
+    follow(training, 5, 6)
+    run_id = training.run_id()
+    assert run_id != first
+    assert history(client, run_id, "train_loss") == [1, 2, 3, 4, 5, 6]
+    assert [file.path for file in client.list_artifacts(run_id, "checkpoints")] == [
+        "checkpoints/best-1.ckpt"
+    ]
+    # who gave a run ends it
+    assert client.get_run(run_id).info.status == ("RUNNING" if how == "given" else "FINISHED")
+
+
+def test_two_trainings_do_not_share_a_run(training, client, monkeypatch):
+    given = client.create_run("0", tags={"shardline.run": "other-0123456789ab"}).info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", given)
+    begun, left = follow(training, 1)
+    assert f"MLFLOW_RUN_ID={given} holds other-0123456789ab already" in begun
+    assert "1 metric records and 1 files" in left
+    assert history(client, given, "train_loss") == []
+
+
+def test_thousands_of_values_arrive(training, client):
+    follow(training, *range(1, 1501))
+    assert history(client, training.run_id(), "train_loss") == [*range(1, 1501)]
+
+
+@pytest.mark.parametrize("state", ["ill", "away"])
+def test_a_service_that_fails_is_told_of_when_it_begins_and_at_the_end(
+    training, serve, state, monkeypatch
+):
+    service = serve(answers=True)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", service.uri)
+    if state == "away":
+        service.stop()
+    training.save("best-1.ckpt")
+    begun, left = follow(training, 1, 2, 3)
+    assert "metrics cannot be sent to MLflow at present, and will be tried again" in begun
+    assert "not sent to MLflow: 4 metric records and 2 files (model.safetensors, best-1" in left
+    assert "secret" not in begun + left
+
+
+def test_a_job_whose_ranks_never_came_ends_at_once(training, serve, monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", serve(answers=False).uri)
+    never = {"sealed": 0.0, "failed": 1e6, "stopped": 0.0}
+    with (
+        pytest.raises(ValueError, match="ill"),
+        tracked(["mlflow"], training.story, limits_s=never),
+    ):
+        raise ValueError("ill")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("how", ["sealed", "stopped"])
+def test_a_training_does_not_wait_long_for_a_silent_service(
+    training, serve, how, monkeypatch, capsys, caplog
+):
+    service = serve(answers=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", service.uri)
+    end = pytest.raises(KeyboardInterrupt) if how == "stopped" else nullcontext()
+    with end, tracked(["mlflow"], training.story, limits_s=PROMPT):
+        training.log(1, 2)
+        assert service.asked.wait(240)
+        training.seal()
+        if how == "stopped":
+            raise KeyboardInterrupt
+    left = "1 metric records" if how == "stopped" else "3 metric records and 1 files (model."
+    (said,) = capsys.readouterr().err.splitlines()
+    assert f"not sent to MLflow: {left}" in said
+    assert said.endswith("it did not answer in time")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_service_that_goes_again_gets_what_it_missed(training, client, monkeypatch):
+    said: list[str] = []
+    lost = threading.Event()
+    follower = Follower(vars(training.story), lambda text, is_warning: said.append(text))
+    log_batch = type(client).log_batch
+
+    def lossy(self: Any, run_id: str, **what: Any) -> None:
+        """Carry out every request, and lose the answer to the first that holds metrics."""
+        log_batch(self, run_id, **what)
+        if what.get("metrics") and not lost.is_set():
+            lost.set()
+            raise ConnectionError("no answer")
+
+    monkeypatch.setattr(type(client), "log_batch", lossy)
+    worker = threading.Thread(target=follower.run)
+    worker.start()
+    training.log(1, 2, 3)
+    assert lost.wait(60)
+    training.log(4, 5)
+    training.seal()
+    follower.end("sealed")
+    worker.join(60)
+    follower.report()
+    for name, steps in {"train_loss": [1, 2, 3, 4, 5], "val_loss": [2, 4]}.items():
+        assert history(client, training.run_id(), name) == steps
+    assert [text.partition(":")[0] for text in said[1:]] == [
+        "metrics cannot be sent to MLflow at present, and will be tried again while the training goes on",
+        "metrics can be sent to MLflow again",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_job_trains_as_usual_where_the_service_is_ill(
+    tiny: Callable[..., Workspace], serve: Callable[..., Service]
+):
+    service = serve(answers=True)
+    row = {"name": "run", "dataset": "table", "model": "mlp", "devices": 1, "trainer.max_epochs": 1}
+    project = tiny(row, runtime={"tracking": ["mlflow"], "oversubscribe": True})
+    done = project.snakemake(
+        "--until", "train", "--cores", "2", env={"MLFLOW_TRACKING_URI": service.uri}
+    )
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("Warning: metrics cannot be sent to MLflow at present") == 1
+    assert "metric records and 2 files (model.safetensors, best-" in done.stdout
+    assert "secret" not in done.stdout + project.the("logs/train/*.log").read_text()
+    assert project.the("results/runs/*/model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_a_job_that_does_not_know_where_to_is_refused_before_it_trains(tiny):
+    row = {"name": "run", "dataset": "table", "model": "mlp", "devices": 1, "trainer.max_epochs": 1}
+    project = tiny(row, runtime={"tracking": ["mlflow"]})
+    done = project.snakemake("--until", "train", "--cores", "2", env={"MLFLOW_TRACKING_URI": ""})
+    assert done.returncode == 1
+    assert "MLFLOW_TRACKING_URI is not set" in done.stdout
+    assert not list(project.path.glob("logs/train/*/*"))  # no rank was started
