@@ -125,6 +125,16 @@ def manifest_of_run(wildcards):
     return unless_sealed(sealed_by(run, wildcards), str(run.dataset.manifest))
 
 
+# What says where the ranks' environment is, where they have one of their own.
+def environment_of_run(wildcards):
+    run = PROJECT.runs[wildcards.run]
+    return (
+        unless_sealed(run.model, str(PROJECT.environment))
+        if PROJECT.environment
+        else []
+    )
+
+
 def model_of_run(wildcards):
     run = PROJECT.runs[wildcards.run]
     return unless_sealed(run.evaluation, str(run.model))

@@ -18,6 +18,7 @@ rule train:
     input:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
+        environment=ancient(environment_of_run),
     output:
         model="results/runs/{run}/model.safetensors",
         metrics="results/runs/{run}/metrics.jsonl",
@@ -59,6 +60,8 @@ rule evaluate:
 
 # Asked for by `shardline rehearse` alone: nothing needs it.
 rule rehearse:
+    input:
+        environment=ancient(str(PROJECT.environment) if PROJECT.environment else []),
     output:
         found="results/rehearsals/{run}.json",
     log:

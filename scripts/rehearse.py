@@ -3,4 +3,10 @@
 from shardline.jobs import job, rehearse
 
 with job(snakemake.log[0]) as log:
-    rehearse(snakemake.config, snakemake.wildcards.run, log, snakemake.output[0])
+    rehearse(
+        snakemake.config,
+        snakemake.wildcards.run,
+        log,
+        snakemake.output[0],
+        dict(snakemake.input.items()),
+    )

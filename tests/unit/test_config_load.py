@@ -243,6 +243,12 @@ def test_several_machines_on_a_profile_that_has_one(
     load(defaults=two, runtime={"hosts": ["a", "b"], "launcher": "none"}).check_devices()
 
 
+def test_an_environment_that_the_launcher_cannot_enter(load: Load) -> None:
+    message = "runtime.environment=conda, but runtime.launcher=azureml .* runtime.environment=here"
+    with pytest.raises(ConfigError, match=message):
+        load(runtime={"environment": "conda", "launcher": "azureml"})
+
+
 def test_srun_outside_of_slurm(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(ConfigError, match="launcher=srun, but jobs run on this machine, outside"):

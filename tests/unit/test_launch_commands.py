@@ -56,6 +56,16 @@ def test_every_launcher_is_held():
     assert {path.name for path in GOLDEN.iterdir()} == {f"{a}-{b}.txt" for a, b in PLANS}
 
 
+@pytest.mark.parametrize(("launcher", "place"), PLANS)
+def test_ranks_run_in_an_environment_of_their_own(launcher, place):
+    plan = PLANS[launcher, place]
+    words = ("enter", "prefix", "python")
+    command = launch_command(launcher, PROGRAM, replace(plan, python=words))
+    usual = launch_command(launcher, PROGRAM, plan)
+    start = len(usual) - usual[::-1].index(sys.executable) - 1
+    assert command == [*usual[:start], *words, *usual[start + 1 :]]
+
+
 @pytest.mark.parametrize(
     ("launcher", "plan", "message"),
     [

@@ -24,6 +24,7 @@ LAYERS = [
         "handover",
         "links",
         "storage",
+        "environments",
     ],
     [
         "shards",

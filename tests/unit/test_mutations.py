@@ -499,6 +499,8 @@ def repeat_a_default(place: Place) -> None:
         lambda place: place.set("runtime.checkpoint_every_steps", 7),
         lambda place: place.set("runtime.checkpoints_kept", 3),
         lambda place: place.set("runtime.tracking", ["mlflow"]),
+        lambda place: place.set("runtime.environment", "conda"),
+        lambda place: place.set("runtime.strict_env", "warn"),
         lambda place: place.set("azureml", {"register_data": True}),
         lambda place: place.set("datasets.digits.shards_per_job", 1),
         lambda place: place.set("datasets.unused", {"source": {"type": "digits"}, "shards": 1}),

@@ -55,6 +55,16 @@ def check_geometry(settings: Mapping[str, Any], where: str) -> None:
         )
 
 
+def check_environment(runtime: Mapping[str, Any], where: str) -> None:
+    """Refuse an environment that the launcher cannot start ranks in."""
+    environment, launcher = runtime["environment"], runtime["launcher"]
+    if launcher == "azureml" and environment != "here":
+        raise ConfigError(
+            f"{where}: runtime.environment={environment}, but runtime.launcher=azureml starts the ranks in the "
+            "environment of their Azure ML job; set runtime.environment=here, and name the image with azureml-image"
+        )
+
+
 def check_shards(settings: Mapping[str, Any], dataset: str, shards: int, where: str) -> None:
     """Refuse fewer shards than an epoch visits, or than ranks that read shards of their own."""
     data, ranks = settings["data"], settings["nodes"] * settings["devices"]

@@ -42,6 +42,7 @@ def load_project(
     else:
         refuse_duplicates(workdir / config_file)
     config = _resolve_config(config, where)
+    checks.check_environment(config["runtime"], where)
     project = Project(
         workdir=workdir,
         store=Path(os.environ.get("SHARDLINE_STORE") or config["runtime"]["store"]),

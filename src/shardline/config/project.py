@@ -13,6 +13,8 @@ from shardline.identity import DIGEST_LENGTH, CodeIndex, Lock, short_digest
 
 RESULTS = Path("results")
 REPORT_ENTRY = "shardline.report"
+# What says where the ranks' environment is, by `runtime.environment`.
+_ENVIRONMENTS = {"conda": RESULTS / "envs" / "train" / "environment.json"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +184,11 @@ class Project:
     def report(self) -> Path:
         """The report over exactly these runs."""
         return RESULTS / "reports" / short_digest(self.report_document) / "index.html"
+
+    @property
+    def environment(self) -> Path | None:
+        """What says where the ranks' environment is; None where it is the job's own."""
+        return _ENVIRONMENTS.get(self.runtime["environment"])
 
     def check_store_stays(self) -> None:
         """Refuse a store in the working folder of a job whose machine shares no disk with others.

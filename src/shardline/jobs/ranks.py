@@ -53,12 +53,19 @@ def train(
         "--set-by-row", *sorted(run.row.settings),
     ]  # fmt: skip
     story = _story_of(run, work, manifest=named["manifest"], model=model)
+    python = _python(project, inputs)
     with only_one(work, run.id), tracked(runtime["tracking"], story):
-        _start_ranks(project, run, program, work, log, files)
+        _start_ranks(project, run, program, work, log, python, files)
 
 
-def rehearse(config: Mapping[str, Any], run_id: str, log: Path, output: str) -> None:
-    """Start a run's ranks only to meet, and write what they found."""
+def rehearse(
+    config: Mapping[str, Any], run_id: str, log: Path, output: str, inputs: Mapping[str, str]
+) -> None:
+    """Start a run's ranks only to meet, and write what they found.
+
+    Args:
+        inputs: `environment`, where `runtime.environment` has one.
+    """
     project, run = find_run(config, run_id)
     settings = run.settings
     work = project.store / "work" / f"{run.id}-rehearsal"
@@ -69,7 +76,7 @@ def rehearse(config: Mapping[str, Any], run_id: str, log: Path, output: str) -> 
         *_rank_options(project.runtime, work, "rehearse", run.id),
         "--output", output,
     ]  # fmt: skip
-    _start_ranks(project, run, program, work, log)
+    _start_ranks(project, run, program, work, log, _python(project, inputs))
 
 
 def _rank_options(runtime: Mapping[str, Any], work: Path, rule: str, run_id: str) -> list[str]:
@@ -83,8 +90,17 @@ def _rank_options(runtime: Mapping[str, Any], work: Path, rule: str, run_id: str
     ]  # fmt: skip
 
 
+def _python(project: Project, inputs: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words that start Python in the ranks' environment."""
+    from shardline.environments.interpreter import interpreter
+
+    named = inputs.get("environment") or project.environment
+    return interpreter(Path(named) if named else None)
+
+
 def _start_ranks(
-    project: Project, run: Run, program: list[str], work: Path, log: Path, files: Sequence[str] = ()
+    project: Project, run: Run, program: list[str], work: Path, log: Path,
+    python: Sequence[str], files: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Start the ranks by the profile's launcher, and wait until they have ended; they read `files`."""
     from shardline.launch.remote import check_machines
@@ -99,6 +115,7 @@ def _start_ranks(
         env=os.environ,
         num_cpus=num_cpus(),
         files=files,
+        python=python,
     )
     logging.info("%s", start.summary)
     check_machines(start.plan)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from shardline.errors import LaunchError
 
-_PYTHON = sys.executable
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -35,6 +33,7 @@ class Plan:
         prefix: words that start a command on each process of an Azure ML job; empty outside of one.
         processes: how many those are.
         files: small files that the processes on other nodes get.
+        python: words that start Python in the ranks' environment; arguments follow them.
     """
 
     run_id: str
@@ -54,6 +53,7 @@ class Plan:
     prefix: tuple[str, ...] = ()
     processes: int = 1
     files: tuple[str, ...] = ()
+    python: tuple[str, ...] = (sys.executable,)
 
     @property
     def ranks(self) -> int:
@@ -86,21 +86,21 @@ def _none(program: Sequence[str], plan: Plan) -> list[str]:
             f"{plan.job_id}; use srun, torchrun or mpirun"
         )
     if plan.nodes > 1:
-        return _on_hosts(plan, [_PYTHON, *program], each=plan.devices)
+        return _on_hosts(plan, [*plan.python, *program], each=plan.devices)
     if plan.devices > 1:
         raise LaunchError(
             f"devices={plan.devices}, but launcher=none starts one rank; use torchrun"
         )
-    return [_PYTHON, *program]
+    return [*plan.python, *program]
 
 
 def _torchrun(program: Sequence[str], plan: Plan) -> list[str]:
     if plan.ranks == 1:
-        return [_PYTHON, *program]
+        return [*plan.python, *program]
     # alone, port 0: the agent takes a free one, so that two runs on a machine never meet
     endpoint = f"{plan.hosts[0]}:{plan.port}" if plan.nodes > 1 else "127.0.0.1:0"
     agent = [
-        _PYTHON, "-m", "torch.distributed.run", *_geometry(plan),
+        *plan.python, "-m", "torch.distributed.run", *_geometry(plan),
         "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={plan.run_id}",
         f"--rdzv-conf=join_timeout={plan.timeout_s}",
         *plan.arguments,
@@ -124,7 +124,7 @@ def _srun(program: Sequence[str], plan: Plan) -> list[str]:
             "use --profile slurm, or launcher=torchrun"
         )
     step = _step(plan, tasks_per_node=plan.devices, cpus=plan.cpus)
-    return [*step, *plan.arguments, _PYTHON, *program]
+    return [*step, *plan.arguments, *plan.python, *program]
 
 
 def _step(plan: Plan, *, tasks_per_node: int, cpus: int) -> list[str]:
@@ -160,7 +160,7 @@ def _mpirun(program: Sequence[str], plan: Plan) -> list[str]:
         command += ["--mca", "oob_tcp_if_include", plan.interface]
     for name in plan.variables:
         command += ["-x", name]
-    return [*command, *plan.arguments, _PYTHON, *program]
+    return [*command, *plan.arguments, *plan.python, *program]
 
 
 def _on_hosts(plan: Plan, command: Sequence[str], *, each: int) -> list[str]:
@@ -171,7 +171,7 @@ def _on_hosts(plan: Plan, command: Sequence[str], *, each: int) -> list[str]:
             0 starts the command once, which finds the ranks' places itself.
     """
     return [
-        _PYTHON, "-m", "shardline.launch.remote",
+        sys.executable, "-m", "shardline.launch.remote",
         f"--hosts={','.join(plan.hosts)}",
         f"--ranks-per-host={each}",
         f"--port={plan.port}",
@@ -191,11 +191,11 @@ def _azureml(program: Sequence[str], plan: Plan) -> list[str]:
         "--",
     ]
     if plan.processes == plan.ranks:
-        return [*start, _PYTHON, *program]
+        return [*start, *plan.python, *program]
     # static: the first node has rank 0, which writes the outputs that Snakemake finds there
     return [
         *start,
-        _PYTHON, "-m", "shardline.launch.azureml", *_geometry(plan),
+        *plan.python, "-m", "shardline.launch.azureml", *_geometry(plan),
         "--rdzv-backend=static", f"--master-addr={plan.hosts[0]}", f"--master-port={plan.port}",
         f"--rdzv-id={plan.run_id}", f"--rdzv-conf=timeout={plan.timeout_s}",
         *plan.arguments,

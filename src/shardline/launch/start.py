@@ -4,6 +4,7 @@ import logging
 import os
 import shlex
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Start:
 def prepare_start(
     program: Sequence[str], *, run_id: str, settings: Mapping[str, Any], runtime: Mapping[str, Any],
     env: Mapping[str, str], num_cpus: int, files: Sequence[str] = (),
+    python: Sequence[str] = (sys.executable,),
 ) -> Start:  # fmt: skip
     """Decide how the ranks are started here.
 
@@ -66,6 +68,7 @@ def prepare_start(
         env: this job's environment.
         num_cpus: CPUs that this process may use.
         files: small files that the ranks read, for nodes that do not share this one's folder.
+        python: words that start Python in the ranks' environment; arguments follow them.
 
     Raises:
         LaunchError: what the run asks for is not here, or the launcher cannot start it.
@@ -113,6 +116,7 @@ def prepare_start(
         prefix=processes.prefix if processes else (),
         processes=len(processes.nodes) if processes else 1,
         files=tuple(files),
+        python=tuple(python),
     )
     if plan.ranks == 1 and launcher in ("none", "torchrun", "azureml"):
         place = export_world(resolve_world({}))

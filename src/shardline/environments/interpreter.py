@@ -1,0 +1,22 @@
+"""The interpreter that a run's ranks start with."""
+
+import sys
+from pathlib import Path
+
+from shardline.files import read_json
+
+
+def interpreter(environment: Path | None) -> tuple[str, ...]:
+    """Return the words that start Python in an environment; its arguments follow them.
+
+    Args:
+        environment: what the environment's rule has written of it; None is this process's own.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    if environment is None:
+        return (sys.executable,)
+    remedy = f"delete {environment} and run the pipeline again to make the environment"
+    made = read_json(environment, remedy=remedy)
+    return (str(Path(made["prefix"]) / "bin" / "python"),)
