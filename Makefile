@@ -55,7 +55,7 @@ format: env ## format Python and Snakemake files
 lock: env ## refresh requirements.lock and requirements-azureml.lock from pyproject.toml
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-find-links \
 	    --no-emit-trusted-host --allow-unsafe --extra dev --extra test --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
-	grep -vE '^(torch|setuptools|pathspec)=' requirements.lock | \
+	grep -vE '^(torch|pathspec)=' requirements.lock | \
 	    $(BIN)/uv pip compile --quiet --no-emit-index-url --python $(BIN)/python --constraints - \
 	    --extra azureml --extra test --output-file requirements-azureml.lock $(LOCK_ARGS) pyproject.toml
 	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock requirements-azureml.lock

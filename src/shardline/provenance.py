@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from shardline.environments.observed import observe
 from shardline.launch.world import World
 
 _PACKAGES = (
@@ -52,9 +53,10 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 def sources() -> dict[str, Any]:
-    """Return the software and the git state of the project and of Shardline, as they are now."""
+    """Return the environment and the git state of the project and of Shardline, as they are now."""
     return {
         "software": software(),
+        "environment": observe(),
         "git": git_state(Path.cwd()),
         "shardline_git": git_state(Path(__file__).parent),
     }

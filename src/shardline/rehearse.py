@@ -12,18 +12,20 @@ from shardline.launch.world import World
 
 
 def rehearse_run(
-    settings: Mapping[str, Any], world: World, *, run: str, timeout_s: int, oversubscribe: bool
-) -> dict[str, Any]:
+    settings: Mapping[str, Any], world: World, *, run: str, timeout_s: int, oversubscribe: bool,
+    **describe: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Let a run's ranks meet and try every path between them; see `launch.rehearsal`.
 
     Args:
         settings: `nodes`, `devices`, `accelerator` and `strategy` of the run.
+        describe: what else this rank says of itself.
 
     Raises:
         LaunchError: a rank or a device is missing, or a path does not work.
     """
     # torch is imported only once the arguments are good
-    from shardline.launch.device import resolve_accelerator
+    from shardline.launch.device import libraries, resolve_accelerator
     from shardline.launch.rehearsal import rehearse
 
     is_gpu = resolve_accelerator(settings) == "gpu"
@@ -33,7 +35,7 @@ def rehearse_run(
         device=f"cuda:{world.local_rank}" if is_gpu else "cpu",
         timeout_s=timeout_s,
         planned={"nodes": settings["nodes"], "devices": settings["devices"]},
-        describe={"run": run},
+        describe={"run": run, "libraries": libraries(), **describe},
         oversubscribe=oversubscribe,
     ).to_json()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.scripts import is_script
+from shardline.environments.observed import explain_differences, find_differences
 from shardline.files import read_json, write_bytes, write_json
 from shardline.identity.content import file_sha256
 from shardline.launch.rank import run_rank
@@ -51,6 +52,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--verify", choices=("off", "first", "always"), required=True, help="runtime.verify"
     )
+    parser.add_argument(
+        "--strict-env", choices=("error", "warn"), required=True, help="runtime.strict_env"
+    )
     parser.add_argument("--ledger", action="store_true", help="runtime.ledger")
     parser.add_argument("--oversubscribe", action="store_true", help="runtime.oversubscribe")
     parser.add_argument(
@@ -67,12 +71,18 @@ def _run(args: argparse.Namespace, world: World) -> None:
     settings = spec["settings"]
     if is_script(spec["model_class"]) and world.rank == 0:
         script.prepare(args.work)
+    differences = find_differences(**spec["environment"])
+    problem = explain_differences(differences)
+    if problem and args.strict_env == "warn":
+        print(f"warning: {problem}", flush=True)
     rehearsed = rehearse_run(
         settings,
         world,
         run=spec["run"],
         timeout_s=args.rendezvous_timeout_s,
         oversubscribe=args.oversubscribe,
+        differences=differences,
+        problem=problem if args.strict_env == "error" else "",
     )
     started, clock = provenance.now(), time.monotonic()
     sources = (

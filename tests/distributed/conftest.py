@@ -37,7 +37,7 @@ class Ranks:
             "-m", "shardline.worker", str(self.run_json), "--manifest", str(self.manifest),
             "--shards", str(self.shards), "--work", str(self.root / name / "work"),
             "--results", str(self.results(name)), "--verify", "first", "--ledger", "--log-every-steps", "1",
-            "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1",
+            "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1", "--strict-env", "error",
             "--rank-logs", str(self.root / name / "logs"), "--rendezvous-timeout-s", "60", "--oversubscribe", *extra,
         ]  # fmt: skip
         if self.is_by_torchrun:

@@ -16,6 +16,7 @@ from pathlib import Path
 from shardline.errors import ConfigError
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?==(?P<version>[^\s;\\]+)")
+_END = re.compile(r"\s(\\|#|--hash)")  # of what a line asks for
 _VIA = re.compile(r"^\s+#\s*(via\b)?|#\s*via\b")
 _NAME = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
 # Import names that differ from the package's by more than spelling. Others are
@@ -37,10 +38,12 @@ class Lock:
     Attributes:
         versions: version by normalised package name; `1 or 2` where markers choose.
         needs: the packages that a package needs directly.
+        pins: a package's lines, as `name==version; marker`.
     """
 
     versions: dict[str, str]
     needs: dict[str, frozenset[str]]
+    pins: dict[str, tuple[str, ...]]
 
     def environment(self, imports: Iterable[str]) -> dict[str, object]:
         """Return the environment of code that imports these top-level names."""
@@ -53,6 +56,10 @@ class Lock:
                 pending.extend(self.needs.get(name, ()))
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
         return {"python": python, "packages": dict(sorted(packages.items()))}
+
+    def requirements(self, packages: Iterable[str]) -> list[str]:
+        """Return the lines of the lock that pin these packages; of those that are not in it, none."""
+        return [pin for name in packages for pin in self.pins.get(name, ())]
 
     def _packages(self, import_name: str) -> set[str]:
         name = normalize(_DISTRIBUTIONS.get(import_name, import_name))
@@ -93,7 +100,7 @@ def load_lock(path: Path) -> Lock:
         raise ConfigError(
             f"lock={path}: cannot be read ({found}); check the path, or write it with pip-compile"
         ) from None
-    versions, needs = _parse(text)
+    versions, needs, pins = _parse(text)
     if not versions:
         raise ConfigError(f"lock={path}: no line like `package==1.2.3`; write it with pip-compile")
     if not re.search(r"#\s*via\b", text):
@@ -101,23 +108,29 @@ def load_lock(path: Path) -> Lock:
             f"lock={path}: no `# via` notes, so what a package needs is not known; "
             "write it with pip-compile or `uv pip compile`"
         )
-    return Lock(versions=versions, needs={key: frozenset(names) for key, names in needs.items()})
+    return Lock(
+        versions=versions,
+        needs={key: frozenset(names) for key, names in needs.items()},
+        pins={key: tuple(lines) for key, lines in pins.items()},
+    )
 
 
-def _parse(text: str) -> tuple[dict[str, str], dict[str, set[str]]]:
+def _parse(text: str) -> tuple[dict[str, str], dict[str, set[str]], dict[str, list[str]]]:
     versions: dict[str, str] = {}
     needs: dict[str, set[str]] = {}
+    pins: dict[str, list[str]] = {}
     current = ""
     for line in text.splitlines():
         if match := _PIN.match(line):
             current, version = normalize(match["name"]), match["version"]
+            pins.setdefault(current, []).append(_END.split(line, maxsplit=1)[0].strip())
             versions[current] = (
                 f"{versions[current]} or {version}" if current in versions else version
             )
         if current and (note := _VIA.search(line)):
             for name in filter(None, map(_NAME.match, line[note.end() :].split(","))):
                 needs.setdefault(normalize(name["name"]), set()).add(current)
-    return versions, needs
+    return versions, needs, pins
 
 
 def default_lock() -> Path:

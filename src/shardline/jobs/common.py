@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardline.config import Project, Run, load_project
+from shardline.environments.observed import explain_differences, find_differences
 from shardline.errors import ConfigError, ShardlineError
 from shardline.launch.slurm_status import tell_reason
 
@@ -71,3 +72,23 @@ def find_run(config: Mapping[str, Any], run_id: str) -> tuple[Project, Run]:
     """
     project = load_project(config)
     return project, of_this_identity(project.runs, run_id)
+
+
+def locked(project: Project, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a stage's environment is to be: `python`, and `requirements` of the lock."""
+    environment = document["environment"]
+    requirements = project.lock.requirements(environment["packages"])
+    return {"python": environment["python"], "requirements": requirements}
+
+
+def check_environment(project: Project, document: Mapping[str, Any]) -> None:
+    """Hold what is installed here against the lock that a stage's results are named after.
+
+    Raises:
+        ConfigError: it differs, and `runtime.strict_env` is `error`.
+    """
+    problem = explain_differences(find_differences(**locked(project, document)))
+    if problem and project.runtime["strict_env"] == "error":
+        raise ConfigError(problem)
+    if problem:
+        logging.warning("%s", problem)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shardline.config import Dataset, Project, load_project
 from shardline.files import read_json, write_json
 from shardline.identity.content import file_sha256
-from shardline.jobs.common import REMAKE, of_this_identity
+from shardline.jobs.common import REMAKE, check_environment, of_this_identity
 
 if TYPE_CHECKING:
     from shardline.sources import Source
@@ -84,6 +84,7 @@ def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project,
 
     project = load_project(config)
     dataset = of_this_identity(project.datasets, dataset_id)
+    check_environment(project, dataset.document)
     settings = dataset.settings
     fetch(settings["source"].get("files", ()), project.store)
     source = make_source(

@@ -46,6 +46,7 @@ def train(
         "--results", str(Path(model).parent),
         *_rank_options(runtime, work, "train", run.id),
         "--verify", runtime["verify"],
+        "--strict-env", runtime["strict_env"],
         *(["--ledger"] if runtime["ledger"] else []),
         "--log-every-steps", str(runtime["log_every_steps"]),
         "--checkpoint-every-steps", str(runtime["checkpoint_every_steps"]),

@@ -8,7 +8,7 @@ from shardline.config import Project, Run, load_project
 from shardline.config.scripts import is_script
 from shardline.files import read_json, write_json
 from shardline.identity import digest
-from shardline.jobs.common import REMAKE, find_run, of_this_identity
+from shardline.jobs.common import REMAKE, check_environment, find_run, locked, of_this_identity
 from shardline.jobs.ranks import files_of
 
 _REBUILD = "run the pipeline again to write it"
@@ -16,7 +16,7 @@ _REBUILD = "run the pipeline again to write it"
 
 def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str) -> None:
     """Write a run's resolved settings and its identity document."""
-    _, run = find_run(config, run_id)
+    project, run = find_run(config, run_id)
     write_json(Path(identity_json), run.document)
     document = {
         "run": run.id,
@@ -26,6 +26,7 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
         "model": run.row.model,
         "model_class": run.model_class,
         "settings": run.settings,
+        "environment": locked(project, run.document),
         "varied": run.row.varied,
     }
     write_json(Path(run_json), document)
@@ -37,6 +38,7 @@ def evaluate(
     """Evaluate a sealed model; of a script's, tell what the script found."""
     project, run = find_run(config, run_id)
     of_this_identity({run.evaluation_id: run}, Path(evaluation).stem)
+    check_environment(project, run.evaluation_document)
     judge = _take_over if is_script(run.model_class) else _evaluate
     result = judge(project, run, files_of(run, inputs))
     write_json(Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document})
@@ -76,6 +78,7 @@ def report(config: Mapping[str, Any], page: str, inputs: Mapping[str, Sequence[s
 
     project = load_project(config)
     of_this_identity({project.report.parent.name: project}, Path(page).parent.name)
+    check_environment(project, project.report_document)
     kinds = ("runs", "metrics", "evaluations", "provenances")
     each = zip(*(map(Path, inputs[kind]) for kind in kinds), strict=True)
     files = [

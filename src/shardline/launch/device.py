@@ -1,6 +1,7 @@
 """The device of a rank."""
 
 import platform
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,32 @@ def resolve_accelerator(settings: Mapping[str, Any]) -> str:
             "use fewer devices, or accelerator=cpu"
         )
     return "gpu"
+
+
+def libraries() -> dict[str, str | None]:
+    """Return the processor's model and the versions of what lies below torch; None is not there."""
+    driver, is_cuda = Path("/sys/module/nvidia/version"), torch.version.cuda is not None
+    nccl = torch.cuda.nccl.version() if is_cuda else ()  # type: ignore[no-untyped-call]
+    cudnn = torch.backends.cudnn.version() if is_cuda else None  # type: ignore[no-untyped-call]
+    return {
+        "cpu": _processor(),
+        "driver": driver.read_text().strip() if driver.exists() else None,
+        "cuda": torch.version.cuda,
+        "cudnn": str(cudnn) if cudnn else None,
+        "nccl": ".".join(map(str, nccl)) or None,
+        "mpi": _mpi(),
+    }
+
+
+def _mpi() -> str | None:
+    """Return what the MPI that is found first says of itself, such as `mpirun (Open MPI) 4.1.4`."""
+    try:
+        told = subprocess.run(
+            ["mpirun", "--version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(told.stdout.splitlines()), None)
 
 
 def device_name(device: str) -> str:

@@ -51,7 +51,8 @@ def rehearse(
             then again to form a group and for each message.
         planned: `nodes` and `devices` of the run.
         describe: what else this rank says of itself, as JSON values; of note
-            are `threads` (CPU threads of an operation) and `run`.
+            are `threads` (CPU threads of an operation), `run`, and `problem`
+            (what this rank knows to be wrong with itself).
         oversubscribe: whether a node may have more threads than CPUs.
 
     Raises:
@@ -84,7 +85,7 @@ def _introduce(
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     address = local_address(world.master_addr) if world.world_size > 1 else ""
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
-    problem = _problem(world, device, gpus, planned)
+    problem = _problem(world, device, gpus, planned) or describe.get("problem", "")
     name, gpu = "", ""
     if not problem:  # else the device may not be there
         name = device_name(str(device))

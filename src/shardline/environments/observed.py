@@ -1,0 +1,77 @@
+"""The environment that a process truly runs in, beside the one that its results are named after."""
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from shardline.errors import ConfigError
+from shardline.identity.environment import normalize
+
+IMAGE = "SHARDLINE_IMAGE_DIGEST"  # what started the container says there which image it is of
+_SHOWN = 10
+
+
+def find_differences(python: str, requirements: Iterable[str]) -> list[str]:
+    """Return how what is installed differs from what is locked, a sentence for each package.
+
+    A local label (`2.13.0+cu128`) is no difference, nor is a package that the lock has for
+    other platforms alone.
+
+    Args:
+        python: version such as `3.11`.
+        requirements: lines of the lock; a package with several matches one of them.
+    """
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    found = [] if here == python else [f"Python {here} runs, {python} is locked"]
+    pins: dict[str, list[Requirement]] = {}
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is None or requirement.marker.evaluate():
+            pins.setdefault(normalize(requirement.name), []).append(requirement)
+    for name, allowed in pins.items():
+        locked = " or ".join(str(one.specifier).removeprefix("==") for one in allowed)
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{name} is not installed, {locked} is locked")
+            continue
+        if not any(one.specifier.contains(version, prereleases=True) for one in allowed):
+            found.append(f"{name} {version} is installed, {locked} is locked")
+    return found
+
+
+def explain_differences(differences: Sequence[str]) -> str:
+    """Return what is wrong with this environment and what to do; nothing where it is as locked."""
+    if not differences:
+        return ""
+    more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    return (
+        f"the environment is not the one that results are named after: {'; '.join(differences[:_SHOWN])}{more}; "
+        "install the lock (pip install --requirement, with the file that `lock` in the config names, by default "
+        "Shardline's requirements.lock), or set runtime.strict_env=warn to go on all the same"
+    )
+
+
+def observe() -> dict[str, Any]:
+    """Return what is installed here: every distribution, a conda prefix's packages, the image's digest.
+
+    Raises:
+        ConfigError: the image's digest is none.
+    """
+    # the first of two with one name is the one that is imported
+    distributions = reversed(list(importlib.metadata.distributions()))
+    packages = {normalize(one.name): one.version for one in distributions}
+    image = os.environ.get(IMAGE) or None
+    if image and not image.startswith("sha256:"):
+        raise ConfigError(f"{IMAGE}={image} is no digest; set it to the image's, as sha256:...")
+    return {
+        "python": platform.python_version(),
+        "packages": dict(sorted(packages.items())),
+        "conda": sorted(path.stem for path in Path(sys.prefix, "conda-meta").glob("*.json")),
+        "image": image,
+    }

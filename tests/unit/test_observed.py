@@ -1,0 +1,101 @@
+"""The environment that a process runs in, held against the lock and told."""
+
+import importlib.metadata
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardline.environments.observed import explain_differences, find_differences, observe
+from shardline.errors import ConfigError
+from shardline.identity import load_lock
+from shardline.launch.device import libraries
+
+HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
+NUMPY, TORCH = (importlib.metadata.version(name) for name in ("numpy", "torch"))
+LOCK = f"""\
+absent-everywhere==1.0 ; sys_platform == "win32" \\
+    --hash=sha256:0123
+    # via torch
+numpy==1.0 ; python_version < "3"
+    # via torch
+numpy=={NUMPY} ; python_version >= "3"
+    # via torch
+torch[opt]=={TORCH.partition("+")[0]}  # via shardline (pyproject.toml)
+"""
+
+
+def test_what_is_installed_as_it_is_locked_differs_in_nothing(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(LOCK)
+    lock = load_lock(tmp_path / "lock")
+    environment = lock.environment(["torch"])
+    packages = environment["packages"]
+    assert isinstance(packages, dict)
+    requirements = lock.requirements(packages)
+    assert requirements == [
+        'absent-everywhere==1.0 ; sys_platform == "win32"',
+        'numpy==1.0 ; python_version < "3"',
+        f'numpy=={NUMPY} ; python_version >= "3"',
+        f"torch[opt]=={TORCH.partition('+')[0]}",
+    ]
+    assert find_differences(HERE, requirements) == []
+    assert explain_differences([]) == ""
+
+
+def test_a_package_that_is_imported_but_not_locked_pins_nothing(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(LOCK)
+    assert load_lock(tmp_path / "lock").requirements(["psutil"]) == []
+
+
+def test_each_difference_is_named_with_both_versions() -> None:
+    found = find_differences("3.9", ["numpy==1.0", "numpy==1.1", "torch==2.0+cu1", "absent==7"])
+    assert found == [
+        f"Python {HERE} runs, 3.9 is locked",
+        f"numpy {NUMPY} is installed, 1.0 or 1.1 is locked",
+        f"torch {TORCH} is installed, 2.0+cu1 is locked",
+        "absent is not installed, 7 is locked",
+    ]
+    told = explain_differences(found)
+    assert "; ".join(found) in told
+    assert "set runtime.strict_env=warn" in told
+    assert "b; and 2 more" not in explain_differences(["a", "b"])
+    assert explain_differences([str(number) for number in range(12)]).count(" and 2 more") == 1
+
+
+def test_what_is_observed_is_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHARDLINE_IMAGE_DIGEST", raising=False)
+    found = observe()
+    assert found["python"] == platform.python_version()
+    assert found["packages"]["numpy"] == NUMPY
+    assert found["packages"]["pytorch-lightning"]
+    assert found["image"] is None
+    assert found["conda"] == []
+
+
+def test_a_conda_prefix_and_an_image_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "conda-meta").mkdir()
+    (tmp_path / "conda-meta" / "zlib-1.3-h1.json").write_text("{}")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("SHARDLINE_IMAGE_DIGEST", "sha256:" + 64 * "a")
+    found = observe()
+    assert found["conda"] == ["zlib-1.3-h1"]
+    assert found["image"] == "sha256:" + 64 * "a"
+    monkeypatch.setenv("SHARDLINE_IMAGE_DIGEST", "latest")
+    with pytest.raises(ConfigError, match="SHARDLINE_IMAGE_DIGEST=latest is no digest; set it"):
+        observe()
+
+
+def test_what_lies_below_torch_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\necho\necho Report bugs\n")
+    mpirun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = libraries()
+    assert found["mpi"] == "mpirun (Open MPI) 4.1.4"
+    assert found["cpu"]
+    assert set(found) == {"cpu", "driver", "cuda", "cudnn", "nccl", "mpi"}
+    mpirun.write_text("#!/bin/sh\nexit 1\n")
+    assert libraries()["mpi"] is None
