@@ -15,7 +15,8 @@ import pytest
 from shardline import jobs
 from shardline.config import load_project
 from shardline.launch.commands import Plan, launch_command
-from tests.conftest import REPOSITORY, end_of_ranks, rank_environment, wait_until
+from tests.conftest import end_of_ranks, rank_environment, wait_until
+from tests.distributed.forked import Launch
 
 
 @dataclass(frozen=True)
@@ -31,30 +32,32 @@ class Ranks:
     every_steps: int
     is_by_torchrun: bool = False
 
-    def command(self, name: str, *extra: str) -> list[str]:
-        """Return the command line of an attempt; attempts of one name share a store."""
-        program = [
-            "-m", "shardline.worker", str(self.run_json), "--manifest", str(self.manifest),
+    def arguments(self, name: str, *extra: str) -> list[str]:
+        """Return the worker's arguments in an attempt; attempts of one name share a store."""
+        return [
+            str(self.run_json), "--manifest", str(self.manifest),
             "--shards", str(self.shards), "--work", str(self.root / name / "work"),
             "--results", str(self.results(name)), "--verify", "first", "--ledger", "--log-every-steps", "1",
             "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1", "--strict-env", "error",
             "--rank-logs", str(self.root / name / "logs"), "--rendezvous-timeout-s", "60", "--oversubscribe", *extra,
         ]  # fmt: skip
-        if self.is_by_torchrun:
-            plan = Plan(run_id=name, nodes=self.nodes, devices=self.devices)
-            return launch_command("torchrun", program, plan)
-        return [sys.executable, "-m", "tests.distributed.forked", str(self.devices), *program]
 
     def results(self, name: str) -> Path:
         """Return the folder of an attempt's sealed files."""
         return self.root / name / "results"
 
-    def start(self, name: str, *extra: str) -> subprocess.Popen[str]:
+    def start(self, name: str, *extra: str) -> "subprocess.Popen[str] | Launch":
         """Start the ranks in a process group of their own."""
+        arguments = self.arguments(name, *extra)
+        if not self.is_by_torchrun:
+            return Launch(
+                self.devices, arguments, cwd=self.root, output=self.root / f"{name}.output"
+            )
+        plan = Plan(run_id=name, nodes=self.nodes, devices=self.devices)
         return subprocess.Popen(
-            self.command(name, *extra),
+            launch_command("torchrun", ["-m", "shardline.worker", *arguments], plan),
             cwd=self.root,
-            env={**rank_environment(), "PYTHONPATH": str(REPOSITORY)},
+            env=rank_environment(),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,30 +1,80 @@
-"""A launcher that imports torch and Lightning once: `python -m tests.distributed.forked 4 -m shardline.worker ...`.
+"""Ranks that are forked from a server which has imported torch and Lightning once.
 
 Each rank, and torchrun's agent too, would import them for some seconds. For tests
 of what ranks do, whoever starts them; others have the real launchers.
 """
 
+import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from unittest import mock
 
-# what the worker imports on its way
-import shardline.launch.rehearsal
-import shardline.ledger
-import shardline.metrics
-import shardline.provenance
-import shardline.script
-import shardline.train  # noqa: F401
-from shardline import worker
+from tests.conftest import rank_environment
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
+    [  # what the worker imports on its way
+        "shardline.launch.rehearsal",
+        "shardline.ledger",
+        "shardline.metrics",
+        "shardline.provenance",
+        "shardline.script",
+        "shardline.train",
+        "shardline.worker",
+    ]
+)
 
 
-def main() -> int:
+class Launch:
+    """A launcher of ranks in a process group of its own, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, size: int, arguments: Sequence[str], *, cwd: Path, output: Path) -> None:
+        """Start it.
+
+        Args:
+            size: number of ranks.
+            arguments: those of `shardline.worker`.
+            output: file for what the ranks print.
+        """
+        self._output = output
+        self._process = SERVER.Process(
+            target=_launch, args=(size, [*arguments], cwd, output), daemon=True
+        )
+        with mock.patch.dict(os.environ, rank_environment()):  # the server keeps that of the first
+            self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self._process.exitcode
+        if code is None:
+            raise subprocess.TimeoutExpired("the forked ranks", timeout or 0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        self.wait(timeout)
+        return self._output.read_text(), None
+
+
+def _launch(size: int, arguments: list[str], cwd: Path, output: Path) -> None:
     """Start the ranks; the first that fails ends the others, and its exit code is ours."""
-    size, module, arguments = int(sys.argv[1]), sys.argv[3], sys.argv[4:]
-    assert module == "shardline.worker"
+    os.setsid()
+    os.chdir(cwd)
+    with output.open("w") as file:
+        for standard in (1, 2):
+            os.dup2(file.fileno(), standard)
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())} if size > 1 else {}
     ranks = {_start(rank, size, address, arguments) for rank in range(size)}
     worst = 0
@@ -37,7 +87,7 @@ def main() -> int:
             for other in ranks:
                 with suppress(ProcessLookupError):
                     os.kill(other, signal.SIGTERM)
-    return worst
+    sys.exit(worst)
 
 
 def _free_port() -> int:
@@ -62,6 +112,8 @@ def _start(rank: int, size: int, address: dict[str, str], arguments: list[str]) 
             }
             os.environ.update({**address, **{name: str(value) for name, value in numbers.items()}})
         sys.argv = ["shardline.worker", *arguments]
+        from shardline import worker
+
         code = worker.main()
     except BaseException:
         traceback.print_exc()
@@ -69,7 +121,3 @@ def _start(rank: int, size: int, address: dict[str, str], arguments: list[str]) 
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
