@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORES ?= all
-# A file to a worker, so that what its tests share is made once.
-PYTEST_ARGS ?= -n auto --dist loadfile
+# A file to a worker, so that what its tests share is made once; in the order that tests/conftest.py gives.
+PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 PROFILES := local slurm azureml
 # Containers often set it, and then each process compiles all that it imports: a rank's start took 11 s, not 4.
 unexport PYTHONDONTWRITEBYTECODE

@@ -20,11 +20,24 @@ REPOSITORY = Path(__file__).parents[1]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 
 TINY_CONFIG: dict[str, Any] = yaml.safe_load((REPOSITORY / "config/test/config.yaml").read_text())
+# What takes minutes, one that mostly waits beside one that computes.
+LONGEST = (
+    "slurm/test_training_accidents.py", "distributed/test_training.py", "slurm/test_accidents.py",
+    "distributed/test_hosts.py", "slurm/test_launchers.py", "distributed/test_samples.py",
+    "slurm/test_training.py", "distributed/test_rehearsal.py", "workflow/test_errors.py",
+    "azureml/test_pipeline.py", "azureml/test_data_path.py", "azureml/test_node.py",
+)  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the switch that rewrites golden files."""
     parser.addoption("--regen", action="store_true", help="rewrite the files in tests/golden")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first: no worker is left with one when the others have nothing to do."""
+    place = {REPOSITORY / "tests" / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture
