@@ -108,17 +108,21 @@ class Job:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it has not ended:\n{self.logs()}") from None
 
-    def kill(self, rank: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the node program alone."""
-        node = list(NODES)[rank * len(NODES) // max(2, len(self._env))]
-        listed = self._machines[node].run("ps", "-e", "-ww", "--format", "pid=,args=").stdout
+    def kill(self, *ranks: int, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to node programs alone; the first that ends may end the others before theirs."""
+        for machine, pid in [self._program(rank) for rank in ranks]:
+            machine.run("kill", f"-{number.value}", pid, check=len(ranks) == 1)
+
+    def _program(self, rank: int) -> tuple[Machine, str]:
+        """Return where a rank's node program runs, and its pid there."""
+        machine = self._machines[list(NODES)[rank * len(NODES) // max(2, len(self._env))]]
+        listed = machine.run("ps", "-e", "-ww", "--format", "pid=,args=").stdout
         for line in listed.splitlines():
             pid, _, words = line.strip().partition(" ")
             if words.startswith(f"{sys.executable} -m {MODULE} run"):
-                env = self._machines[node].run("cat", f"/proc/{pid}/environ").stdout.split("\0")
+                env = machine.run("cat", f"/proc/{pid}/environ").stdout.split("\0")
                 if f"RANK={rank}" in env:
-                    self._machines[node].run("kill", f"-{number.value}", pid)
-                    return
+                    return machine, pid
         raise AssertionError(f"rank {rank} does not run:\n{listed}")
 
     def wait_for(self, *names: str) -> None:

@@ -312,8 +312,7 @@ def test_cancellation_ends_everything_within_the_grace_time(job, whom):
         f"{beside}{shell(f'touch $SHARED/at-{RANK}; exec sleep 1000')}", TWO, "--grace-s", "3"
     )
     job.wait_for("at-0", "at-1", "deaf")
-    for rank in whom:
-        job.kill(rank, signal.SIGTERM)
+    job.kill(*whom, number=signal.SIGTERM)
     assert job.codes(20) == [143, 143], job.logs()
 
 
@@ -323,7 +322,7 @@ def test_cancellation_while_waiting_for_the_others(job):
     while "rank 0 of 2" not in job.log(0):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    job.kill(0, signal.SIGTERM)
+    job.kill(0, number=signal.SIGTERM)
     assert job.codes(10) == [143]
     assert not (job.shared / "started").exists()
 

@@ -64,9 +64,7 @@ def test_a_mistake_in_the_table_is_one_sentence_before_any_job(tiny, rows, messa
 
 @pytest.mark.slow
 def test_a_model_that_does_not_import_shows_the_users_own_traceback_only(tiny):
-    workspace = tiny(
-        {"name": "own", "dataset": "table", "model": "mypkg.models:Net", "devices": 1}
-    )
+    workspace = tiny({"name": "own", "dataset": "table", "model": "mypkg.models:Net", "devices": 1})
     workspace.write("mypkg/__init__.py", "")
     workspace.write("mypkg/models.py", "from mypkg import helpers\n\nclass Net: ...\n")
     workspace.write("mypkg/helpers.py", "def rate():\n    return 1 / 0\n\nRATE = rate()\n")
@@ -80,9 +78,7 @@ def test_a_model_that_does_not_import_shows_the_users_own_traceback_only(tiny):
 
 @pytest.mark.slow
 def test_a_model_that_fails_in_a_step_shows_the_users_own_frames_only(tiny):
-    workspace = tiny(
-        {"name": "own", "dataset": "table", "model": "mypkg.models:Net", "devices": 1}
-    )
+    workspace = tiny({"name": "own", "dataset": "table", "model": "mypkg.models:Net", "devices": 1})
     model = (REPOSITORY / "docs/own-model.md").read_text().split("```python\n")[1].split("```")[0]
     workspace.write(
         "mypkg/models.py", model.replace("return self.net(features)", "return self.nett(features)")
