@@ -9,7 +9,8 @@ checkpoints are always in the store.
 from shardline.jobs.common import job
 from shardline.jobs.datasets import build_shards, describe_asset, seal_dataset
 from shardline.jobs.ranks import rehearse, train
-from shardline.jobs.runs import evaluate, report, resolve_run
+from shardline.jobs.reports import report
+from shardline.jobs.runs import evaluate, resolve_run
 
 __all__ = [
     "build_shards",

@@ -1,10 +1,10 @@
-"""The jobs around a run's training: resolve it, evaluate it, report on all."""
+"""The jobs around a run's training: resolve it, evaluate it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config import Project, Run, load_project
+from shardline.config import Project, Run
 from shardline.config.scripts import is_script
 from shardline.files import read_json, write_json
 from shardline.identity import digest
@@ -66,23 +66,3 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
         shards=project.store / "datasets" / run.dataset.id,
         verify=project.runtime["verify"],
     )
-
-
-def report(config: Mapping[str, Any], page: str, inputs: Mapping[str, Sequence[str]]) -> None:
-    """Write the report over all runs of the present table.
-
-    Args:
-        inputs: `runs`, `metrics`, `evaluations` and `provenances`, in one order.
-    """
-    from shardline.report import RunFiles, write_report
-
-    project = load_project(config)
-    of_this_identity({project.report.parent.name: project}, Path(page).parent.name)
-    check_environment(project, project.report_document)
-    kinds = ("runs", "metrics", "evaluations", "provenances")
-    each = zip(*(map(Path, inputs[kind]) for kind in kinds), strict=True)
-    files = [
-        RunFiles(run=run, metrics=metrics, evaluation=evaluation, provenance=provenance)
-        for run, metrics, evaluation, provenance in each
-    ]
-    write_report(files, Path(page), generated_from=project.table)
