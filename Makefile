@@ -54,13 +54,15 @@ format: env ## format Python and Snakemake files
 
 # A CPU wheel calls itself 2.13.0+cpu; the label is dropped so that the same
 # lock installs the CUDA build where pip finds that one.
-lock: env ## refresh requirements.lock and requirements-azureml.lock from pyproject.toml
+# The last line asks conda channels; where none can be reached, all but the pin files is done.
+lock: env ## refresh the pip locks from pyproject.toml, and the conda environments from them
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-find-links \
 	    --no-emit-trusted-host --allow-unsafe --extra dev --extra test --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
 	grep -vE '^(torch|pathspec)=' requirements.lock | \
 	    $(BIN)/uv pip compile --quiet --no-emit-index-url --python $(BIN)/python --constraints - \
 	    --extra azureml --extra test --output-file requirements-azureml.lock $(LOCK_ARGS) pyproject.toml
 	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock requirements-azureml.lock
+	$(BIN)/snakemake --cores 1 lock_envs
 
 bench: env ## measure all of it quickly, in about ten minutes
 	$(BIN)/python benchmarks/parse.py --repeats 2

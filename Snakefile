@@ -10,6 +10,7 @@ include: "rules/common.smk"
 include: "rules/data.smk"
 include: "rules/train.smk"
 include: "rules/report.smk"
+include: "rules/envs.smk"
 
 
 localrules:

@@ -7,6 +7,8 @@ from snakemake.settings.types import SharedFSUsage
 from shardline.config import load_project
 from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
+from shardline.environments.pins import existing_pin_file
+from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.errors import ShardlineError
 from shardline.files import check_writable
 from shardline.launch.request import REQUESTED, requested
@@ -21,6 +23,7 @@ STORAGE = PROVIDER and Storage(
 )
 exists = STORAGE.exists if STORAGE else Path.exists
 
+tell_post_deploy()
 try:
     PROJECT = load_project(config)
     # the executor is not known yet, but only a cluster's has a number of jobs
@@ -76,6 +79,7 @@ wildcard_constraints:
     run=r"[^/]+-[0-9a-f]{12}",
     dataset=r"[^/]+-[0-9a-f]{12}",
     part=r"\d{5}-\d{5}",
+    env="|".join(STAGES),
     evaluation=r"[0-9a-f]{12}",
     report=r"[0-9a-f]{12}",
 
@@ -133,6 +137,13 @@ def environment_of_run(wildcards):
         if PROJECT.environment
         else []
     )
+
+
+def pins_of_env(wildcards):
+    try:
+        return str(existing_pin_file(PROJECT, wildcards.env))
+    except ShardlineError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def model_of_run(wildcards):

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardline.config.project import RESULTS, Project
+from shardline.environments.pins import pin_file, read_pins
+from shardline.environments.prefix import prefix_of
+from shardline.environments.specs import STAGES
 from shardline.errors import DataError, ShardlineError
 from shardline.identity import DIGEST_LENGTH
 from shardline.states import NAMED, is_trained, name_of
@@ -55,6 +58,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *_old_evaluations(project),
         *_unnamed(project.store / "datasets", datasets, unused),
         *_unnamed(project.store / "work", runs),
+        *_unnamed(project.store / "envs", _prefixes(project)),
         *([] if unused else _unused_downloads(project)),
     ]
     return found + _dangling(project, {os.path.realpath(item.path) for item in found})
@@ -77,6 +81,14 @@ def _unnamed(
         if path.name not in kept and (is_leftover or name not in kept_names):
             known = name in kept.values()
             yield _garbage(path, f"earlier {name}" if known else "no longer in the config")
+
+
+def _prefixes(project: Project) -> dict[str, str]:
+    """Return the environments that are made of the present pin files, by the name of their prefix."""
+    store = (project.workdir / project.store).resolve()
+    files = {env: pin_file(project, env) for env in STAGES}
+    pinned = {env: read_pins(file) for env, file in files.items() if file.exists()}
+    return {prefix_of(store, env, pins).name: env for env, pins in pinned.items()}
 
 
 def _old_evaluations(project: Project) -> Iterator[Garbage]:

@@ -90,7 +90,7 @@ def test_imports_point_one_way(path):
 
 @pytest.mark.parametrize("module", ["shardline.config", "shardline.jobs", "shardline.cli"])
 def test_what_the_snakefile_and_the_command_import_stays_light(module):
-    heavy = "{'torch', 'pytorch_lightning', 'pandas', 'altair', 'sklearn', 'snakemake'}"
+    heavy = "{'torch', 'pytorch_lightning', 'pandas', 'altair', 'sklearn', 'snakemake', 'rattler'}"
     code = f"import {module}, sys; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -49,6 +49,7 @@ def load_project(
         table=config["runs"],
         runtime=config["runtime"],
         azureml=config["azureml"],
+        conda=config["conda"],
         lock=load_lock(workdir / config["lock"] if "lock" in config else default_lock()),
         code=CodeIndex(import_roots(workdir)),
     )
@@ -73,7 +74,7 @@ def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         "datasets": {key: _fill_dataset(item, entry) for key, item in config["datasets"].items()},
         **{
             key: schema.merge(schema.defaults_of(shape)[key], config.get(key, {}))
-            for key in ("runtime", "azureml")
+            for key in ("runtime", "azureml", "conda")
         },
     }
 

@@ -127,6 +127,7 @@ class Project:
         table: path of the run table, as the config names it.
         runtime: settings that change no result.
         azureml: what is told to Azure ML; changes no result either.
+        conda: what the stages' conda environments are solved with.
         datasets: by id, those that a run uses.
         runs: by id, in the order of the table.
     """
@@ -136,6 +137,7 @@ class Project:
     table: str
     runtime: dict[str, Any]
     azureml: dict[str, Any]
+    conda: dict[str, Any]
     lock: Lock
     code: CodeIndex
     datasets: dict[str, Dataset] = field(default_factory=dict)
@@ -189,6 +191,12 @@ class Project:
     def environment(self) -> Path | None:
         """What says where the ranks' environment is; None where it is the job's own."""
         return _ENVIRONMENTS.get(self.runtime["environment"])
+
+    @property
+    def envs(self) -> Path:
+        """The folder of the stages' conda environment files."""
+        folder = self.conda.get("folder")
+        return self.workdir / folder if folder else Path(__file__).parents[3] / "envs"
 
     def check_store_stays(self) -> None:
         """Refuse a store in the working folder of a job whose machine shares no disk with others.

@@ -76,6 +76,11 @@ _AZUREML = """
 
 What is told to Azure ML besides its jobs ([docs/azureml.md](../docs/azureml.md)).
 """
+_CONDA = """
+## `conda`
+
+The conda environments of the stages ([docs/environments.md](../docs/environments.md)).
+"""
 _TOP = """
 ## Other keys of `config.yaml`
 """
@@ -96,6 +101,8 @@ def reference() -> str:
         _table(_rows(parts["runtime"], "nothing")),
         _AZUREML,
         _table(_rows(parts["azureml"], "nothing")),
+        _CONDA,
+        _table(_rows(parts["conda"], "nothing")),
         _TOP,
         _table(_row(key, parts[key], config, "nothing") for key in ("runs", "lock")),
     ]

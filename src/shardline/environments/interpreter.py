@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from shardline.errors import DataError
 from shardline.files import read_json
 
 
@@ -13,10 +14,13 @@ def interpreter(environment: Path | None) -> tuple[str, ...]:
         environment: what the environment's rule has written of it; None is this process's own.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read, or the environment is not there any more.
     """
     if environment is None:
         return (sys.executable,)
     remedy = f"delete {environment} and run the pipeline again to make the environment"
     made = read_json(environment, remedy=remedy)
-    return (str(Path(made["prefix"]) / "bin" / "python"),)
+    python = Path(made["prefix"]) / "bin" / "python"
+    if not python.exists():
+        raise DataError(f"{environment} names {python}, which is not there; {remedy}")
+    return (str(python),)

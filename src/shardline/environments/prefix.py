@@ -1,0 +1,201 @@
+"""Conda prefixes, made by rattler from pin files: there whole, or not at all."""
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from filelock import FileLock
+
+from shardline.environments.pins import PLATFORM, Pin
+from shardline.environments.solve import client
+from shardline.errors import ConfigError, DataError
+from shardline.external import without_secrets
+from shardline.files import make_folder
+from shardline.identity import digest, short_digest
+from shardline.identity.code import INSTALLED, LIBRARY
+from shardline.identity.content import file_sha256
+
+if TYPE_CHECKING:
+    from rattler import RepoDataRecord
+
+_DOWNLOADS = 8  # packages fetched at a time
+_RETRY = "run the pipeline again"
+
+
+def prefix_of(store: Path, env: str, pins: Sequence[Pin]) -> Path:
+    """Return where the environment of these pins is, or would be.
+
+    The folder that Shardline is imported from counts, since the prefix points
+    at it: two checkouts over one store have a prefix each.
+
+    Args:
+        store: root of bulky data, absolute: files of a prefix hold its path.
+    """
+    return store / "envs" / f"{env}-{short_digest(_content(pins))}"
+
+
+def _content(pins: Sequence[Pin]) -> dict[str, Any]:
+    packages = sorted([pin.file, pin.sha256] for pin in pins)
+    return {"packages": packages, "platform": PLATFORM, "shardline": str(LIBRARY)}
+
+
+def make_prefix(store: Path, env: str, pins: Sequence[Pin]) -> dict[str, Any]:
+    """Make the environment of these pins, unless it is there; of several jobs one makes it.
+
+    Returns:
+        What the environment is: `prefix`, its `packages` with builds and
+        digests, `platform`, `python`, and the versions of what made it.
+
+    Raises:
+        ConfigError: no Python among the pins, or a package's URL is none.
+        DataError: a package cannot be fetched, has another digest or cannot be
+            installed; the prefix is not what the pins say.
+    """
+    python = next((pin.version for pin in pins if pin.name == "python"), None)
+    if python is None:
+        raise ConfigError(f"the pins of {env} hold no python; write them with `make lock`")
+    prefix, packages = prefix_of(store, env, pins), store / "envs" / "packages"
+    make_folder(packages / "archives")
+    with FileLock(prefix.with_name(f".{prefix.name}.lock")):
+        if not prefix.exists():
+            _build(prefix, packages, pins, python)
+    _check_is_as_pinned(prefix, pins)
+    return {
+        "environment": env,
+        "prefix": str(prefix),
+        "python": python,
+        "platform": PLATFORM,
+        "digest": digest(_content(pins)),
+        "made_by": {"py-rattler": importlib.metadata.version("py-rattler")},
+        "packages": [
+            {
+                "name": pin.name, "version": pin.version, "build": pin.build,
+                "subdir": pin.subdir, "sha256": pin.sha256, "url": without_secrets(pin.url),
+            }
+            for pin in sorted(pins, key=lambda pin: pin.name)
+        ],
+    }  # fmt: skip
+
+
+def _build(prefix: Path, packages: Path, pins: Sequence[Pin], python: str) -> None:
+    """Build a prefix beside its place, for its place, and rename it when it works."""
+    scratch = prefix.with_name(f".{prefix.name}.tmp")
+    try:
+        if scratch.exists():  # of a job that was killed; its lock is ours now
+            shutil.rmtree(scratch)
+        asyncio.run(_install(pins, scratch, prefix, packages))
+        _add_shardline(scratch, python)
+        _try(scratch, prefix)
+        scratch.rename(prefix)
+    except OSError as error:
+        raise DataError(f"{prefix} cannot be made ({error}); mend that, and {_RETRY}") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+async def _install(pins: Sequence[Pin], scratch: Path, prefix: Path, packages: Path) -> None:
+    import rattler
+    from rattler import exceptions
+
+    config, http = client()
+    turn = asyncio.Semaphore(_DOWNLOADS)
+
+    async def fetched(pin: Pin) -> "RepoDataRecord":
+        async with turn:
+            archive = await _fetch(pin, packages / "archives", http)
+            return await rattler.RepoDataRecord.from_package_archive(archive)
+
+    try:
+        records = await asyncio.gather(*map(fetched, pins))
+        await rattler.install(
+            records,
+            target_prefix=scratch,
+            alternative_target_prefix=prefix,
+            cache_dir=packages,
+            platform=rattler.Subdir(PLATFORM),
+            client=http,
+            config=config,
+            show_progress=False,
+        )
+    except (exceptions.InstallerError, exceptions.ExtractError, exceptions.IoError) as error:
+        reason = "; ".join(str(error).split("\nCaused by: "))
+        raise DataError(
+            f"{prefix} cannot be made ({reason}); mend that, or delete {packages}, and {_RETRY}"
+        ) from None
+
+
+async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
+    """Return a package's file, fetched if need be, whose digest is right: rattler does not look at it."""
+    from rattler.package_streaming import download_to_path
+
+    url = urlsplit(pin.url)
+    path = archives / f"{pin.sha256[:12]}-{pin.file}"
+    if url.scheme == "file":
+        path = Path(unquote(url.path))
+    elif not path.exists():
+        partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            await download_to_path(http, pin.url, partial)
+        except RuntimeError as error:
+            raise DataError(
+                f"{without_secrets(pin.url)} cannot be fetched ({without_secrets(str(error))}); check the network, or "
+                "name a mirror (docs/environments.md)"
+            ) from None
+        partial.replace(path)
+    try:
+        found = await asyncio.to_thread(file_sha256, path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); {_RETRY}") from None
+    if found != pin.sha256:
+        if url.scheme != "file":
+            with suppress(OSError):
+                path.unlink()
+        raise DataError(
+            f"{without_secrets(pin.url)} has SHA-256 {found}, expected {pin.sha256}; the channel's file was changed "
+            "or damaged: look into it, and if the new one is meant, write the pins anew with `make lock`"
+        )
+    return path
+
+
+def _add_shardline(prefix: Path, python: str) -> None:
+    """Let the prefix import this very Shardline, with no pip in it."""
+    site = prefix / "lib" / f"python{'.'.join(python.split('.')[:2])}" / "site-packages"
+    site.mkdir(parents=True, exist_ok=True)
+    if LIBRARY.name in INSTALLED:  # all that lies beside it there must not come along
+        (site / "shardline").symlink_to(LIBRARY / "shardline")
+    else:
+        (site / "shardline.pth").write_text(f"{LIBRARY}\n", encoding="utf-8")
+
+
+def _try(scratch: Path, prefix: Path) -> None:
+    command = [str(scratch / "bin" / "python"), "-c", "import shardline"]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
+        raise DataError(
+            f"the Python of {prefix} does not start ({said}); the pins may be for newer machines: lower "
+            "conda.virtual_packages and run `make lock`"
+        )
+
+
+def _check_is_as_pinned(prefix: Path, pins: Sequence[Pin]) -> None:
+    """Refuse a prefix that somebody has installed into."""
+    try:
+        records = [json.loads(file.read_bytes()) for file in (prefix / "conda-meta").glob("*.json")]
+        found = {(r["name"], r["version"], r["build"], r["sha256"]) for r in records}
+    except (OSError, ValueError, KeyError, TypeError):
+        found = set()
+    wanted = {(pin.name, pin.version, pin.build, pin.sha256) for pin in pins}
+    if found != wanted:
+        names = sorted({entry[0] for entry in found ^ wanted})
+        raise DataError(
+            f"{prefix} is not what its pins say ({', '.join(names)}): it was changed by hand; delete it, and {_RETRY}"
+        )

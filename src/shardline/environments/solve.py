@@ -1,0 +1,105 @@
+"""Solving conda environments with rattler, the conda solver as a library."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shardline.environments.pins import PLATFORM, Pin, parse_pin
+from shardline.errors import ConfigError
+from shardline.external import without_secrets
+
+if TYPE_CHECKING:
+    from rattler import Client, Config, RepoDataRecord
+
+_TIMEOUT_S = 300  # of one request, such as the whole list of a channel's packages
+_TOKEN = re.compile(r"/t/[^/]+")
+
+
+def client(timeout_s: int | None = None) -> "tuple[Config, Client]":
+    """Return rattler's settings on this machine (mirrors, proxies, logins), and a client that heeds them."""
+    from rattler import Client, Config
+
+    config = Config.load_from_default_locations("rattler")
+    return config, Client.from_config(config, timeout=timeout_s)
+
+
+def solve(
+    specs: Sequence[str], *, channels: Sequence[str], virtual_packages: Mapping[str, str], what: str
+) -> list[Pin]:
+    """Find packages that satisfy all specs.
+
+    Args:
+        specs: conda match specs.
+        channels: names or URLs, the first before the others.
+        virtual_packages: version by name of what the machines have that the
+            environment is for, such as `__glibc`; not asked of this machine,
+            which may be another one.
+        what: names the environment in messages.
+
+    Raises:
+        ConfigError: there is no solution (the message is the solver's
+            explanation), or a channel is wrong or cannot be reached.
+    """
+    for channel in channels:
+        if without_secrets(channel) != channel or _TOKEN.search(channel):
+            raise ConfigError(
+                f"conda.channels: {_TOKEN.sub('', without_secrets(channel))} was given with a password or token, which "
+                "pin files would show; leave it out and let RATTLER_AUTH_FILE name a file that holds it"
+            )
+    return asyncio.run(_solve(specs, channels, virtual_packages, what))
+
+
+async def _solve(
+    specs: Sequence[str], channels: Sequence[str], virtual_packages: Mapping[str, str], what: str
+) -> list[Pin]:
+    import rattler
+    from rattler import exceptions
+
+    config, http = client(_TIMEOUT_S)
+    try:
+        records = await rattler.solve(
+            [rattler.Channel(name) for name in channels],
+            list(specs),
+            gateway=rattler.Gateway.from_config(config, client=http),
+            platforms=[PLATFORM, "noarch"],
+            virtual_packages=[
+                rattler.GenericVirtualPackage(
+                    rattler.PackageName(name), rattler.Version(version), rattler.BuildString("0")
+                )
+                for name, version in virtual_packages.items()
+            ],
+        )
+    except exceptions.SolverError as error:
+        raise ConfigError(
+            f"{what} has no solution on {', '.join(channels)}:\n{error}\n"
+            "change the versions in pyproject.toml and run `make lock`, map names in conda.names, or add a channel"
+        ) from None
+    except (
+        exceptions.InvalidChannelError,
+        exceptions.InvalidUrlError,
+        exceptions.GatewayError,
+        exceptions.FetchRepoDataError,
+    ) as error:
+        reason = without_secrets("; ".join(str(error).split("\nCaused by: ")))
+        raise ConfigError(
+            f"{what}: conda.channels={', '.join(channels)} cannot be read ({reason}); check names and network, "
+            "or name a mirror or a folder (file:///...), see docs/environments.md"
+        ) from None
+    except (
+        exceptions.InvalidMatchSpecError,
+        exceptions.InvalidPackageNameError,
+        exceptions.InvalidVersionError,
+    ) as error:
+        raise ConfigError(
+            f"{what}: conda cannot read this ({error}); mend conda.names or conda.virtual_packages"
+        ) from None
+    return [_pin(record) for record in records]
+
+
+def _pin(record: "RepoDataRecord") -> Pin:
+    if record.sha256 is None:
+        raise ConfigError(
+            f"{record.url}: its channel gives no SHA-256, so it cannot be pinned; index the channel anew"
+        )
+    return parse_pin(f"{record.url}#sha256:{record.sha256.hex()}")

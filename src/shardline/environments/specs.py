@@ -1,0 +1,168 @@
+"""What a stage's conda environment holds: Python and the locked packages that its code needs."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+
+from shardline.config import Project
+from shardline.config.checks import SHIPPED_MODELS
+from shardline.config.load import BUILD_ENTRY, EVALUATE_ENTRY, HANDOVER_ENTRY, TRAIN_ENTRY
+from shardline.config.project import REPORT_ENTRY
+from shardline.config.scripts import is_script, split_script
+from shardline.config.sources import SHIPPED_SOURCES
+from shardline.errors import ConfigError
+from shardline.files import write_bytes
+from shardline.identity.code import LIBRARY
+from shardline.identity.environment import normalize
+
+# Names on conda-forge that differ from those on PyPI; `conda.names` adds to them.
+_CONDA_NAMES = {
+    "brotli": "brotli-python",
+    "build": "python-build",
+    "duckdb": "python-duckdb",
+    "flatbuffers": "python-flatbuffers",
+    "graphviz": "python-graphviz",
+    "jupyter-core": "jupyter_core",
+    "matplotlib": "matplotlib-base",
+    "msgpack": "msgpack-python",
+    "opencv-python": "py-opencv",
+    "opencv-python-headless": "py-opencv",
+    "tables": "pytables",
+    "torch": "pytorch",
+    "tzdata": "python-tzdata",
+    "xxhash": "python-xxhash",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Where the code of a stage begins.
+
+    Attributes:
+        jobs: modules of `shardline.jobs` whose jobs run in its environment.
+        programs: modules that those jobs start, or import by a name in the config.
+    """
+
+    jobs: tuple[str, ...]
+    programs: tuple[str, ...] = ()
+
+
+def _modules(classes: Iterable[str]) -> set[str]:
+    return {path.partition(":")[0] for path in classes}
+
+
+STAGES = {
+    "data": Stage(jobs=("common", "datasets"), programs=(BUILD_ENTRY, *_modules(SHIPPED_SOURCES.values()))),
+    "train": Stage(
+        jobs=("common", "ranks", "runs"),
+        programs=(
+            TRAIN_ENTRY, EVALUATE_ENTRY, HANDOVER_ENTRY, "shardline.worker", "shardline.rehearse",
+            *_modules(SHIPPED_MODELS.values()),
+        ),
+    ),
+    "report": Stage(jobs=("common", "reports"), programs=(REPORT_ENTRY,)),
+    "tools": Stage(jobs=("common", "envs")),
+}  # fmt: skip
+
+
+def specs_of(project: Project, env: str) -> list[str]:
+    """Return what a stage's conda environment is asked to hold, such as `numpy ==2.4.6`.
+
+    The models, scripts and sources that the project's config names count as
+    Shardline's own do. What they import that is not in the lock is left out,
+    as optional packages are.
+
+    Args:
+        env: one of `STAGES`.
+    """
+    stage = STAGES[env]
+    # by their imports, since the package shardline.jobs imports the jobs of every stage
+    imports = {
+        name for job in stage.jobs for name in project.code.module(f"shardline.jobs.{job}").imports
+    }
+    entries = {name for name in imports if not name.startswith("shardline.jobs")}
+    entries |= {*stage.programs, *_own_classes(project, env)}
+    found = [project.environment_of(*sorted(entries))[1]]
+    if env == "train":
+        scripts = {r.model_class for r in project.runs.values() if is_script(r.model_class)}
+        found += [project.environment_of_script(split_script(s)[0])[1] for s in sorted(scripts)]
+    names = {**_CONDA_NAMES, **project.conda["names"]}
+    packages = {name for environment in found for name in environment["packages"]}
+    locked = map(Requirement, project.lock.requirements(packages))
+    pinned = sorted(
+        # conda knows no local label, such as the +cpu of a wheel
+        f"{names.get(name := normalize(one.name), name)} {str(one.specifier).partition('+')[0]}"
+        for one in locked
+        if one.marker is None or one.marker.evaluate()
+    )
+    return [f"python ={found[0]['python']}", *pinned]
+
+
+def _own_classes(project: Project, env: str) -> set[str]:
+    if env == "data":
+        return _modules(dataset.source_class for dataset in project.datasets.values())
+    if env == "train":
+        models = (run.model_class for run in project.runs.values())
+        return _modules(model for model in models if not is_script(model))
+    return set()
+
+
+def tell_post_deploy() -> None:
+    """Tell envs/*.post-deploy.sh, which Snakemake runs in an environment of its own, where Shardline is."""
+    os.environ["SHARDLINE_LIBRARY"] = str(LIBRARY)
+
+
+def env_file(project: Project, env: str) -> Path:
+    """Return a stage's conda environment file."""
+    return project.envs / f"{env}.yaml"
+
+
+def write_specs(project: Project, env: str) -> None:
+    """Write a stage's conda environment file from the lock.
+
+    Raises:
+        ConfigError: it would be Shardline's own, written from another project's lock and models.
+        DataError: it cannot be written.
+    """
+    if "folder" not in project.conda and project.envs.parent != project.workdir:
+        raise ConfigError(
+            f"conda.folder is not set, and {project.envs} is Shardline's own; set it to a folder of this project (envs)"
+        )
+    channels, specs = [*project.conda["channels"], "nodefaults"], specs_of(project, env)
+    head = (
+        f"# Conda environment of the stage {env}, written by `make lock` from the pip lock: Python and the\n"
+        "# packages that the stage's code imports. A .pin.txt beside it is its solution; docs/environments.md.\n"
+    )
+    document = {"channels": channels, "dependencies": specs}
+    text = head + yaml.safe_dump(document, sort_keys=False, width=200)
+    write_bytes(env_file(project, env), text.encode())
+
+
+def read_specs(project: Project, env: str) -> list[str]:
+    """Return what a stage's conda environment file asks for.
+
+    Raises:
+        ConfigError: it cannot be read, or asks for something else than the lock.
+    """
+    path = env_file(project, env)
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = {str(spec) for spec in document["dependencies"]}
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{path} cannot be read as a conda environment ({reason}); write it with `make lock`"
+        ) from None
+    wanted = set(specs_of(project, env))
+    if given != wanted:
+        more, less = sorted(given - wanted), sorted(wanted - given)
+        raise ConfigError(
+            f"{path} has drifted from the lock: it has {', '.join(more) or 'nothing else'}, "
+            f"expected {', '.join(less) or 'nothing more'}; write it anew: `make lock` in Shardline's folder, "
+            "`snakemake lock_envs` with conda.folder in your own"
+        )
+    return sorted(given)

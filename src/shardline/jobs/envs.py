@@ -1,0 +1,61 @@
+"""The jobs of the stages' conda environments: write their files, make them."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.config import load_project
+from shardline.environments.pins import (
+    checked_pins,
+    existing_pin_file,
+    pin_file,
+    write_pins,
+)
+from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
+from shardline.errors import ConfigError
+from shardline.files import write_json
+
+
+def lock_envs(config: Mapping[str, Any]) -> None:
+    """Write every stage's conda environment file from the lock, then solve them into pin files.
+
+    A pin file that does not fit its environment file any more is removed before
+    the channels are asked: Snakemake would take it without looking. All that
+    fit stay as they are until every environment is solved.
+    """
+    from shardline.environments.solve import solve
+
+    project = load_project(config)
+    for env in STAGES:
+        write_specs(project, env)
+        try:
+            checked_pins(pin_file(project, env), specs_of(project, env))
+        except ConfigError as error:
+            if pin_file(project, env).exists():
+                pin_file(project, env).unlink()
+                logging.info("removed: %s", error)
+    solved = {
+        env: solve(
+            specs_of(project, env),
+            channels=project.conda["channels"],
+            virtual_packages=project.conda["virtual_packages"],
+            what=str(env_file(project, env)),
+        )
+        for env in STAGES
+    }
+    for env, found in solved.items():
+        write_pins(project, env, found)
+        logging.info("%s: %d packages", pin_file(project, env), len(found))
+
+
+def create_env(config: Mapping[str, Any], env: str, environment: str) -> None:
+    """Make a stage's conda environment from its pin file, and write what it is."""
+    from shardline.environments.prefix import make_prefix
+
+    project = load_project(config)
+    specs = read_specs(project, env)
+    pins = checked_pins(existing_pin_file(project, env), specs)
+    made = make_prefix((project.workdir / project.store).resolve(), env, pins)
+    logging.info("%s: %d packages", made["prefix"], len(made["packages"]))
+    write_json(Path(environment), made)
