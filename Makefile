@@ -74,17 +74,18 @@ bench-full: env ## measure the reader in full and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks.reader --full
 
 # The locks name every package, so pip has nothing to resolve; what is imported is compiled then.
+# Only a CUDA build of torch needs more than they name: NVIDIA's libraries, which come with the second step.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v[:2] < (3, 13) else f"{sys.executable} is Python {v[0]}.{v[1]}; Shardline needs 3.11 or 3.12: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)-azureml/.installed: requirements-azureml.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)-azureml
 	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements-azureml.lock
-	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements-azureml.lock --no-build-isolation --editable .
 	@touch $@
 
 clean: ## remove the environments (results and store stay)
