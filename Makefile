@@ -10,7 +10,7 @@ PROFILES := local slurm azureml
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-azureml profiles run test test-azureml lint format lock bench bench-full clean
+.PHONY: help env env-azureml profiles run test test-azureml lint format lock dist bench bench-full clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it
 lint: env ## check format, lint, types and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/snakefmt --check Snakefile rules
+	$(BIN)/snakefmt --check Snakefile rules project
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/snakemake --lint
@@ -50,7 +50,7 @@ lint: env ## check format, lint, types and spelling
 format: env ## format Python and Snakemake files
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/snakefmt Snakefile rules
+	$(BIN)/snakefmt Snakefile rules project
 
 # A CPU wheel calls itself 2.13.0+cpu; the label is dropped so that the same
 # lock installs the CUDA build where pip finds that one.
@@ -63,6 +63,9 @@ lock: env ## refresh the pip locks from pyproject.toml, and the conda environmen
 	    --extra azureml --extra test --output-file requirements-azureml.lock $(LOCK_ARGS) pyproject.toml
 	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock requirements-azureml.lock
 	$(BIN)/snakemake --cores 1 lock_envs
+
+dist: env ## build sdist and wheel in dist/
+	$(BIN)/python -m hatchling build
 
 bench: env ## measure all of it quickly, in about ten minutes
 	$(BIN)/python benchmarks/parse.py --repeats 2

@@ -15,6 +15,7 @@ from shardline.launch.request import REQUESTED, requested
 from shardline.launch.slurm_status import stand_before_sacct
 from shardline.links import publish
 from shardline.storage import Storage, logs_of, results_of
+from shardline.workflow import workflow_folder
 
 # Set by --default-storage-provider: declared files are there, and jobs get local copies.
 PROVIDER = workflow.storage_registry.default_storage_provider
@@ -36,7 +37,7 @@ try:
     if workflow.is_main_process and not is_remote:
         PROJECT.check_devices(exists)
     elif workflow.is_main_process:
-        stand_before_sacct(Path(workflow.basedir) / "profiles" / "slurm" / "bin")
+        stand_before_sacct(workflow_folder() / "profiles" / "slurm" / "bin")
     disks = workflow.storage_settings.shared_fs_usage
     if STORAGE and workflow.remote_exec and SharedFSUsage.INPUT_OUTPUT not in disks:
         PROJECT.check_store_stays()

@@ -17,6 +17,7 @@ from shardline.config import Project, load_project
 from shardline.config.document import read_config
 from shardline.errors import DataError, ShardlineError
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
+from shardline.init import init_project
 from shardline.rehearsals import one_of_each_geometry, rehearse_runs
 from shardline.selection import datasets_to_repair, find_run, find_targets
 from shardline.states import describe_runs
@@ -89,6 +90,19 @@ def _options(
     `verify --repair` delete.
     """
     context.obj = config
+
+
+@app.command("init", epilog=_EPILOG)
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
+) -> None:
+    """Start a project: config, profiles, a Snakefile, a model and a data source to begin with.
+
+    Nothing is overwritten: where one of its files is there already, nothing is written.
+    """
+    for name in init_project(folder):
+        display.say(f"  {folder / name}")
+    display.say(f"Begin with: cd {folder} && snakemake --profile profiles/local")
 
 
 @app.command("ls", epilog=_EPILOG)

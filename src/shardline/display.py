@@ -14,11 +14,11 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from shardline.files import making
 from shardline.garbage import Garbage
 from shardline.states import State, last_step
 from shardline.verify import Verdict, count
 from shardline.why import Explanation
+from shardline.workflow import making
 
 _STYLES = {
     State.DONE: "green",

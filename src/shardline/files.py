@@ -78,18 +78,6 @@ def check_writable(folder: Path) -> None:
         )
 
 
-def making(target: Path | str) -> str:
-    """Return the command that makes one file of the pipeline, from the present folder."""
-    return " ".join(["snakemake", *snakefile_option(), "--cores all", str(target)])
-
-
-def snakefile_option() -> list[str]:
-    """Return the option that names the shipped Snakefile, unless the present folder has one."""
-    shipped = Path(__file__).parents[2] / "Snakefile"
-    elsewhere = shipped.exists() and not Path("Snakefile").exists()
-    return ["--snakefile", str(shipped)] if elsewhere else []
-
-
 def _remedy(error: OSError) -> str:
     return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from shardline.config import Project, Run
 from shardline.config.project import RESULTS
 from shardline.errors import LaunchError
-from shardline.files import read_json, snakefile_option
+from shardline.files import read_json
 from shardline.launch.rehearsed import Rehearsal
+from shardline.workflow import snakefile_option
 
 _GEOMETRY = ("nodes", "devices", "accelerator")
 

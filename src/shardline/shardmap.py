@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from shardline.errors import DataError
-from shardline.files import making
 from shardline.sampling import Piece
 from shardline.shardfile import HEADER_BYTES, Layout
+from shardline.workflow import making
 
 _HUGE_BYTES = 2 << 20
 _MOST_BYTES = 1 << 45  # of 47 bits of address space

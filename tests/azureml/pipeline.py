@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from shardline.init import init_project
 from shardline.ledger import read_ledger
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job
@@ -133,8 +134,10 @@ class Pipeline:
         self.check_out()
 
     def check_out(self) -> None:
-        """Write what the checkout holds."""
-        for relative in CHECKED_OUT:
+        """Write what the checkout holds: with v1 a project that uses the installed workflow."""
+        if self.sdk == "v1":
+            init_project(self.path)
+        for relative in CHECKED_OUT if self.sdk == "v2" else ():
             source, target = REPOSITORY / relative, self.path / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if source.is_dir() else shutil.copy)(source, target)

@@ -27,6 +27,7 @@ from packaging.utils import canonicalize_name
 from shardline.config import load_project, project
 from shardline.config.schema import defaults_of, flatten, load_schema, merge, unflatten
 from shardline.identity import code, environment
+from shardline.workflow import report_template
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -92,7 +93,7 @@ class Place:
             REPOSITORY / "src" / "shardline", self.library / "shardline", ignore=ignored
         )
         shutil.copy(REPOSITORY / "requirements.lock", self.lock)
-        shutil.copy(project.template_path(), self.template)
+        shutil.copy(report_template(), self.template)
         for name, text in USER_FILES.items():
             self.write(name, text)
         rows = [("name", "dataset", "model"), *ROWS]
@@ -148,7 +149,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place], Place]:
     def make(place: Place) -> Place:
         monkeypatch.setattr(code, "LIBRARY", place.library)
         monkeypatch.setattr(code, "parse_module", parsed_once)
-        monkeypatch.setattr(project, "template_path", lambda: place.template)
+        monkeypatch.setattr(project, "report_template", lambda: place.template)
         return place
 
     return make
@@ -181,7 +182,7 @@ def test_this_process_and_another_python_agree(place: Place) -> None:
         "p = load_project(workdir=Path('.')); "
         "print(*p.datasets, *p.runs, *(r.evaluation_id for r in p.runs.values()))"
     )
-    schemas = place.library / "shardline" / "schemas"
+    schemas = place.library / "shardline" / "workflow" / "config" / "schemas"
     shutil.copytree(REPOSITORY / "config" / "schemas", schemas)
     found = subprocess.run(
         [sys.executable, "-c", program],

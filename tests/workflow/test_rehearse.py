@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shardline.init import init_project
 from tests.conftest import REPOSITORY
 
 ROW = {"dataset": "table", "model": "mlp"}
@@ -22,9 +23,10 @@ def rehearse(workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_one_run_of_each_geometry_meets_and_nothing_is_trained(tiny):
+def test_one_run_of_each_geometry_meets_and_nothing_is_trained(workspace, tiny):
     rows = [("a", 1), ("b", 2), ("c", 2)]
-    workspace = tiny(*({**ROW, "name": name, "devices": devices} for name, devices in rows))
+    init_project(workspace.path)  # has a Snakefile of its own, which uses ours
+    tiny(*({**ROW, "name": name, "devices": devices} for name, devices in rows))
     done = rehearse(workspace)
     assert done.returncode == 0, done.stdout + done.stderr
     table = done.stdout[done.stdout.rindex("\nb-") :]

@@ -12,7 +12,7 @@ from shardline.config.runs import Row, read_rows
 from shardline.errors import ConfigError
 from shardline.identity import CodeIndex, FileDigests, load_lock, short_digest
 from shardline.identity.code import import_roots
-from shardline.identity.environment import default_lock
+from shardline.workflow import workflow_folder
 
 BUILD_ENTRY, TRAIN_ENTRY = "shardline.shards", "shardline.train"
 EVALUATE_ENTRY, HANDOVER_ENTRY = "shardline.evaluate", "shardline.handover"
@@ -50,7 +50,7 @@ def load_project(
         runtime=config["runtime"],
         azureml=config["azureml"],
         conda=config["conda"],
-        lock=load_lock(workdir / config["lock"] if "lock" in config else default_lock()),
+        lock=load_lock(workdir / config.get("lock", workflow_folder() / "requirements.lock")),
         code=CodeIndex(import_roots(workdir)),
     )
     rows = read_rows(workdir / config["runs"], config["runs"])

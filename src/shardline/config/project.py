@@ -10,6 +10,7 @@ from shardline.config import checks
 from shardline.config.runs import Row
 from shardline.errors import ConfigError
 from shardline.identity import DIGEST_LENGTH, CodeIndex, Lock, short_digest
+from shardline.workflow import report_template
 
 RESULTS = Path("results")
 REPORT_ENTRY = "shardline.report"
@@ -177,7 +178,7 @@ class Project:
             "stage": "report",
             "settings": {"generated_from": self.table},
             "inputs": {"evaluations": {run.id: run.evaluation_id for run in self.runs.values()}},
-            "template": short_digest(template_path().read_text(encoding="utf-8")),
+            "template": short_digest(report_template().read_text(encoding="utf-8")),
             "code": code,
             "environment": environment,
         }
@@ -228,10 +229,3 @@ class Project:
 def pointer(file: Path) -> Path:
     """Return the file that says where in the storage a file is that was too large to be fetched."""
     return file.with_name(f"{file.name}.url")
-
-
-def template_path() -> Path:
-    """Return the report's template: the checkout's, or the installed one."""
-    package = Path(__file__).parents[1]
-    checkout = package.parents[1] / "report" / "template.html.j2"
-    return checkout if checkout.is_file() else package / "templates" / "report.html.j2"

@@ -12,7 +12,7 @@ from typing import Any
 from shardline.config.schema import load_schema
 
 _HEAD = """\
-<!-- Written by `python -m shardline.config.reference`; edit config/schemas/ or that module instead. -->
+<!-- Written by `python -m shardline.config.reference`, from Shardline's config/schemas/. -->
 
 # Config
 
@@ -22,7 +22,8 @@ What is computed stands here; where it is computed stands in `profiles/`.
 | --- | --- |
 | `config.yaml` | `defaults` (every setting of a run), `datasets`, and `runtime` (changes no result) |
 | `runs.tsv` | the run table: one row is one run, or a grid of runs |
-| `schemas/` | what both are held to; a key that is not there is refused, with the nearest name |
+
+Both are held to schemas: a key that is not there is refused, with the nearest name.
 
 ## The run table
 
@@ -49,7 +50,7 @@ These two rows are five runs: `linear`, `mlp_lr=0.001_hidden=64`, `mlp_lr=0.001_
 ## What a change makes stale
 
 Every result's path holds a digest of what it was made from
-([docs/identity.md](../docs/identity.md)). The last column of each table below says in whose digest a
+(Shardline's `docs/identity.md`). The last column of each table below says in whose digest a
 key counts; what is made from that is stale with it. A value's notation does not count: `0.1`, `0.10`
 and `1e-1` are one value. Neither does the order of rows, nor a dataset that no run uses.
 """
@@ -74,7 +75,7 @@ How the work is done on this machine. Profiles may set these, as may
 _AZUREML = """
 ## `azureml`
 
-What is told to Azure ML besides its jobs ([docs/azureml.md](../docs/azureml.md)).
+What is told to Azure ML besides its jobs (Shardline's `docs/azureml.md`).
 """
 _CONDA = """
 ## `conda`

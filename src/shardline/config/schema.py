@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,6 +14,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
 from shardline.errors import ConfigError
+from shardline.workflow import workflow_folder
 
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 # What YAML 1.1 takes for text and nobody means so: an exponent with a sign.
@@ -30,17 +30,11 @@ _EXPECTED = {
 }
 
 
-def schema_dir() -> Path:
-    """Return the folder of the schemas: the checkout's, or the installed package's."""
-    package = Path(__file__).parents[1]
-    checkout = package.parents[1] / "config" / "schemas"
-    return checkout if checkout.is_dir() else package / "schemas"
-
-
 @cache
 def load_schema(name: str) -> dict[str, Any]:
     """Return one schema (`config`, `settings` or `runs`) as a dictionary."""
-    text = (schema_dir() / f"{name}.schema.yaml").read_text(encoding="utf-8")
+    path = workflow_folder() / "config" / "schemas" / f"{name}.schema.yaml"
+    text = path.read_text(encoding="utf-8")
     return dict(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 

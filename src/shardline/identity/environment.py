@@ -131,10 +131,3 @@ def _parse(text: str) -> tuple[dict[str, str], dict[str, set[str]], dict[str, li
             for name in filter(None, map(_NAME.match, line[note.end() :].split(","))):
                 needs.setdefault(normalize(name["name"]), set()).add(current)
     return versions, needs, pins
-
-
-def default_lock() -> Path:
-    """Return the lock of this copy of Shardline: the checkout's, or the installed one."""
-    package = Path(__file__).parents[1]
-    checkout = package.parents[1] / "requirements.lock"
-    return checkout if checkout.is_file() else package / "requirements.lock"

@@ -6,14 +6,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jinja2 import ChainableUndefined, Environment, Template, Undefined
 
+from shardline.workflow import report_template
+
 
 def load_template() -> Template:
-    """Return the page's template: the installed one, or the checkout's."""
+    """Return the page's template."""
     # Chainable: an optional key that a file lacks reads as empty, at any depth.
     environment = Environment(
         autoescape=True, undefined=ChainableUndefined, trim_blocks=True, lstrip_blocks=True
@@ -28,11 +29,7 @@ def load_template() -> Template:
         "sort_key": _sort_key,
     }
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    package = Path(__file__).parents[1]
-    installed = package / "templates" / "report.html.j2"
-    in_checkout = package.parents[1] / "report" / "template.html.j2"
-    source = installed if installed.exists() else in_checkout
-    return environment.from_string(source.read_text(encoding="utf-8"))
+    return environment.from_string(report_template().read_text(encoding="utf-8"))
 
 
 def _csp_hash(script: str) -> str:

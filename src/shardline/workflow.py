@@ -1,0 +1,30 @@
+"""The workflow that comes with this library: Snakefile, rules, scripts, profiles, config, lock."""
+
+from pathlib import Path
+
+
+def workflow_folder() -> Path:
+    """Return the workflow's folder: that in the installed package, or the checkout."""
+    package = Path(__file__).parent
+    installed = package / "workflow"  # pyproject.toml says what a wheel has there
+    return installed if installed.is_dir() else package.parents[1]
+
+
+def shipped_snakefile() -> Path:
+    """Return the workflow's Snakefile, which a project's own uses as a module."""
+    return workflow_folder() / "Snakefile"
+
+
+def report_template() -> Path:
+    """Return the template of the report's page."""
+    return workflow_folder() / "report" / "template.html.j2"
+
+
+def snakefile_option() -> list[str]:
+    """Return the option that names the shipped Snakefile, unless the present folder has one."""
+    return [] if Path("Snakefile").exists() else ["--snakefile", str(shipped_snakefile())]
+
+
+def making(target: Path | str) -> str:
+    """Return the command that makes one file of the pipeline, from the present folder."""
+    return " ".join(["snakemake", *snakefile_option(), "--cores all", str(target)])

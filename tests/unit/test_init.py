@@ -1,0 +1,81 @@
+"""Starting a project: what is written, and that nothing is overwritten."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from shardline.cli import app
+from shardline.config import load_project
+from shardline.errors import ConfigError, DataError
+from shardline.init import init_project
+from tests.conftest import REPOSITORY
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {str(p): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+def test_a_new_project_is_valid_and_shows_each_thing_that_one_brings(tmp_path):
+    folder = tmp_path / "new" / "vision"
+    done = CliRunner().invoke(app, ["init", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert f"cd {folder} && snakemake" in done.output
+    place = str(REPOSITORY).encode()
+    assert not any(place in (content or b"") for content in tree(folder).values())
+    project = load_project(workdir=folder)
+    assert [run.name for run in project.runs.values()] == ["linear", "net_width=16", "net_width=64"]
+    assert {dataset.name for dataset in project.datasets.values()} == {"digits", "rings"}
+    assert {"mypkg", "mypkg.models"} < {*list(project.runs.values())[1].document["code"]}
+    profiles = {path.name for path in (folder / "profiles").iterdir()}
+    assert profiles == {"default", "local", "slurm", "azureml"}
+    assert (folder / "README.md").read_text().startswith("# vision\n")
+
+
+def test_the_lock_of_a_project_gives_the_identities_that_the_shipped_one_gives(tmp_path):
+    init_project(tmp_path)
+    runs = list(load_project(workdir=tmp_path).runs)
+    config = tmp_path / "config" / "config.yaml"
+    config.write_text(re.sub("(?m)^lock: .*", "", config.read_text()))
+    (tmp_path / "requirements.lock").unlink()
+    assert list(load_project(workdir=tmp_path).runs) == runs
+
+
+@pytest.mark.parametrize("taken", ["Snakefile", "config/runs.tsv", "requirements.lock"])
+def test_a_file_that_is_there_is_named_and_nothing_changes(tmp_path, taken):
+    path = tmp_path / taken
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    before = tree(tmp_path)
+    with pytest.raises(ConfigError, match=f"already there: {taken}; nothing was written"):
+        init_project(tmp_path)
+    assert tree(tmp_path) == before
+
+
+def test_all_that_is_in_the_way_is_named_at_once(tmp_path):
+    (tmp_path / "README.md").symlink_to("nowhere")
+    (tmp_path / "config").write_text("a file, where a folder is needed")
+    (tmp_path / "notes.txt").write_text("in nobody's way")
+    done = CliRunner().invoke(app, ["init", str(tmp_path)])
+    assert done.exit_code == ConfigError.exit_code
+    assert "already there: README.md, config; nothing" in done.output
+    assert len(tree(tmp_path)) == 3
+
+
+def test_a_folder_that_is_a_file_is_named(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(ConfigError, match=re.escape(f"already there: {file};")):
+        init_project(file)
+    with pytest.raises(DataError, match="could not be written: Not a directory"):
+        init_project(file / "below")
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["model", "source"])
+def test_the_pages_show_what_a_new_project_has(name):
+    page = (REPOSITORY / "docs" / f"own-{'data' if name == 'source' else name}.md").read_text()
+    shown = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert shown
+    assert (REPOSITORY / "project" / "mypkg" / f"{name}s.py").read_text() == shown[1]

@@ -1,0 +1,147 @@
+"""Shardline as a package: its wheel, a project that `shardline init` starts, and a run of that."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+# What of the repository a wheel holds below shardline/workflow/.
+WORKFLOW = (
+    "Snakefile", "config/README.md", "config/config.yaml", "config/runs.tsv", "config/schemas/*",
+    "envs/*", "profiles/**/*", "project/**/*", "report/*", "requirements*.lock", "rules/*", "scripts/*",
+)  # fmt: skip
+ROWS = "name\tdataset\tmodel\tdevices\toptim.lr\ttrainer.max_epochs\nnet\trings\tmypkg.models:Net\t1\t0.05\t2\n"
+LOCAL = ("--profile", "profiles/local")
+INSTALLERS = {
+    "pip": ("pip", "--python", "{python}", "install"),
+    "uv": ("uv", "pip", "install", "--offline", "--python", "{python}"),
+}
+
+
+def run(*command: object, cwd: Path) -> str:
+    """Run a program to its end and return what it printed."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=env, text=True, check=False, timeout=600,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+def build(source: Path, target: str, folder: Path) -> Path:
+    run(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", folder, cwd=source)
+    (built,) = folder.iterdir()
+    return built
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that holds the wheel, and sees the locked packages."""
+
+    folder: Path
+
+    def python(self, *arguments: object, cwd: Path) -> str:
+        return run(self.folder / "bin" / "python", *arguments, cwd=cwd)
+
+    def shardline(self, *arguments: object, cwd: Path) -> str:
+        return run(self.folder / "bin" / "shardline", *arguments, cwd=cwd)
+
+    def workflow(self) -> Path:
+        code = "from shardline.workflow import workflow_folder as f; print(f())"
+        return Path(self.python("-c", code, cwd=self.folder).strip())
+
+
+def install(wheel: Path, installer: str, folder: Path) -> Environment:
+    """Make an environment without downloading anything."""
+    venv.create(folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # Such a file of a folder that one names is not read, so the editable Shardline stays unseen.
+    (packages / "locked.pth").write_text(sysconfig.get_path("purelib"))
+    words = [word.format(python=folder / "bin" / "python") for word in INSTALLERS[installer]]
+    run(sys.executable, "-m", *words, "--no-deps", "--no-index", wheel, cwd=folder)
+    return Environment(folder)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the unpacked sdist builds, far from any checkout."""
+    folder = tmp_path_factory.mktemp("built")
+    with tarfile.open(build(REPOSITORY, "sdist", folder / "sdist")) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return build(unpacked, "wheel", folder / "wheel")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return install(wheel, "pip", tmp_path_factory.mktemp("pip") / "venv")
+
+
+def test_checkout_and_sdist_build_the_same_wheel(wheel, tmp_path):
+    assert build(REPOSITORY, "wheel", tmp_path).read_bytes() == wheel.read_bytes()
+
+
+def test_the_wheel_holds_the_workflow_each_file_once(wheel):
+    expected = {
+        path.relative_to(REPOSITORY).as_posix(): path.read_bytes()
+        for pattern in WORKFLOW
+        for path in REPOSITORY.glob(pattern)
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    prefix = "shardline/workflow/"
+    assert {
+        name.removeprefix(prefix): held[name] for name in held if name.startswith(prefix)
+    } == expected
+    contents = Counter(content for content in held.values() if content)
+    assert [name for name in held if contents[held[name]] > 1] == []
+
+
+@pytest.mark.slow
+def test_a_new_project_runs_from_the_wheel_and_from_a_clone_with_the_same_results(
+    installed, tmp_path
+):
+    assert installed.workflow().is_relative_to(installed.folder)
+    assert os.access(installed.workflow() / "profiles" / "slurm" / "bin" / "sacct", os.X_OK)
+
+    project = tmp_path / "vision"
+    installed.shardline("init", project, cwd=tmp_path)
+    texts = [path.read_text() for path in project.rglob("*") if path.is_file()]
+    assert not any(str(place) in text for text in texts for place in (installed.folder, project))
+    (project / "config" / "runs.tsv").write_text(ROWS)
+    told = installed.python("-m", "snakemake", *LOCAL, cwd=project)
+    assert "Report: results/report/index.html" in told  # onsuccess is called
+    assert "net" in (project / "results" / "report" / "index.html").read_text()
+    (provenance,) = project.glob("results/runs/*/provenance.json")
+    assert json.loads(provenance.read_text())["shardline_git"]["commit"] is None  # no checkout's
+
+    assert "Nothing to be done" in installed.python("-m", "snakemake", *LOCAL, cwd=project)
+    clone = [sys.executable, "-m", "snakemake", "--snakefile", REPOSITORY / "Snakefile", *LOCAL]
+    assert "Nothing to be done" in run(*clone, cwd=project)
+
+    (record,) = json.loads(installed.shardline("ls", "--json", cwd=project))
+    assert record["state"] == "done"
+    assert "is fresh" in installed.shardline("why", "net", cwd=project)
+    assert "none with problems" in installed.shardline("verify", cwd=project)
+    assert json.loads(installed.shardline("gc", "--json", cwd=project))["items"] == []
+
+
+def test_uv_installs_it_too(wheel, tmp_path):
+    environment = install(wheel, "uv", tmp_path / "venv")
+    assert environment.workflow().is_relative_to(tmp_path)
+    environment.shardline("init", "vision", cwd=tmp_path)
+    runs = json.loads(environment.shardline("ls", "--json", cwd=tmp_path / "vision"))
+    assert [run["state"] for run in runs] == ["new"] * 3
