@@ -46,7 +46,9 @@ def init_project(folder: Path) -> list[str]:
 def _files(project: str) -> dict[str, bytes]:
     shipped = workflow_folder()
     files = _read(shipped, "config/*", "profiles/*/profile.yaml", "requirements.lock")
-    files |= _read(shipped / "project", "**/*")  # its run table goes before the shipped one
+    files |= _read(
+        shipped / "config" / "project", "**/*"
+    )  # its run table goes before the shipped one
     files["config/config.yaml"] += _OWN_CONFIG.encode()
     files["README.md"] = files["README.md"].replace(b"{project}", project.encode())
     return files

@@ -78,4 +78,4 @@ def test_the_pages_show_what_a_new_project_has(name):
     page = (REPOSITORY / "docs" / f"own-{'data' if name == 'source' else name}.md").read_text()
     shown = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert shown
-    assert (REPOSITORY / "project" / "mypkg" / f"{name}s.py").read_text() == shown[1]
+    assert (REPOSITORY / "config" / "project" / "mypkg" / f"{name}s.py").read_text() == shown[1]

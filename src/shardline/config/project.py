@@ -10,7 +10,7 @@ from shardline.config import checks
 from shardline.config.runs import Row
 from shardline.errors import ConfigError
 from shardline.identity import DIGEST_LENGTH, CodeIndex, Lock, short_digest
-from shardline.workflow import report_template
+from shardline.workflow import report_template, workflow_folder
 
 RESULTS = Path("results")
 REPORT_ENTRY = "shardline.report"
@@ -197,7 +197,7 @@ class Project:
     def envs(self) -> Path:
         """The folder of the stages' conda environment files."""
         folder = self.conda.get("folder")
-        return self.workdir / folder if folder else Path(__file__).parents[3] / "envs"
+        return self.workdir / folder if folder else workflow_folder() / "envs"
 
     def check_store_stays(self) -> None:
         """Refuse a store in the working folder of a job whose machine shares no disk with others.
