@@ -69,6 +69,9 @@ def outlived(run: Pipeline) -> None:
     run.start("--until", "train")
     run.wait_for_checkpoint()
     assert service.faults_left() == []
+    # now, since near its end the training waits for `hurry` and logs nothing
+    service.fail(TRACKING, "drop")
+    service.fail(TRACKING, "500", times=2)
     run.kill()
     run.wait_for_checkpoint(is_watched=False)
 
@@ -78,8 +81,6 @@ def outlived(run: Pipeline) -> None:
     service.fail(STATUS[run.sdk], "500", times=8)
     service.fail(STATUS[run.sdk], "expired-token")
     service.fail(STATUS[run.sdk], "slow", seconds=5)
-    service.fail(TRACKING, "drop")
-    service.fail(TRACKING, "500", times=2)
     run.wait_until(lambda: service.faults_left() == [], "questions")
     since = len(service.requests)
     run.wait_until(lambda: len(run.asked(STATUS[run.sdk], since)) == 2, "status that is told")
