@@ -42,7 +42,7 @@ test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it
 lint: env ## check format, lint, types and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/snakefmt --check Snakefile rules project
+	$(BIN)/snakefmt --check Snakefile rules config/project
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/snakemake --lint
@@ -50,7 +50,7 @@ lint: env ## check format, lint, types and spelling
 format: env ## format Python and Snakemake files
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/snakefmt Snakefile rules project
+	$(BIN)/snakefmt Snakefile rules config/project
 
 # A CPU wheel calls itself 2.13.0+cpu; the label is dropped so that the same
 # lock installs the CUDA build where pip finds that one.
