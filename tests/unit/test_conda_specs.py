@@ -9,7 +9,8 @@ from shardline.config import Project, load_project
 from shardline.environments.pins import checked_pins, pin_file
 from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
 from shardline.errors import ConfigError
-from shardline.identity.environment import default_lock, load_lock
+from shardline.identity.environment import load_lock
+from shardline.workflow import workflow_folder
 from tests.conftest import REPOSITORY
 from tests.unit.conftest import FakeProject
 
@@ -60,7 +61,10 @@ def test_shipped_pins_satisfy_their_environments(shipped):
 
 def test_each_stage_has_what_its_code_imports_and_no_more(shipped):
     names = {env: {spec.split()[0] for spec in specs_of(shipped, env)} for env in STAGES}
-    locked = load_lock(default_lock()).versions.keys() | {"pytorch", "python"}
+    locked = load_lock(workflow_folder() / "requirements.lock").versions.keys() | {
+        "pytorch",
+        "python",
+    }
     assert names["train"] >= {"python", "pytorch", "pytorch-lightning", "filelock", "psutil"}
     assert names["data"] >= {"pyarrow", "pillow", "scikit-learn", "aiohttp", "rich"}
     assert names["report"] >= {"altair", "vl-convert-python", "jinja2", "pyyaml"}

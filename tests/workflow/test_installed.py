@@ -107,7 +107,9 @@ def test_the_wheel_holds_the_workflow_each_file_once(wheel):
         name.removeprefix(prefix): held[name] for name in held if name.startswith(prefix)
     } == expected
     contents = Counter(content for content in held.values() if content)
-    assert [name for name in held if contents[held[name]] > 1] == []
+    twice = [name for name in held if contents[held[name]] > 1]
+    # a name for each environment, since Snakemake looks for it; a checkout has links
+    assert [name for name in twice if not name.endswith(".post-deploy.sh")] == []
 
 
 @pytest.mark.slow
