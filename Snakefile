@@ -30,10 +30,10 @@ rule all:
 
 
 onerror:
-    settle()
+    settle(PROJECT, STORAGE, logger)
 
 
 onsuccess:
-    settle()
+    settle(PROJECT, STORAGE, logger)
     if Path("results/report/index.html").exists():
         logger.info("Report: results/report/index.html")

@@ -4,18 +4,14 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import SharedFSUsage
 
-from shardline.config import load_project
 from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
 from shardline.environments.pins import existing_pin_file
 from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.errors import ShardlineError
-from shardline.files import check_writable
 from shardline.launch.request import REQUESTED, requested
-from shardline.launch.slurm_status import stand_before_sacct
-from shardline.links import publish
-from shardline.storage import Storage, logs_of, results_of
-from shardline.workflow import workflow_folder
+from shardline.opening import open_project, settle
+from shardline.storage import Storage, logs_of
 
 # Set by --default-storage-provider: declared files are there, and jobs get local copies.
 PROVIDER = workflow.storage_registry.default_storage_provider
@@ -26,33 +22,16 @@ exists = STORAGE.exists if STORAGE else Path.exists
 
 tell_post_deploy()
 try:
-    PROJECT = load_project(config)
-    # the executor is not known yet, but only a cluster's has a number of jobs
-    is_remote = workflow.resource_settings.nodes is not None
-    found = (
-        STORAGE.look(results_of(PROJECT))
-        if STORAGE and workflow.is_main_process
-        else {}
+    PROJECT = open_project(
+        config,
+        STORAGE,
+        is_main=workflow.is_main_process,
+        is_making=workflow.is_main_process and not workflow.output_settings.dryrun,
+        # the executor is not known yet, but only a cluster's has a number of jobs
+        is_remote=workflow.resource_settings.nodes is not None,
+        is_apart=workflow.remote_exec
+        and SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage,
     )
-    if workflow.is_main_process and not is_remote:
-        PROJECT.check_devices(exists)
-    elif workflow.is_main_process:
-        stand_before_sacct(workflow_folder() / "profiles" / "slurm" / "bin")
-    disks = workflow.storage_settings.shared_fs_usage
-    if STORAGE and workflow.remote_exec and SharedFSUsage.INPUT_OUTPUT not in disks:
-        PROJECT.check_store_stays()
-    is_making = workflow.is_main_process and not workflow.output_settings.dryrun
-    sealed = (
-        exists(run.model) and exists(run.evaluation) for run in PROJECT.runs.values()
-    )
-    # of a storage's remote jobs each has the store on its own node
-    if is_making and not (STORAGE and is_remote) and not all(sealed):
-        check_writable(PROJECT.store)
-    # going back to earlier settings runs nothing, so no job would fetch them or move the links
-    if is_making and STORAGE:
-        STORAGE.fetch(found)
-    if is_making:
-        publish(PROJECT)
 except ShardlineError as error:
     raise WorkflowError(str(error)) from None
 
@@ -64,16 +43,6 @@ ASSETS = [
     if PROJECT.azureml["register_data"]
 ]
 EVALUATIONS = [str(run.evaluation) for run in PROJECT.runs.values()]
-
-
-# What the jobs have made is where people look for it, whether all of them ended well or not.
-def settle():
-    if STORAGE:
-        try:
-            STORAGE.fetch(STORAGE.look([*results_of(PROJECT), *logs_of(PROJECT)]))
-        except ShardlineError as error:
-            logger.error(f"results could not be fetched: {error}")
-    publish(PROJECT)
 
 
 wildcard_constraints:

@@ -59,6 +59,13 @@ def require(condition: object, message: str) -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
 
 
+def params_to_run(request: pytest.FixtureRequest, name: str) -> set[str]:
+    """Return the values of a parameter in those tests of this file that are to run."""
+    items = [item for item in request.session.items if item.path == request.path]
+    specs = [item.callspec for item in items if hasattr(item, "callspec")]
+    return {spec.params[name] for spec in specs if name in spec.params}
+
+
 def rank_environment() -> dict[str, str]:
     """Return the environment of ranks with one thread each, as a launcher gives it."""
     return {**os.environ, **rank_variables(1, {}, ""), "PYTHONFAULTHANDLER": "1"}

@@ -14,6 +14,7 @@ import pytest
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job
 from tests.azureml.pipeline import Pipeline
+from tests.conftest import params_to_run
 
 pytestmark = pytest.mark.slow
 SDKS = ["v1", "v2"]
@@ -209,9 +210,7 @@ def runs(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Mapping[str, "Future[tuple[Options, list[int]]]"]]:
     """The workflow by each SDK that is tested."""
-    items = [item for item in request.session.items if item.path == request.path]
-    wanted = {item.callspec.params["sdk"] for item in items if isinstance(item, pytest.Function)}
-    folders = {sdk: tmp_path_factory.mktemp(sdk) for sdk in sorted(wanted)}
+    folders = {sdk: tmp_path_factory.mktemp(sdk) for sdk in sorted(params_to_run(request, "sdk"))}
     services = {sdk: start_azureml(nodes=4, azurite=True) for sdk in folders}
 
     def start(sdk: str) -> tuple[Options, list[int]]:

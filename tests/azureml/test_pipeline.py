@@ -20,7 +20,7 @@ from shardline.identity.content import file_sha256
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job
 from tests.azureml.pipeline import MODEL, NUM_STEPS, ROW, RUNTIME, Pipeline, Results
-from tests.conftest import TINY_CONFIG, Workspace
+from tests.conftest import TINY_CONFIG, Workspace, params_to_run
 
 pytestmark = pytest.mark.slow
 AT_ONCE = 3  # stories; they mostly wait
@@ -153,8 +153,7 @@ def stories(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, "Future[Pipeline]"]]:
     """The stories that are tested, side by side."""
-    items = [item for item in request.session.items if item.path == request.path]
-    wanted = {item.callspec.params["story"] for item in items if isinstance(item, pytest.Function)}
+    wanted = params_to_run(request, "story")
     names = [name for name in STORIES if name in wanted]
 
     def tell(name: str) -> Pipeline:

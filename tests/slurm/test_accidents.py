@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import REPOSITORY, Workspace
+from tests.conftest import REPOSITORY, Workspace, params_to_run
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.machines import kill_group
 from tests.slurm.pipeline import FAST, SHIPPED, Pipeline
@@ -328,11 +328,9 @@ def accidents(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, Future[None]]]:
     """Have the accidents that are tested happen, some at a time."""
-    items = [item for item in request.session.items if item.path == request.path]
-    names = [item.callspec.id for item in items if hasattr(item, "callspec")]
-    runs = {}
+    wanted, runs = params_to_run(request, "name"), {}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for name in names:
+        for name in filter(wanted.__contains__, ACCIDENTS):
             accident, options = ACCIDENTS[name]
             run = Counting(tmp_path_factory.mktemp(name) / "project", start_slurm(**options))
             runs[name] = pool.submit(accident, run)

@@ -39,7 +39,7 @@ LAYERS = [
     ["datamodule", "trainer", "script", "tracking"],
     ["train", "evaluate"],
     ["charts", "report", "rehearse", "worker", "jobs", "states"],
-    ["why", "garbage", "verify", "rehearsals", "init"],
+    ["why", "garbage", "verify", "rehearsals", "init", "opening"],
     ["display", "selection"],
     ["cli"],
 ]

@@ -1,0 +1,63 @@
+"""The start and the end of every `snakemake`: what is checked before any job, and where results are looked for."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.config import Project, load_project
+from shardline.errors import ShardlineError
+from shardline.files import check_writable
+from shardline.launch.slurm_status import stand_before_sacct
+from shardline.links import publish
+from shardline.storage import Storage, logs_of, results_of
+from shardline.workflow import workflow_folder
+
+
+def open_project(
+    config: Mapping[str, Any], storage: Storage | None,
+    *, is_main: bool, is_making: bool, is_remote: bool, is_apart: bool,
+) -> Project:  # fmt: skip
+    """Load the project, and refuse at once what could only fail later.
+
+    Args:
+        config: as Snakemake merged it.
+        storage: where declared files are, if not on this disk.
+        is_main: whether this is the user's own process, and not that of a job.
+        is_making: whether it is to make something: it is `is_main`, and no dry run.
+        is_remote: whether its jobs run elsewhere.
+        is_apart: whether this is a job whose machine shares no disk with others.
+
+    Raises:
+        ShardlineError: config, table, sources or devices are wrong, or the store cannot be written.
+    """
+    project = load_project(config)
+    found = storage.look(results_of(project)) if storage and is_main else {}
+    exists = storage.exists if storage else Path.exists
+    if is_main and not is_remote:
+        project.check_devices(exists)
+    elif is_main:
+        stand_before_sacct(workflow_folder() / "profiles" / "slurm" / "bin")
+    if storage and is_apart:
+        project.check_store_stays()
+    if not is_making:
+        return project
+    sealed = (exists(run.model) and exists(run.evaluation) for run in project.runs.values())
+    # of a storage's remote jobs each has the store on its own node
+    if not (storage and is_remote) and not all(sealed):
+        check_writable(project.store)
+    # going back to earlier settings runs nothing, so no job would fetch them or move the links
+    if storage:
+        storage.fetch(found)
+    publish(project)
+    return project
+
+
+def settle(project: Project, storage: Storage | None, logger: logging.Logger) -> None:
+    """Put what the jobs have made where people look for it, whether all of them ended well or not."""
+    if storage:
+        try:
+            storage.fetch(storage.look([*results_of(project), *logs_of(project)]))
+        except ShardlineError as error:
+            logger.error("results could not be fetched: %s", error)
+    publish(project)
