@@ -7,6 +7,11 @@ configfile: "config/config.yaml"
 
 
 include: "rules/common.smk"
+
+
+container: CONTAINER
+
+
 include: "rules/data.smk"
 include: "rules/train.smk"
 include: "rules/report.smk"

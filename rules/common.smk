@@ -2,10 +2,12 @@ from itertools import chain
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
-from snakemake.settings.types import SharedFSUsage
+from snakemake.settings.types import DeploymentMethod, SharedFSUsage
 
 from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
+from shardline.environments.container import container_of
+from shardline.environments.context import image_sources
 from shardline.environments.pins import existing_pin_file
 from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.errors import ShardlineError
@@ -32,6 +34,9 @@ try:
         is_apart=workflow.remote_exec
         and SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage,
     )
+    methods = workflow.deployment_settings.deployment_method
+    # what jobs run in, but those whose ranks have an environment of their own
+    CONTAINER = container_of(PROJECT) if DeploymentMethod.APPTAINER in methods else None
 except ShardlineError as error:
     raise WorkflowError(str(error)) from None
 

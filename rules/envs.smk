@@ -5,6 +5,8 @@ rule lock_envs:
     localrule: True
     conda:
         "../envs/tools.yaml"
+    container:
+        None
     message:
         "Writing and solving conda environments"
     script:
@@ -22,7 +24,30 @@ rule create_env:
     localrule: STORAGE is None
     conda:
         "../envs/tools.yaml"
+    container:
+        None
     message:
         "Making the conda environment {wildcards.env}"
     script:
         "../scripts/create_env.py"
+
+
+rule build_image:
+    input:
+        lock=local(str(PROJECT.lock_file)),
+        code=local(lambda wildcards: image_sources()),
+    output:
+        image="results/envs/image.json",
+    log:
+        "logs/build_image.log",
+    benchmark:
+        "benchmarks/build_image.tsv"
+    localrule: True
+    conda:
+        "../envs/tools.yaml"
+    container:
+        None
+    message:
+        "Building the container image"
+    script:
+        "../scripts/build_image.py"

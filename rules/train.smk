@@ -29,6 +29,8 @@ rule train:
         "benchmarks/train/{run}.tsv"
     conda:
         "../envs/train.yaml"
+    container:
+        None if PROJECT.environment else CONTAINER
     threads: threads_of_run
     resources:
         **RANKS,
@@ -70,6 +72,8 @@ rule rehearse:
         "benchmarks/rehearse/{run}.tsv"
     conda:
         "../envs/train.yaml"
+    container:
+        None if PROJECT.environment else CONTAINER
     threads: threads_of_run
     resources:
         **RANKS,

@@ -502,6 +502,10 @@ def repeat_a_default(place: Place) -> None:
         lambda place: place.set("runtime.tracking", ["mlflow"]),
         lambda place: place.set("runtime.environment", "conda"),
         lambda place: place.set("runtime.strict_env", "warn"),
+        lambda place: place.set("runtime.environment", "image"),
+        lambda place: place.set(
+            "image", {"base": "python:3.12-slim", "push": "r/n", "run_args": ["--init"]}
+        ),
         lambda place: place.set("azureml", {"register_data": True}),
         lambda place: place.set("conda", {"channels": ["file:///x"], "folder": "envs"}),
         lambda place: place.set("conda.names", {"numpy": "numpy-base"}),

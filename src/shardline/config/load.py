@@ -43,6 +43,7 @@ def load_project(
         refuse_duplicates(workdir / config_file)
     config = _resolve_config(config, where)
     checks.check_environment(config["runtime"], where)
+    lock_file = workdir / config.get("lock", workflow_folder() / "requirements.lock")
     project = Project(
         workdir=workdir,
         store=Path(os.environ.get("SHARDLINE_STORE") or config["runtime"]["store"]),
@@ -50,7 +51,9 @@ def load_project(
         runtime=config["runtime"],
         azureml=config["azureml"],
         conda=config["conda"],
-        lock=load_lock(workdir / config.get("lock", workflow_folder() / "requirements.lock")),
+        image=config["image"],
+        lock_file=lock_file,
+        lock=load_lock(lock_file),
         code=CodeIndex(import_roots(workdir)),
     )
     rows = read_rows(workdir / config["runs"], config["runs"])
@@ -74,7 +77,7 @@ def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         "datasets": {key: _fill_dataset(item, entry) for key, item in config["datasets"].items()},
         **{
             key: schema.merge(schema.defaults_of(shape)[key], config.get(key, {}))
-            for key in ("runtime", "azureml", "conda")
+            for key in ("runtime", "azureml", "conda", "image")
         },
     }
 

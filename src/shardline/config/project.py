@@ -15,7 +15,10 @@ from shardline.workflow import report_template, workflow_folder
 RESULTS = Path("results")
 REPORT_ENTRY = "shardline.report"
 # What says where the ranks' environment is, by `runtime.environment`.
-_ENVIRONMENTS = {"conda": RESULTS / "envs" / "train" / "environment.json"}
+_ENVIRONMENTS = {
+    "conda": RESULTS / "envs" / "train" / "environment.json",
+    "image": RESULTS / "envs" / "image.json",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +132,8 @@ class Project:
         runtime: settings that change no result.
         azureml: what is told to Azure ML; changes no result either.
         conda: what the stages' conda environments are solved with.
+        image: how the container image is built and run; nor does this.
+        lock_file: pins of every package.
         datasets: by id, those that a run uses.
         runs: by id, in the order of the table.
     """
@@ -139,6 +144,8 @@ class Project:
     runtime: dict[str, Any]
     azureml: dict[str, Any]
     conda: dict[str, Any]
+    image: dict[str, Any]
+    lock_file: Path
     lock: Lock
     code: CodeIndex
     datasets: dict[str, Dataset] = field(default_factory=dict)

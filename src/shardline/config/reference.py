@@ -82,6 +82,12 @@ _CONDA = """
 
 The conda environments of the stages ([docs/environments.md](../docs/environments.md)).
 """
+_IMAGE = """
+## `image`
+
+The container image (Shardline's `docs/containers.md`). `base` belongs into `config.yaml`, what one
+site needs into its profile.
+"""
 _TOP = """
 ## Other keys of `config.yaml`
 """
@@ -104,6 +110,8 @@ def reference() -> str:
         _table(_rows(parts["azureml"], "nothing")),
         _CONDA,
         _table(_rows(parts["conda"], "nothing")),
+        _IMAGE,
+        _table(_rows(parts["image"], "nothing")),
         _TOP,
         _table(_row(key, parts[key], config, "nothing") for key in ("runs", "lock")),
     ]

@@ -8,12 +8,13 @@ checkpoints are always in the store.
 
 from shardline.jobs.common import job
 from shardline.jobs.datasets import build_shards, describe_asset, seal_dataset
-from shardline.jobs.envs import create_env, lock_envs
+from shardline.jobs.envs import build_image, create_env, lock_envs
 from shardline.jobs.ranks import rehearse, train
 from shardline.jobs.reports import report
 from shardline.jobs.runs import evaluate, resolve_run
 
 __all__ = [
+    "build_image",
     "build_shards",
     "create_env",
     "describe_asset",

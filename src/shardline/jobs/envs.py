@@ -1,4 +1,4 @@
-"""The jobs of the stages' conda environments: write their files, make them."""
+"""The jobs that make environments: the stages' conda environments, and the container image."""
 
 import logging
 from collections.abc import Mapping
@@ -59,3 +59,11 @@ def create_env(config: Mapping[str, Any], env: str, environment: str) -> None:
     made = make_prefix((project.workdir / project.store).resolve(), env, pins)
     logging.info("%s: %d packages", made["prefix"], len(made["packages"]))
     write_json(Path(environment), made)
+
+
+def build_image(config: Mapping[str, Any], log: Path, document: str) -> None:
+    """Build the container image, and write what it is."""
+    from shardline.environments import image
+
+    project = load_project(config)
+    image.build_image(project.image, lock=project.lock_file, output=Path(document), log=log)

@@ -54,7 +54,7 @@ def train(
         "--set-by-row", *sorted(run.row.settings),
     ]  # fmt: skip
     story = _story_of(run, work, manifest=named["manifest"], model=model)
-    python = _python(project, inputs)
+    python = _python(project, run, inputs)
     with only_one(work, run.id), tracked(runtime["tracking"], story):
         _start_ranks(project, run, program, work, log, python, files)
 
@@ -77,7 +77,7 @@ def rehearse(
         *_rank_options(project.runtime, work, "rehearse", run.id),
         "--output", output,
     ]  # fmt: skip
-    _start_ranks(project, run, program, work, log, _python(project, inputs))
+    _start_ranks(project, run, program, work, log, _python(project, run, inputs))
 
 
 def _rank_options(runtime: Mapping[str, Any], work: Path, rule: str, run_id: str) -> list[str]:
@@ -91,11 +91,21 @@ def _rank_options(runtime: Mapping[str, Any], work: Path, rule: str, run_id: str
     ]  # fmt: skip
 
 
-def _python(project: Project, inputs: Mapping[str, str]) -> tuple[str, ...]:
+def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str, ...]:
     """Return the words that start Python in the ranks' environment."""
+    from shardline.environments.container import image_python, mounted
     from shardline.environments.interpreter import interpreter
 
     named = inputs.get("environment") or project.environment
+    if named and project.runtime["environment"] == "image":
+        return image_python(
+            Path(named),
+            settings=project.image,
+            runtime=project.runtime,
+            lock=project.lock_file,
+            folders=mounted(project.workdir, project.store),
+            gpus=run.settings["accelerator"] == "gpu",
+        )
     return interpreter(Path(named) if named else None)
 
 

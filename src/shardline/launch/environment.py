@@ -8,7 +8,7 @@ from shardline.errors import LaunchError
 
 # What tells a process its place. A job may have been started by a step, an
 # agent or an mpirun of its own; its place is not the ranks'.
-_PLACE = re.compile(
+PLACE = re.compile(
     r"(SLURM|SRUN|SBATCH|SALLOC|PMI|PMI2|PMIX|PALS|OMPI_COMM_WORLD|OMPI_UNIVERSE|TORCHELASTIC|PET|GROUP|ROLE)_\w+"
     r"|OMPI_MCA_(ess|orte|pmix|prte)\w*|(HYDI|MPI_LOCAL)\w+"
     r"|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|NODE_RANK"
@@ -32,7 +32,7 @@ _THREADS = (
 
 def without_place(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return an environment without the variables that tell a process its place, and their names."""
-    removed = sorted(name for name in env if _PLACE.fullmatch(name) and name not in _KEPT)
+    removed = sorted(name for name in env if PLACE.fullmatch(name) and name not in _KEPT)
     return {name: value for name, value in env.items() if name not in removed}, removed
 
 

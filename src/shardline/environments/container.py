@@ -1,0 +1,201 @@
+"""Ranks inside of the image: the words that start Python there, and the end of a container with its rank.
+
+`python -m shardline.environments.container podman run ...` runs a container in
+the place of a rank: it has the variables that the launcher gave this process,
+and ends when this process does, however that ends.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardline.config.project import RESULTS, Project
+from shardline.environments.context import code_digest
+from shardline.environments.image import check_no_login, find_tool
+from shardline.errors import ConfigError, LaunchError
+from shardline.files import read_json
+from shardline.identity.content import file_sha256
+from shardline.launch.environment import PLACE, rank_variables
+from shardline.launch.process import die_with_parent
+
+RUNNERS = ("podman", "docker", "apptainer")
+# Beside its place: what a scheduler grants each process, and who it is.
+_GRANTED = re.compile(
+    r"(CUDA|NVIDIA|ROCR|HIP|GPU|ZE)_\w+|SHARDLINE_(?!IMAGE_DIGEST)\w+|USER|LOGNAME"
+)
+_GPUS = {
+    "podman": "--device=nvidia.com/gpu=all",  # a CDI name, which nvidia-ctk has written down
+    "docker": "--gpus=all",
+    "apptainer": "--nv",
+}
+
+
+def image_python(
+    document: Path, *, settings: Mapping[str, Any], runtime: Mapping[str, Any],
+    lock: Path, folders: Sequence[Path], gpus: bool,
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the words that start Python inside of the image; its arguments follow them.
+
+    Args:
+        document: what `build_image` wrote.
+        settings: `image` of the config.
+        runtime: the profile's settings.
+        lock: the project's lock, which the image must hold.
+        folders: what the ranks read and write; they have the same paths inside. The first is
+            where Python starts.
+        gpus: whether the ranks compute on GPUs.
+
+    Raises:
+        DataError: the document cannot be read.
+        ConfigError: the tool is not here, or has no name for the image.
+        LaunchError: the image was built from another lock or another Shardline.
+    """
+    check_no_login(settings)
+    image = read_json(document, remedy=f"delete {document} and run the pipeline again")
+    for key, there, here in (
+        ("lock", image["lock"], file_sha256(lock)),
+        ("code", image["code"], code_digest()),
+    ):
+        if there != here:
+            raise LaunchError(
+                f"{document}: the image was built from {key} {there[:12]}, but this run was planned with "
+                f"{here[:12]}; delete {document} and run the pipeline again, which builds the image anew"
+            )
+    known = (*RUNNERS,) if image["tool"] != "docker" else ("docker", "podman", "apptainer")
+    tool = find_tool("image.run_with", settings["run_with"], known)
+    variables = rank_variables(1, runtime["variables"], runtime["interface"])
+    command = container_command(
+        tool, settings, image=image, folders=folders, variables=list(variables), gpus=gpus,
+        user=f"{os.getuid()}:{os.getgid()}",
+    )  # fmt: skip
+    return (sys.executable, "-m", "shardline.environments.container", *command)
+
+
+def container_command(
+    tool: str, settings: Mapping[str, Any], *, image: Mapping[str, Any], folders: Sequence[Path],
+    variables: Sequence[str], gpus: bool, user: str,
+) -> list[str]:  # fmt: skip
+    """Return the command line that starts Python in a container; its arguments follow it.
+
+    Args:
+        tool: `podman`, `docker` or `apptainer`.
+        settings: `image` of the config.
+        image: what `build_image` wrote.
+        folders: what the ranks read and write, absolute; the first is where Python starts.
+        variables: names of the variables that every rank gets.
+        gpus: whether the ranks compute on GPUs.
+        user: `uid:gid` of this process.
+
+    Raises:
+        ConfigError: the tool has no name for the image.
+    """
+    options = {
+        "podman": [
+            "run", "--rm", "--interactive", "--log-driver=none", "--network=host", "--ipc=host",
+        ],
+        # its daemon is root, and what it writes would be root's
+        "docker": [
+            "run", "--rm", "--interactive", "--log-driver=none", "--network=host", "--ipc=host",
+            f"--user={user}", "--env=HOME=/tmp",
+        ],
+        "apptainer": ["exec"],
+    }[tool]  # fmt: skip
+    mount, start = ("--bind", "--pwd") if tool == "apptainer" else ("--volume", "--workdir")
+    named = [] if tool == "apptainer" else [f"--env={name}" for name in variables]
+    return [
+        tool, *options,
+        *(f"{mount}={folder}:{folder}" for folder in folders),
+        f"{start}={folders[0]}",
+        *named, f"--env=SHARDLINE_IMAGE_DIGEST={image['digest']}",
+        *([_GPUS[tool]] if gpus else []),
+        *settings["run_args"],
+        _name_for(tool, settings, image),
+        # ends all inside when this side is gone: its standard input closes
+        "python", "-m", "shardline.launch.leash", "python",
+    ]  # fmt: skip
+
+
+def _name_for(tool: str, settings: Mapping[str, Any], image: Mapping[str, Any]) -> str:
+    """Return how a tool finds exactly this image: by digest, in a registry if it is in one."""
+    if tool != "apptainer":
+        return str(image["reference"] or image["id"])
+    if name := apptainer_name(settings, image):
+        return name
+    raise ConfigError(
+        "image.run_with=apptainer, but the image has no name for it; set image.push, or build a .sif from "
+        "image.save and name that as image.container"
+    )
+
+
+def apptainer_name(settings: Mapping[str, Any], image: Mapping[str, Any]) -> str:
+    """Return what Apptainer calls the image: the config's own name before a registry's; or nothing."""
+    if settings["container"]:
+        return str(settings["container"])
+    return f"docker://{image['reference']}" if image.get("reference") else ""
+
+
+def container_of(project: Project) -> str:
+    """Return what `--sdm apptainer` is to run the jobs in.
+
+    Raises:
+        ConfigError: there is no image that Apptainer has a name for.
+        DataError: what is known of the image cannot be read.
+    """
+    document = RESULTS / "envs" / "image.json"
+    image = read_json(document, remedy="delete it") if document.exists() else {}
+    if name := apptainer_name(project.image, image):
+        return name
+    raise ConfigError(
+        "--software-deployment-method apptainer, but image.container is empty, and no image was pushed "
+        f"({document}); set image.container, or push an image (image.push) without that option first"
+    )
+
+
+def mounted(*folders: Path) -> list[Path]:
+    """Return folders and what their links mean, without those that lie in one before them."""
+    found: list[Path] = []
+    for path in (path for folder in folders for path in (folder.absolute(), folder.resolve())):
+        if not any(path.is_relative_to(other) for other in found):
+            found.append(path)
+    return found
+
+
+def with_variables(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Return a container's command line with the names of the variables that this rank was given.
+
+    Names alone: a value would be seen in the list of processes. Apptainer passes all by itself.
+    """
+    tool, verb, *rest = command
+    if verb != "run":
+        return list(command)
+    names = sorted(name for name in env if PLACE.fullmatch(name) or _GRANTED.fullmatch(name))
+    return [tool, verb, *(f"--env={name}" for name in names), *rest]
+
+
+def main() -> int:
+    """Run a container until it ends, or until this process is told to."""
+    child = subprocess.Popen(
+        with_variables(sys.argv[1:], os.environ),
+        stdin=subprocess.PIPE,  # nobody writes to it; it closes when this process ends
+        preexec_fn=_begin,
+    )
+    assert child.stdin is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: child.stdin.close())  # type: ignore[union-attr]
+    code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _begin() -> None:
+    """Leave a signal to the parent: the container's client would end before its container."""
+    die_with_parent()
+    os.setpgid(0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

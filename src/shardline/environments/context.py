@@ -1,0 +1,142 @@
+"""What a build of the image may copy: the lock, and Shardline's wheel with its workflow; always the same bytes."""
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+from shardline.errors import ConfigError
+from shardline.workflow import workflow_folder
+
+# The date of all that is built: the first that a zip file can hold, as wheels do.
+EPOCH = 315532800
+_DATE = (1980, 1, 1, 0, 0, 0)
+_PACKAGE = Path(__file__).parents[1]
+_PROFILES = ("default", "local", "slurm", "azureml")  # not those of a site
+_BY_INSTALLER = ("INSTALLER", "REQUESTED", "direct_url.json")
+
+
+def stage_context(folder: Path, lock: Path) -> None:
+    """Fill a folder with all that `envs/Containerfile` copies.
+
+    Dates and modes are set, so that two checkouts give the same layers.
+
+    Args:
+        folder: empty.
+        lock: pins of every package.
+
+    Raises:
+        ConfigError: the wheel cannot be built.
+    """
+    shutil.copy(workflow_folder() / "envs" / "Containerfile", folder / "Containerfile")
+    shutil.copy(lock, folder / "requirements.lock")
+    wheel = folder / "wheel"
+    wheel.mkdir()
+    if is_checkout():
+        build_wheel(workflow_folder(), wheel)
+    else:
+        repack_wheel(importlib.metadata.distribution("shardline"), wheel)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        os.utime(path, (EPOCH, EPOCH))
+
+
+def is_checkout() -> bool:
+    """Return whether this Shardline is a checkout's, and not installed."""
+    return (workflow_folder() / "pyproject.toml").exists()
+
+
+def build_wheel(checkout: Path, folder: Path) -> None:
+    """Build a checkout's wheel, without profiles that a site has added.
+
+    Raises:
+        ConfigError: it cannot be built.
+    """
+    with tempfile.TemporaryDirectory(prefix="shardline-wheel-") as scratch:
+        source = Path(scratch)
+        for name in _sources(checkout):
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if (checkout / name).is_dir():
+                shutil.copytree(checkout / name, target, ignore=_ignored)
+            else:
+                shutil.copy(checkout / name, target)
+        done = subprocess.run(
+            [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+            cwd=source, env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}, text=True, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    if done.returncode:
+        said = (done.stdout.strip().splitlines() or [f"code {done.returncode}"])[-1]
+        raise ConfigError(
+            f"Shardline's wheel could not be built from {checkout}: {said}; "
+            "`make env` there installs what that needs (hatchling)"
+        )
+
+
+def _sources(checkout: Path) -> list[str]:
+    """Return the files and folders of a checkout that its wheel is built from."""
+    told = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = told["tool"]["hatch"]["build"]["targets"]["wheel"]
+    about = ["pyproject.toml", told["project"]["readme"], *told["project"]["license-files"]]
+    return [*about, *wheel["packages"], *wheel["force-include"]]
+
+
+def _ignored(folder: str, names: list[str]) -> list[str]:
+    is_profiles = Path(folder).name == "profiles"
+    return [
+        name for name in names if name == "__pycache__" or (is_profiles and name not in _PROFILES)
+    ]
+
+
+def repack_wheel(distribution: importlib.metadata.Distribution, folder: Path) -> None:
+    """Pack the wheel again that a distribution was installed from."""
+    files = [
+        file
+        for file in distribution.files or []
+        if file.parts[0] != ".." and "__pycache__" not in file.parts and file.name not in _BY_INSTALLER
+    ]  # fmt: skip
+    names = {str(file) for file in files}
+    wheel = folder / f"{distribution.name}-{distribution.version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(files):
+            path = Path(str(file.locate()))
+            content = path.read_bytes()
+            if file.name == "RECORD":
+                lines = content.decode().splitlines(keepends=True)
+                content = "".join(line for line in lines if line.split(",")[0] in names).encode()
+            info = zipfile.ZipInfo(str(file), _DATE)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            info.external_attr = (stat.S_IFREG | mode) << 16
+            archive.writestr(info, content)
+
+
+def image_sources() -> list[str]:
+    """Return the files whose edit makes an image stale, but for the lock."""
+    workflow = workflow_folder()
+    folders = [path for name in ("rules", "scripts") for path in (workflow / name).glob("*.*")]
+    files = [workflow / "Snakefile", workflow / "envs" / "Containerfile", *sorted(folders)]
+    return [*map(str, files), *map(str, _modules())]
+
+
+def code_digest() -> str:
+    """Return the SHA-256 of the modules of the Shardline that runs, with their names."""
+    digest = hashlib.sha256()
+    for file in _modules():
+        digest.update(f"{file.relative_to(_PACKAGE)}\n".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _modules() -> list[Path]:
+    """Return the modules, in a wheel as in a checkout: the workflow's scripts are none."""
+    modules = sorted(_PACKAGE.rglob("*.py"))
+    return [path for path in modules if path.relative_to(_PACKAGE).parts[0] != "workflow"]
