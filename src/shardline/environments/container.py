@@ -66,7 +66,7 @@ def image_python(
                 f"{document}: the image was built from {key} {there[:12]}, but this run was planned with "
                 f"{here[:12]}; delete {document} and run the pipeline again, which builds the image anew"
             )
-    known = (*RUNNERS,) if image["tool"] != "docker" else ("docker", "podman", "apptainer")
+    known = sorted(RUNNERS, key=lambda name: name != image["tool"])  # what built it has it
     tool = find_tool("image.run_with", settings["run_with"], known)
     variables = rank_variables(1, runtime["variables"], runtime["interface"])
     command = container_command(
