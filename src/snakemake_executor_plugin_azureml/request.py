@@ -16,6 +16,8 @@ from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 CODE_TAG = "snakemake_code"
 # azureml-core writes tags in a second request, which may be lost; variables come with the job.
 CODE_VARIABLE = "SNAKEMAKE_AZUREML_CODE"
+# A job cannot see which image it runs in.
+IMAGE_VARIABLE = "SNAKEMAKE_AZUREML_IMAGE"
 NODE = "python -m snakemake_executor_plugin_azureml.node"
 
 # Options of a spawned job that differ between two controllers that ask for the same job.
@@ -166,6 +168,8 @@ def make_request(
         CODE_TAG: code,
     }
     variables = {**request.variables, CODE_VARIABLE: code}
+    if environment.image:
+        variables[IMAGE_VARIABLE] = environment.image
     return replace(request, code=code, tags=tags, variables=variables)
 
 

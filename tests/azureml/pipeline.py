@@ -21,6 +21,7 @@ from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace
 from tests.slurm.machines import in_network_of, kill_group
 
 SHIPPED = REPOSITORY / "profiles/azureml/profile.yaml"
+IMAGE = f"registry.example.com/shardline@sha256:{64 * 'a'}"
 PATIENCE_S = 600
 # What a checkout holds for a workflow that is run in it.
 CHECKED_OUT = (
@@ -166,7 +167,8 @@ class Pipeline:
         profile = yaml.safe_load(SHIPPED.read_text())
         profile["set-resources"]["train"] |= train
         del profile["config"]["azureml"]  # it would go before the project's
-        self.write_profile({**profile, **self.site("SHARDLINE_STORE"), **(site or {})})
+        site = {"azureml-image": IMAGE, **self.site("SHARDLINE_STORE"), **(site or {})}
+        self.write_profile({**profile, **site})
 
     def site(self, store: str) -> dict[str, Any]:
         """Return what a profile says of the service and of this project.

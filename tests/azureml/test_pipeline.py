@@ -19,7 +19,7 @@ import pytest
 from shardline.identity.content import file_sha256
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job
-from tests.azureml.pipeline import MODEL, NUM_STEPS, ROW, RUNTIME, Pipeline, Results
+from tests.azureml.pipeline import IMAGE, MODEL, NUM_STEPS, ROW, RUNTIME, Pipeline, Results
 from tests.conftest import TINY_CONFIG, Workspace, params_to_run
 
 pytestmark = pytest.mark.slow
@@ -242,6 +242,7 @@ def test_two_nodes_give_what_one_machine_gives(run, local):
     ranks = run.results.provenance()["world"]["ranks"]
     assert [rank["host"] for rank in ranks] == ["node0", "node0", "node1", "node1"]
     assert [rank["local_rank"] for rank in ranks] == [0, 1, 0, 1]
+    assert run.results.provenance()["environment"]["image"] == IMAGE.partition("@")[2]
 
 
 @by_both_sdks("outlived")

@@ -83,6 +83,10 @@ def test_a_conda_prefix_and_an_image_are_told(
     found = observe()
     assert found["conda"] == ["zlib-1.3-h1"]
     assert found["image"] == "sha256:" + 64 * "a"
+    monkeypatch.delenv("SHARDLINE_IMAGE_DIGEST")
+    for name, digest in (("r.io/a:1", None), (f"r.io/a@sha256:{64 * 'b'}", "sha256:" + 64 * "b")):
+        monkeypatch.setenv("SNAKEMAKE_AZUREML_IMAGE", name)
+        assert observe()["image"] == digest
     monkeypatch.setenv("SHARDLINE_IMAGE_DIGEST", "latest")
     with pytest.raises(ConfigError, match="SHARDLINE_IMAGE_DIGEST=latest is no digest; set it"):
         observe()

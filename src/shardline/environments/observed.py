@@ -13,7 +13,8 @@ from packaging.requirements import Requirement
 from shardline.errors import ConfigError
 from shardline.identity.environment import normalize
 
-IMAGE = "SHARDLINE_IMAGE_DIGEST"  # what started the container says there which image it is of
+# What started the container says there which image it is of; on Azure ML the plugin does, by its name.
+IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
 _SHOWN = 10
 
 
@@ -66,7 +67,8 @@ def observe() -> dict[str, Any]:
     # the first of two with one name is the one that is imported
     distributions = reversed(list(importlib.metadata.distributions()))
     packages = {normalize(one.name): one.version for one in distributions}
-    image = os.environ.get(IMAGE) or None
+    named = os.environ.get(AZURE_IMAGE, "").partition("@")[2]
+    image = os.environ.get(IMAGE) or named or None
     if image and not image.startswith("sha256:"):
         raise ConfigError(f"{IMAGE}={image} is no digest; set it to the image's, as sha256:...")
     return {
