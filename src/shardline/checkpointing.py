@@ -165,6 +165,8 @@ class LastCheckpoint(Callback):
         """Save in mid-epoch, at a step boundary."""
         at_boundary = not trainer.fit_loop.epoch_loop._should_accumulate()
         if at_boundary and not trainer.is_last_batch and self._is_due(trainer):
+            # Lightning writes the step's metrics after this; a kill in between would lose them
+            trainer._logger_connector.update_train_step_metrics()
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

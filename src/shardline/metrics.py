@@ -28,6 +28,7 @@ class JsonLinesLogger(Logger):
         super().__init__()
         self._path = path
         self._started = time.monotonic()
+        self._last: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
@@ -60,19 +61,18 @@ class JsonLinesLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append one record."""
+        """Append one record, unless it is the last one again."""
         values = {
             # `_step` and `_epoch` are Lightning's marks for one metric logged at both paces
             key: float(value) if math.isfinite(value) else None
             for key, value in metrics.items()
             if key != "epoch"
         }
-        record = {
-            "step": (step or 0) + 1,
-            "epoch": int(metrics.get("epoch", 0)),
-            "wall_s": round(time.monotonic() - self._started, 3),
-            **values,
-        }
+        place = {"step": (step or 0) + 1, "epoch": int(metrics.get("epoch", 0))}
+        if self._last == {**place, **values}:
+            return
+        self._last = {**place, **values}
+        record = {**place, "wall_s": round(time.monotonic() - self._started, 3), **values}
         with self._path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 

@@ -116,7 +116,7 @@ def failing(run: Pipeline) -> None:
     run.wait_for_checkpoint()
     assert run.interrupt() == 1
     run.wait_until(lambda: run.jobs()[-1].is_over, "end of the job", is_watched=False)
-    left = [process.cmdline() for process in psutil.process_iter()]
+    left = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert [words for words in left if run.name in " ".join(words)] == []
 
     (run.store / "stumble").touch()

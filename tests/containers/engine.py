@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from tests.conftest import REPOSITORY, require
 
-INSTALL = "apt-get install podman buildah runc fuse-overlayfs debootstrap docker-registry"
+INSTALL = "apt-get install podman buildah crun runc fuse-overlayfs debootstrap docker-registry"
 PROGRAMS = ("podman", "buildah", "runc", "debootstrap", "docker-registry")
 # On the users' machines the base is an image from a registry.
 SUITE, PACKAGES = "bookworm", ("python3", "python3-venv", "git", "ca-certificates")
@@ -39,6 +39,13 @@ class Engine:
         missing = [name for name in PROGRAMS if shutil.which(name) is None]
         require(not missing, f"{', '.join(missing)} not found; run: {INSTALL}")
         require(os.geteuid() == 0, "a base is made by root only; run as root")
+        own = self.folder / "containers.conf"
+        own.write_text(
+            f'[engine]\ntmp_dir = "{self.folder}/libpod"\n'
+            'lock_type = "file"\n'  # or engines of two workers share what holds the locks
+            'compression_format = "zstd"\n'  # of pushes; gzip takes a minute
+        )
+        os.environ["CONTAINERS_CONF"] = str(own)
         for driver in ("overlay", "vfs"):  # overlay does not lie on every file system
             self.config.write_text(
                 f'[storage]\ndriver = "{driver}"\n'
@@ -49,9 +56,6 @@ class Engine:
             if tried.returncode == 0:
                 break
         assert tried.returncode == 0, tried.stderr
-        fast = self.folder / "containers.conf"
-        fast.write_text('[engine]\ncompression_format = "zstd"\n')  # of pushes; gzip takes a minute
-        os.environ["CONTAINERS_CONF"] = str(fast)
         self.podman("import", str(_base()), BASE)
         return self
 
@@ -73,9 +77,16 @@ class Engine:
         return json.loads(self.podman("image", "inspect", name))[0]
 
     def containers(self) -> list[str]:
-        """Return the ids of the images of all containers, also those that have ended."""
-        found = json.loads(self.podman("ps", "--all", "--format=json"))
+        """Return the ids of the images of the containers that run."""
+        found = json.loads(self.podman("ps", "--format=json"))
         return [container["ImageID"] for container in found]
+
+    def wait_for_none(self) -> None:
+        """Wait until no container runs."""
+        deadline = time.monotonic() + 120
+        while self.containers():
+            assert time.monotonic() < deadline, self.podman("ps", "--all")
+            time.sleep(0.2)
 
 
 def _base() -> Path:

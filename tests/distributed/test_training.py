@@ -29,6 +29,33 @@ def last_step(folder: Path) -> int:
         return 0
 
 
+DYING = """
+import os
+from pathlib import Path
+
+from shardline.models.linear import Linear
+
+
+class Dying(Linear):
+    def on_train_batch_end(self, *_):  # after those of the callbacks
+        if self.global_step == 6 and not Path("again").exists():
+            os._exit(9)
+"""
+
+
+def test_a_kill_right_after_a_save_loses_no_record(prepare, tmp_path):
+    (tmp_path / "dying.py").write_text(DYING)
+    ranks = prepare(3, model="dying:Dying", devices=1, **{"trainer.max_epochs": 1})
+    killed = ranks.start("killed")
+    output = end_of_ranks(killed)
+    assert last_step(ranks.root / "killed") == 6, output
+    (ranks.root / "again").touch()
+    ranks.train("killed")
+    ranks.train("unbroken")
+    assert ranks.steps("killed") == ranks.steps("unbroken")
+    assert ranks.model("killed") == ranks.model("unbroken")
+
+
 # 640 train rows or so make 19 or 20 steps an epoch; saves every 7 steps fall
 # into mid-epoch, every 10 also onto an epoch's end.
 @pytest.mark.parametrize(
