@@ -47,6 +47,8 @@ ASSETS = [
     for dataset in PROJECT.datasets.values()
     if PROJECT.azureml["register_data"]
 ]
+# What says where the ranks' environment is, where they have one of their own.
+ENVIRONMENT = str(PROJECT.environment) if PROJECT.environment else []
 EVALUATIONS = [str(run.evaluation) for run in PROJECT.runs.values()]
 
 
@@ -104,14 +106,8 @@ def manifest_of_run(wildcards):
     return unless_sealed(sealed_by(run, wildcards), str(run.dataset.manifest))
 
 
-# What says where the ranks' environment is, where they have one of their own.
 def environment_of_run(wildcards):
-    run = PROJECT.runs[wildcards.run]
-    return (
-        unless_sealed(run.model, str(PROJECT.environment))
-        if PROJECT.environment
-        else []
-    )
+    return unless_sealed(PROJECT.runs[wildcards.run].model, ENVIRONMENT)
 
 
 def pins_of_env(wildcards):

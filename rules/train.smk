@@ -30,7 +30,7 @@ rule train:
     conda:
         "../envs/train.yaml"
     container:
-        None if PROJECT.environment else CONTAINER
+        None if ENVIRONMENT else CONTAINER
     threads: threads_of_run
     resources:
         **RANKS,
@@ -63,7 +63,7 @@ rule evaluate:
 # Asked for by `shardline rehearse` alone: nothing needs it.
 rule rehearse:
     input:
-        environment=ancient(str(PROJECT.environment) if PROJECT.environment else []),
+        environment=ancient(ENVIRONMENT),
     output:
         found="results/rehearsals/{run}.json",
     log:
@@ -73,7 +73,7 @@ rule rehearse:
     conda:
         "../envs/train.yaml"
     container:
-        None if PROJECT.environment else CONTAINER
+        None if ENVIRONMENT else CONTAINER
     threads: threads_of_run
     resources:
         **RANKS,

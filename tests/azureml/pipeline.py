@@ -18,7 +18,7 @@ from shardline.ledger import read_ledger
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job
 from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace
-from tests.slurm.machines import in_network_of, kill_group
+from tests.slurm.machines import end_of, in_network_of, kill_group
 
 SHIPPED = REPOSITORY / "profiles/azureml/profile.yaml"
 IMAGE = f"registry.example.com/shardline@sha256:{64 * 'a'}"
@@ -228,13 +228,8 @@ class Pipeline:
     def end(self) -> int:
         """Wait for Snakemake's end and return its exit code."""
         assert self.process is not None
-        try:
-            self.process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            kill_group(self.process, signal.SIGKILL)
-            self.process.communicate()
-            raise AssertionError(f"no end; it told\n{self.told()}{self.logs()}") from None
-        return self.process.returncode
+        told = lambda: self.told() + self.logs()  # noqa: E731
+        return end_of(self.process, told, timeout_s=PATIENCE_S)
 
     def interrupt(self) -> int:
         """Press Ctrl-C; returns the exit code."""

@@ -183,6 +183,17 @@ def kill_group(process: subprocess.Popen[str], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
+def end_of(process: subprocess.Popen[str], told: Callable[[], str], *, timeout_s: float) -> int:
+    """Wait for the end of such a program and return its exit code; if none comes, tell what it told."""
+    try:
+        process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        kill_group(process, signal.SIGKILL)
+        process.communicate()
+        raise AssertionError(f"it did not end; it told\n{told()}") from None
+    return process.returncode
+
+
 def login_environment() -> dict[str, str]:
     """Return this process's environment without what belongs to another scheduler's job."""
     inherited = {

@@ -18,7 +18,7 @@ import yaml
 
 from tests.conftest import REPOSITORY, Workspace, params_to_run
 from tests.slurm.cluster import SlurmCluster
-from tests.slurm.machines import kill_group
+from tests.slurm.machines import end_of, kill_group
 from tests.slurm.pipeline import FAST, SHIPPED, Pipeline
 
 AT_ONCE = 6  # accidents; they mostly wait
@@ -82,13 +82,7 @@ class Counting:
     def end(self) -> int:
         """Wait for Snakemake's end and return its exit code."""
         assert self.process is not None
-        try:
-            self.process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            kill_group(self.process, signal.SIGKILL)
-            self.process.communicate()
-            raise AssertionError(f"Snakemake did not end; it told\n{self.told()}") from None
-        return self.process.returncode
+        return end_of(self.process, self.told, timeout_s=PATIENCE_S)
 
     def told(self) -> str:
         """Return what Snakemake has printed."""

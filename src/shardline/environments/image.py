@@ -16,7 +16,6 @@ from shardline.errors import ConfigError, LaunchError
 from shardline.files import make_folder, write_json
 from shardline.identity.content import file_sha256
 from shardline.launch.process import die_with_parent
-from shardline.provenance import git_state
 from shardline.workflow import workflow_folder
 
 BUILDERS = ("podman", "docker", "buildah")
@@ -79,6 +78,8 @@ def build_image(settings: Mapping[str, Any], *, lock: Path, output: Path, log: P
 
 def _commit() -> str:
     """Return the commit of this Shardline's checkout, and whether it was changed; of an installed one nothing."""
+    from shardline.provenance import git_state  # parsing imports this module, and needs no more
+
     git = git_state(workflow_folder()) if is_checkout() else {"commit": None, "dirty": None}
     return f"{git['commit'] or 'unknown'}{'-dirty' if git['dirty'] else ''}"
 
