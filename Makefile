@@ -57,8 +57,9 @@ format: env ## format Python and Snakemake files
 # The last line asks conda channels; where none can be reached, all but the pin files is done.
 lock: env ## refresh the pip locks from pyproject.toml, and the conda environments from them
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host --allow-unsafe --extra dev --extra test --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
-	grep -vE '^(torch|pathspec)=' requirements.lock | \
+	    --no-emit-trusted-host --allow-unsafe --extra dev --extra test --extra mlflow --extra onnx --extra tensorboard --extra wandb \
+	    --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
+	grep -vE '^(torch|pathspec|mlflow.*|opentelemetry.*)=' requirements.lock | \
 	    $(BIN)/uv pip compile --quiet --no-emit-index-url --python $(BIN)/python --constraints - \
 	    --extra azureml --extra test --output-file requirements-azureml.lock $(LOCK_ARGS) pyproject.toml
 	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock requirements-azureml.lock
