@@ -93,7 +93,7 @@ class Normalizer:
         self._constants: tuple[torch.Tensor, torch.Tensor] | None = None
         if mode != "none":
             shape = manifest["schema"]["feature_shape"]
-            shift, scale = _shift_and_scale(manifest["statistics"]["features"], mode)
+            shift, scale = shift_and_scale(manifest["statistics"]["features"], mode)
             self._constants = (
                 torch.from_numpy(shift).to(dtype).reshape(shape),
                 torch.from_numpy(scale).to(dtype).reshape(shape),
@@ -110,7 +110,8 @@ class Normalizer:
         return torch.sub(features, self._constants[0]).mul_(self._constants[1])
 
 
-def _shift_and_scale(statistics: Mapping[str, Any], mode: str) -> tuple[np.ndarray, np.ndarray]:
+def shift_and_scale(statistics: Mapping[str, Any], mode: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return what features [features] are normalised with: (x - shift) * scale; see `Normalizer`."""
     mean, std = np.array(statistics["mean"]), np.array(statistics["std"])
     if mode == "global":
         # variance over all features: the mean of the variances and the variance of the means

@@ -64,10 +64,7 @@ def make_model(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.Lightni
             f'run "{spec["name"]}": model={spec["model_class"]} is not a '
             "pytorch_lightning.LightningModule; derive it from one"
         )
-    given = {"feature_shape": tuple(schema["feature_shape"]), "num_classes": len(schema["classes"])}
-    parameters = inspect.signature(cls).parameters
-    arguments = {key: value for key, value in given.items() if key in parameters}
-    arguments.update(spec["settings"]["model_args"])
+    arguments = arguments_of(spec, schema)
     try:
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
@@ -76,3 +73,12 @@ def make_model(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.Lightni
             "change the model_args columns"
         ) from None
     return cls(**arguments)
+
+
+def arguments_of(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run's model is constructed with; see `make_model`."""
+    cls = import_class(spec["model_class"], f'run "{spec["name"]}": model')
+    given = {"feature_shape": tuple(schema["feature_shape"]), "num_classes": len(schema["classes"])}
+    parameters = inspect.signature(cls).parameters
+    arguments = {key: value for key, value in given.items() if key in parameters}
+    return {**arguments, **spec["settings"]["model_args"]}

@@ -107,17 +107,28 @@ def _training_causes(old: Mapping[str, Any], run: Run, folder: Path) -> list[Cau
 
 
 def _dataset_causes(old_digest: str, run: Run, folder: Path) -> list[Cause]:
-    name = run.dataset.name
     old_id = str(_part(_read(folder / "run.json"), "dataset").get("id", ""))
     manifests = (RESULTS / "datasets").glob(f"*-{old_digest}/manifest.json")
     manifest = min(manifests, key=lambda path: path.parent.name != old_id, default=None)
     old = _part(_read(manifest), "identity") if manifest else {}
-    old_name = old_id.rpartition("-")[0] or (name_of(manifest.parent) if manifest else name)
+    old_name = old_id.rpartition("-")[0] or (name_of(manifest.parent) if manifest else "")
+    dataset = run.dataset
+    return find_dataset_causes(old_name or dataset.name, old, dataset.name, dataset.document)
+
+
+def find_dataset_causes(
+    old_name: str, old: Mapping[str, Any], name: str, new: Mapping[str, Any]
+) -> list[Cause]:
+    """Return how two datasets differ: in name, or in what they were made from.
+
+    Args:
+        old: its identity document, as is `new`; empty where it is not known.
+    """
     renamed = [Cause("dataset", f"dataset {old_name} -> {name}")] if old_name != name else []
-    another_source = renamed and _source_type(old) != _source_type(run.dataset.document)
+    another_source = renamed and _source_type(old) != _source_type(new)
     if not old or another_source:  # differences within say nothing then
         return renamed
-    inside = find_causes(old, run.dataset.document)
+    inside = find_causes(old, new)
     return renamed + [Cause("dataset", f"dataset {name}: {cause.text}") for cause in inside]
 
 

@@ -39,8 +39,10 @@ LAYERS = [
     ["datamodule", "trainer", "script", "tracking"],
     ["train", "evaluate"],
     ["charts", "report", "rehearse", "worker", "jobs", "states"],
-    ["why", "garbage", "verify", "rehearsals", "init", "opening"],
-    ["display", "selection"],
+    ["why", "garbage", "verify", "rehearsals", "init", "opening", "noise"],
+    ["recorded", "selection"],
+    ["replay", "differences", "lineage", "export"],
+    ["display"],
     ["cli"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

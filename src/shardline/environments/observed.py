@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from shardline.identity.environment import normalize
 # What started the container says there which image it is of; on Azure ML the plugin does, by its name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
 _SHOWN = 10
+# What an identity document says of a package that no lock pins.
+_UNLOCKED, _ABSENT = " (not in the lock)", "not installed"
 
 
 def find_differences(python: str, requirements: Iterable[str]) -> list[str]:
@@ -43,6 +45,25 @@ def find_differences(python: str, requirements: Iterable[str]) -> list[str]:
             continue
         if not any(one.specifier.contains(version, prereleases=True) for one in allowed):
             found.append(f"{name} {version} is installed, {locked} is locked")
+    return found
+
+
+def requirements_of(packages: Mapping[str, str], locked: Iterable[str]) -> list[str]:
+    """Return the packages of an identity's `environment` as lines that pip would read.
+
+    Args:
+        packages: version by name; `1 or 2` where a marker chose.
+        locked: lines of the lock of then, which know for which platform a package is.
+    """
+    known: dict[str, list[str]] = {}
+    for line in locked:
+        requirement = Requirement(line)
+        known.setdefault(f"{normalize(requirement.name)}{requirement.specifier}", []).append(line)
+    found: list[str] = []
+    for name, text in packages.items():
+        versions = [] if text == _ABSENT else text.removesuffix(_UNLOCKED).split(" or ")
+        for pin in dict.fromkeys(f"{name}=={version}" for version in versions):
+            found += known.get(pin, [pin])
     return found
 
 

@@ -91,12 +91,22 @@ def _rank_options(runtime: Mapping[str, Any], work: Path, rule: str, run_id: str
     ]  # fmt: skip
 
 
-def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the words that start Python in the ranks' environment."""
+def python_of_ranks(
+    project: Project, *, gpus: bool, environment: str | None = None
+) -> tuple[str, ...]:
+    """Return the words that start Python in the environment that `runtime.environment` names.
+
+    Args:
+        gpus: whether what is started computes on GPUs.
+        environment: what says where it is; the project's own file if left out.
+
+    Raises:
+        DataError: it is not made yet, or not there any more.
+    """
     from shardline.environments.container import image_python, mounted
     from shardline.environments.interpreter import interpreter
 
-    named = inputs.get("environment") or project.environment
+    named = environment or project.environment
     if named and project.runtime["environment"] == "image":
         return image_python(
             Path(named),
@@ -104,9 +114,14 @@ def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str,
             runtime=project.runtime,
             lock=project.lock_file,
             folders=mounted(project.workdir, project.store),
-            gpus=run.settings["accelerator"] == "gpu",
+            gpus=gpus,
         )
     return interpreter(Path(named) if named else None)
+
+
+def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str, ...]:
+    gpus = run.settings["accelerator"] == "gpu"
+    return python_of_ranks(project, gpus=gpus, environment=inputs.get("environment"))
 
 
 def _start_ranks(

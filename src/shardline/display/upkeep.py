@@ -1,19 +1,15 @@
-"""What the `shardline` command puts on a terminal, or into a pipe."""
+"""What `ls`, `why`, `gc` and `verify` show."""
 
-import json
-import sys
 import time
 from collections.abc import Sequence
-from os import environ
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.status import Status
-from rich.table import Table
 from rich.text import Text
 
+from shardline.display.checks import show_causes
+from shardline.display.terminal import console, say, table_of
 from shardline.garbage import Garbage
 from shardline.states import State, last_step
 from shardline.verify import Verdict, count
@@ -29,52 +25,13 @@ _STYLES = {
 }
 
 
-def _console() -> Console:
-    # a pipe has no width, so its tables are as wide as they need to be; a dumb
-    # terminal gets 80 unless width and height are both named
-    fits = sys.stdout.isatty() or "COLUMNS" in environ
-    width, height = (None, None) if fits else (1000, 25)
-    return Console(width=width, height=height, highlight=False, markup=False, emoji=False)
-
-
-def say(line: str | Text, style: str = "") -> None:
-    """Print a line as it is, however long."""
-    _console().print(line, style=style, soft_wrap=True)
-
-
-def say_json(document: object) -> None:
-    """Print JSON; paths as text, dataclasses by their fields."""
-    print(
-        json.dumps(
-            document,
-            indent=1,
-            ensure_ascii=False,
-            default=lambda value: str(value) if isinstance(value, Path) else vars(value),
-        )
-    )
-
-
-def waiting_for(what: str) -> Status:
-    """Return a context that shows, on a terminal alone, what is being done."""
-    return _console().status(what)
-
-
-def _table(*columns: str, show_header: bool = True) -> Table:
-    table = Table(
-        box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0), show_header=show_header
-    )
-    for column in columns:
-        table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
-    return table
-
-
 def show_runs(records: Sequence[dict[str, Any]]) -> None:
     """Print one line per run, and how many there are of each state.
 
     Args:
         records: from `shardline.states.describe_runs`.
     """
-    table = _table("run", "dataset", "model", "state", "headline", "identity")
+    table = table_of("run", "dataset", "model", "state", "headline", "identity")
     for record in records:
         step = "" if record["step"] is None else f", step {record['step']:,}"
         table.add_row(
@@ -83,7 +40,7 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
             _headline(record["headline"]),
             Text(record["identity"], style="dim"),
         )
-    _console().print(table)
+    console().print(table)
     states = [record["state"] for record in records]
     tally = (f"{states.count(state)} {state}" for state in State if state in states)
     say(f"\n{count(len(records), 'run')}: {', '.join(tally)}")
@@ -110,14 +67,8 @@ def show_explanation(explanation: Explanation, store: Path) -> None:
     elif state is State.DONE:
         say(f"  {run.folder / 'model.safetensors'}\n  {run.evaluation}")
     if explanation.causes:
-        table = _table("cause", "difference", show_header=False)
-        told = ""
-        for cause in explanation.causes:
-            kind = "" if cause.kind == told else cause.kind
-            table.add_row(Text(f"  {kind}", style="dim"), cause.text)
-            told = cause.kind
         say("")
-        _console().print(table)
+        show_causes(explanation.causes)
 
 
 def _verdict(explanation: Explanation, store: Path) -> str:
@@ -158,11 +109,11 @@ def show_garbage(garbage: Sequence[Garbage], last_results: Sequence[str], remedy
     if not garbage:
         say("Nothing to delete: the config names all that is there.")
         return
-    table = _table("path", "size", "written", "why it may go")
+    table = table_of("path", "size", "written", "why it may go")
     for item in garbage:
         size = "link" if item.path.is_symlink() else decimal(item.bytes)
         table.add_row(str(item.path), size, Text(_age(item.written), style="dim"), item.reason)
-    _console().print(table)
+    console().print(table)
     total = decimal(sum(item.bytes for item in garbage))
     say(f"\n{count(len(garbage), 'item')}, {total}{remedy}")
     if last_results:

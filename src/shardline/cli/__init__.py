@@ -1,0 +1,11 @@
+"""The `shardline` command.
+
+What a command shows is found by a module beside this package (`states`, `why`,
+`garbage`, `verify`, `replay`, ...), and put on a terminal by `display`.
+"""
+
+# ruff: noqa: I001 - the help lists the commands in the order of their modules
+from shardline.cli.app import EXIT_CODES, app, main
+from shardline.cli import project, runs, upkeep, checking
+
+__all__ = ["EXIT_CODES", "app", "checking", "main", "project", "runs", "upkeep"]

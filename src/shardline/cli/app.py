@@ -1,0 +1,77 @@
+"""The `shardline` command as a whole: its options and exit codes."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from shardline import __version__
+from shardline.errors import ShardlineError
+
+EXIT_CODES = {
+    0: "all is well",
+    1: "something else failed, or a deletion was declined",
+    2: "the config, the run table or the command line is wrong",
+    3: "data or results are missing, damaged, not as recorded or cannot be written",
+    4: "the ranks of a training cannot be started",
+}
+EPILOG = "\n".join(
+    ["[bold]Exit codes[/bold]", *(f"  {code}  {text}" for code, text in EXIT_CODES.items())]
+)
+
+
+class _Group(TyperGroup):
+    """Ends a user's mistake with its one sentence and its exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ShardlineError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(error.exit_code) from None
+
+
+app = typer.Typer(
+    name="shardline",
+    cls=_Group,
+    epilog=EPILOG,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,  # a bug of ours keeps its plain traceback
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for programs.")]
+
+
+def main() -> None:
+    """Run the `shardline` command."""
+    app(prog_name="shardline")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"shardline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    config: Annotated[
+        Path, typer.Option("--config", metavar="FILE", help="Config that names the runs.")
+    ] = Path("config/config.yaml"),
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Look after the runs of a Shardline project; call it in the project's folder.
+
+    Runs are made by `snakemake`. Nothing here trains, and only `gc --delete` and
+    `verify --repair` delete.
+    """
+    context.obj = config

@@ -1,0 +1,137 @@
+"""The commands that let others check a result: `replay`, `diff`, `lineage`, `export`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from shardline import display
+from shardline.cli.app import EPILOG, AsJson, app
+from shardline.config import load_project
+from shardline.config.document import read_config
+from shardline.differences import compare_runs
+from shardline.errors import DataError
+from shardline.export import export_run
+from shardline.lineage import trace
+from shardline.recorded import find_recorded
+from shardline.replay import replay
+
+_Run = Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run, or an earlier id.")]
+_Anyway = Annotated[
+    bool,
+    typer.Option(
+        "--anyway", metavar="", help="With what code and packages are here, though they differ."
+    ),
+]
+
+
+@app.command("replay", epilog=EPILOG)
+def replay_run(
+    context: typer.Context,
+    run: _Run,
+    tolerance: Annotated[
+        float,
+        typer.Option(metavar="REL", min=0, help="Relative difference that is allowed; 0: none."),
+    ] = 0.0,
+    anyway: _Anyway = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a sealed model again, and hold every recorded number against what comes out.
+
+    Sealed files are held against their digests first, each shard as it is read.
+    Code and packages must be those of the recorded evaluation. Nothing is written.
+    Exit code 3 if a number differs.
+    """
+    project = load_project(config_file=context.obj)
+    recorded = find_recorded(project, run)
+    with display.waiting_for(f"evaluating {recorded.id}"):
+        found = replay(project, recorded, tolerance=tolerance, anyway=anyway)
+    if as_json:
+        display.say_json({**vars(found), "equal": found.is_equal})
+    else:
+        display.show_replay(found)
+    if not found.is_equal:
+        raise typer.Exit(DataError.exit_code)
+
+
+@app.command("diff", epilog=EPILOG)
+def diff(
+    context: typer.Context,
+    first: _Run,
+    second: _Run,
+    as_json: AsJson = False,
+) -> None:
+    """Say what differs between two runs: settings, data, code, environment, and the metrics.
+
+    A difference of metrics stands beside what noise alone could make: the spread
+    over seeds where both were repeated, else the choice of held-out samples.
+    """
+    project = load_project(config_file=context.obj)
+    found = compare_runs(find_recorded(project, first), find_recorded(project, second))
+    display.say_json(found) if as_json else display.show_comparison(found)
+
+
+@app.command("lineage", epilog=EPILOG)
+def lineage(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="In the results or the store.")],
+    shape: Annotated[
+        Literal["text", "dot"],
+        typer.Option("--format", help="A tree, or a graph in Graphviz's language."),
+    ] = "text",
+    as_json: AsJson = False,
+) -> None:
+    """Say what made a file: its action, what that read, and so on to the sources.
+
+    Read from sealed files alone. Exit code 3 if the file is not what its action wrote.
+    """
+    found = trace(file, store=_store(context.obj))
+    if as_json:
+        display.say_json(found)
+    elif shape == "dot":
+        typer.echo(found.dot())
+    else:
+        display.show_lineage(found)
+    if found.problem:
+        if as_json or shape == "dot":
+            typer.echo(found.problem, err=True)
+        raise typer.Exit(DataError.exit_code)
+
+
+def _store(config_file: Path) -> Path:
+    """Return the store's root, from the one key of the config that tells it."""
+    if named := os.environ.get("SHARDLINE_STORE"):
+        return Path(named)
+    runtime = read_config(config_file).get("runtime") or {} if config_file.exists() else {}
+    return Path(runtime.get("store", "store"))
+
+
+@app.command("export", epilog=EPILOG)
+def export(
+    context: typer.Context,
+    run: _Run,
+    to: Annotated[
+        Literal["onnx", "torchscript", "safetensors"],
+        typer.Option("--to", help="What the model is to be written as."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to be made; left out, exports/RUN-FORMAT."),
+    ] = None,
+    anyway: _Anyway = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a sealed model for others, with a model card, and hold it against the original.
+
+    The folder holds the model, config.json and README.md, and appears only if the
+    outputs on held-out rows are the original's. onnx and torchscript take features as
+    stored: the normalisation is inside. Nothing is overwritten.
+    """
+    project = load_project(config_file=context.obj)
+    recorded = find_recorded(project, run)
+    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    with display.waiting_for(f"exporting {recorded.id}"):
+        done = export_run(project, recorded, to=to, output=output, anyway=anyway)
+    display.say_json(done) if as_json else display.show_export(done)

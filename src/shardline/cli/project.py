@@ -1,0 +1,42 @@
+"""The commands that begin a project: `init`, `digest`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardline import display
+from shardline.cli.app import EPILOG, app
+from shardline.init import init_project
+
+
+@app.command("init", epilog=EPILOG)
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
+) -> None:
+    """Start a project: config, profiles, a Snakefile, a model and a data source to begin with.
+
+    Nothing is overwritten: where one of its files is there already, nothing is written.
+    """
+    for name in init_project(folder):
+        display.say(f"  {folder / name}")
+    display.say(f"Begin with: cd {folder} && snakemake --profile profiles/local")
+
+
+@app.command("digest", epilog=EPILOG)
+def digest(
+    places: Annotated[
+        list[str], typer.Argument(metavar="URL|PATH...", help="Files, patterns, Delta tables.")
+    ],
+) -> None:
+    """Print what the config needs of remote files (url, sha256, bytes) and Delta tables (their id).
+
+    Every byte of the files is read. URLs may hold patterns, as in `s3://bucket/rows/*.parquet`.
+    """
+    import yaml
+
+    from shardline.sources.remote import describe
+
+    typer.echo(
+        yaml.safe_dump(list(describe(places)), sort_keys=False, allow_unicode=True), nl=False
+    )

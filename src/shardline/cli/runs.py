@@ -1,0 +1,85 @@
+"""The commands about the runs of the config: `ls`, `why`, `rehearse`."""
+
+from typing import Annotated
+
+import typer
+
+from shardline import display
+from shardline.cli.app import EPILOG, AsJson, app
+from shardline.config import load_project
+from shardline.rehearsals import one_of_each_geometry, rehearse_runs
+from shardline.selection import find_run
+from shardline.states import describe_runs
+from shardline.why import explain
+
+
+@app.command("ls", epilog=EPILOG)
+def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the runs of the config: state, headline metric, identity.
+
+    [green]done[/green]         trained and evaluated
+    [cyan]trained[/cyan]      trained; the evaluation is missing or stale
+    [yellow]in progress[/yellow]  training has begun and continues from its checkpoint
+    [magenta]stale[/magenta]        sealed under an earlier identity only: `shardline why RUN`
+    [blue]new[/blue]          nothing of this name is sealed
+    """
+    project = load_project(config_file=context.obj)
+    records = describe_runs(project)
+    if as_json:
+        display.say_json(records)
+        return
+    display.show_runs(records)
+    if project.report.exists():
+        display.say(f"report: {project.report}")
+
+
+@app.command("why", epilog=EPILOG)
+def tell_why(
+    context: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what makes a run stale or fresh, by cause.
+
+    The run's identity document is compared with the nearest older one:
+    of the same name and sealed where there is one, then the one with the
+    fewest differences.
+    """
+    project = load_project(config_file=context.obj)
+    explanation = explain(project, find_run(project, run))
+    if as_json:
+        display.say_json({**vars(explanation), "run": explanation.run.id})
+    else:
+        display.show_explanation(explanation, project.store)
+
+
+@app.command("rehearse", epilog=EPILOG)
+def rehearse(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="Names or ids; left out, one run of each geometry."),
+    ] = None,
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to start on.")
+    ] = "profiles/local",
+    set_resources: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE:NAME=VALUE", help="Passed on to Snakemake."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a run's ranks only to meet: who comes, on what device, how fast each path is.
+
+    A cheap job on the profile's real machines, by its launcher. Nothing is trained.
+    Every training begins with the same rehearsal.
+    """
+    project = load_project(config_file=context.obj)
+    runs = [find_run(project, name) for name in names or []] or one_of_each_geometry(project)
+    arguments = ["--set-resources", *set_resources] if set_resources else []
+    found = rehearse_runs(runs, config=context.obj, profile=profile, arguments=arguments)
+    if as_json:
+        display.say_json({run.id: rehearsal.to_json() for run, rehearsal in found})
+        return
+    for run, rehearsal in found:
+        display.say(f"\n{run.id}\n{rehearsal.table()}")

@@ -1,0 +1,120 @@
+"""The commands that look after what is there: `gc`, `verify`."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from shardline import display
+from shardline.cli.app import EPILOG, AsJson, app
+from shardline.config import Project, load_project
+from shardline.config.document import read_config
+from shardline.errors import DataError, ShardlineError
+from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
+from shardline.selection import datasets_to_repair, find_targets
+from shardline.verify import Verdict, repair_dataset, verify_dataset, verify_run
+
+
+@app.command("gc", epilog=EPILOG)
+def collect_garbage(
+    context: typer.Context,
+    wants_deletion: Annotated[
+        bool, typer.Option("--delete", metavar="", help="Delete what is listed.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", metavar="", help="Do not ask before deleting.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List, or delete, what results and store hold that the config no longer names.
+
+    A deleted result is computed again when its settings come back. A store
+    that several projects share holds the data of all of them, and this
+    command knows the config of one: read the list before you delete.
+    """
+    project = load_project(config_file=context.obj)
+    garbage = find_garbage(project, read_config(context.obj)["datasets"])
+    if not as_json:
+        remedy = "" if wants_deletion else "; `shardline gc --delete` deletes them"
+        display.show_garbage(garbage, last_results(project, garbage), remedy)
+    if wants_deletion and garbage:
+        if not yes:
+            _ask(quiet=as_json)
+        check_unlocked(project.workdir)
+        _delete(garbage, quiet=as_json)
+    if as_json:
+        num_bytes = sum(item.bytes for item in garbage)
+        display.say_json({"deleted": wants_deletion, "bytes": num_bytes, "items": garbage})
+
+
+def _ask(*, quiet: bool) -> None:
+    if quiet or not sys.stdin.isatty():
+        raise ShardlineError(
+            "gc --delete asks before it deletes and here is nobody to ask; add --yes"
+        )
+    typer.confirm("Delete them?", abort=True)
+
+
+def _delete(garbage: Sequence[Garbage], *, quiet: bool) -> None:
+    freed = 0
+    try:
+        for item in delete(garbage):
+            freed += item.bytes
+    finally:
+        if not quiet:
+            display.say_freed(freed)
+
+
+@app.command("verify", epilog=EPILOG)
+def verify(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|DATASET",
+            help="Names or ids; left out, all that exists of the config.",
+        ),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", metavar="", help="Drop a dataset's bad shards, to be rebuilt."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hold shards and sealed files against manifests, identities and provenance.
+
+    Every byte of the shards is read. Exit code 3 if anything is wrong.
+    With --repair, what is bad of the named datasets is deleted, and the next
+    `snakemake` rebuilds just the parts that held it.
+    """
+    project = load_project(config_file=context.obj)
+    targets = (datasets_to_repair if repair else find_targets)(project, names or [])
+    verdicts = []
+    for kind, item in targets:
+        with display.waiting_for(f"reading {item}"):
+            verdict = verify_dataset(project, item) if kind == "dataset" else verify_run(item)
+        verdicts.append(verdict)
+        if not as_json:
+            display.show_verdict(verdict, width=max(len(item) for _, item in targets))
+        if repair:
+            _repair(project, verdict, quiet=as_json)
+    bad = sum(bool(verdict.problems) for verdict in verdicts)
+    if as_json:
+        display.say_json(verdicts)
+    elif not verdicts:
+        display.say("Nothing to verify: nothing that the config names exists yet.")
+    elif (len(verdicts) > 1 or bad) and not repair:
+        display.say(f"\n{len(verdicts)} verified, {bad or 'none'} with problems")
+    if bad and not repair:
+        raise typer.Exit(DataError.exit_code)
+
+
+def _repair(project: Project, verdict: Verdict, *, quiet: bool) -> None:
+    parts = repair_dataset(project, verdict) if verdict.problems else []
+    if quiet:
+        return
+    if not verdict.problems:
+        display.say(f"nothing to repair: {verdict.id} is undamaged, and nothing was changed")
+        return
+    display.show_repair(verdict, parts, project.datasets[verdict.id].manifest)

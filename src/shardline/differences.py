@@ -1,0 +1,226 @@
+"""What differs between two recorded runs: what they were made from, where, and what came out."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardline.config.project import RESULTS
+from shardline.config.schema import flatten
+from shardline.errors import DataError
+from shardline.files import read_json
+from shardline.noise import Interval, sampling_interval, seed_interval
+from shardline.recorded import Recorded, expecting_form, newest_evaluation
+from shardline.why import Cause, find_causes, find_dataset_causes
+
+_UNSET = "unset"
+_JUDGED = ("settings", "environment", "code")  # of an evaluation's identity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One held-out metric of both runs.
+
+    Attributes:
+        old: the first run's value, as `new` is the second's; None where it has none.
+        interval: ends of the 95 % interval of `new - old`; None where nothing tells the noise.
+        basis: `seeds` (repeats with other seeds), `sampling` (the choice of held-out samples)
+            or nothing.
+        verdict: what the difference is worth, in words.
+    """
+
+    metric: str
+    old: float | None
+    new: float | None
+    interval: Interval | None
+    basis: str
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two runs side by side.
+
+    Attributes:
+        causes: differences of their identities: settings, model, dataset, code, environment.
+        circumstances: what no identity holds: installed packages, hardware, commits.
+    """
+
+    old: str
+    new: str
+    causes: list[Cause]
+    circumstances: list[Cause]
+    metrics: list[Change]
+
+
+def compare_runs(old: Recorded, new: Recorded) -> Comparison:
+    """Compare two recorded runs, the first being the older in all words.
+
+    Raises:
+        DataError: a recorded file cannot be read, or is damaged.
+    """
+    with expecting_form(f"{old.id} or {new.id}"):
+        return Comparison(
+            old=old.id,
+            new=new.id,
+            causes=[*_identity_causes(old, new), *_evaluation_causes(old, new)],
+            circumstances=list(_circumstances(old.provenance, new.provenance)),
+            metrics=list(_changes(old, new)),
+        )
+
+
+def _identity_causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
+    for cause in find_causes(old.identity, new.identity):
+        if cause.kind == "dataset":
+            yield from _dataset_causes(old, new) or [cause]
+        else:
+            yield cause
+
+
+def _dataset_causes(old: Recorded, new: Recorded) -> list[Cause]:
+    names = [str(each.spec["dataset"]["name"]) for each in (old, new)]
+    documents = [_manifest(each).get("identity", {}) for each in (old, new)]
+    return find_dataset_causes(names[0], documents[0], names[1], documents[1])
+
+
+def _manifest(recorded: Recorded) -> dict[str, Any]:
+    try:
+        return dict(read_json(recorded.manifest, remedy=""))
+    except DataError:  # deleted since: the digest alone is known
+        return {}
+
+
+def _evaluation_causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
+    """Yield how the evaluations differ, without what the trainings have told already."""
+    documents = [each.evaluation.get("identity", {}) for each in (old, new)]
+    if not all(documents):
+        return
+    told = {cause.text for cause in find_causes(old.identity, new.identity)}
+    before, after = ({key: document[key] for key in _JUDGED} for document in documents)
+    for cause in find_causes(before, after):
+        if cause.text not in told:
+            yield Cause("evaluation", cause.text)
+
+
+# --- what no identity holds ---------------------------------------------------------------------
+
+
+def _circumstances(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Cause]:
+    if not (old and new):
+        return
+    for kind, tell in (("installed", _installed), ("hardware", _hardware), ("commit", _commits)):
+        before, after = tell(old), tell(new)
+        for key in sorted(before.keys() | after.keys()):
+            pair = before.get(key, _UNSET), after.get(key, _UNSET)
+            if pair[0] != pair[1]:
+                yield Cause(kind, f"{key} {_text(pair[0])} -> {_text(pair[1])}")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _installed(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    environment = provenance.get("environment", {})
+    packages = dict(environment.get("packages", {}))
+    conda = {"conda packages": len(environment["conda"])} if environment.get("conda") else {}
+    own = {key: environment.get(key) for key in ("python", "image")}
+    return {**packages, **conda, **own, "platform": provenance.get("software", {}).get("platform")}
+
+
+def _hardware(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    resources = provenance.get("resources") or {}
+    world = {key: value for key, value in provenance.get("world", {}).items() if key != "ranks"}
+    return {
+        **flatten(world),
+        "devices": provenance.get("devices"),
+        "host": provenance.get("host"),
+        **{key: resources[key] for key in ("num_cpus", "memory_bytes") if key in resources},
+    }
+
+
+def _commits(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    found = {"project": provenance.get("git"), "shardline": provenance.get("shardline_git")}
+    return {
+        name: f"{state['commit'][:12]}{' with changes' if state['dirty'] else ''}"
+        for name, state in found.items()
+        if state and state.get("commit")
+    }
+
+
+# --- what came out ------------------------------------------------------------------------------
+
+
+def _changes(old: Recorded, new: Recorded) -> Iterator[Change]:
+    values = old.evaluation.get("metrics", {}), new.evaluation.get("metrics", {})
+    is_comparable = _samples(old) == _samples(new)
+    is_repeat = _but_seed(old) == _but_seed(new)
+    for metric in dict.fromkeys([*values[0], *values[1]]):
+        pair = values[0].get(metric), values[1].get(metric)
+        interval, basis = None, ""
+        if is_repeat:
+            verdict = "the seed alone differs: this is noise"
+        elif None in pair:
+            verdict = "measured of one run alone"
+        elif not is_comparable:
+            verdict = "measured on other samples, so not to be compared"
+        else:
+            interval, basis = _noise(old, new, metric)
+            verdict = _verdict(*pair, interval, basis)
+        yield Change(
+            metric=metric, old=pair[0], new=pair[1], interval=interval, basis=basis, verdict=verdict
+        )
+
+
+def _samples(recorded: Recorded) -> list[object]:
+    """Return what says which samples a run was judged on."""
+    told = [recorded.evaluation.get(key) for key in ("task", "split", "num_samples")]
+    return [recorded.spec["dataset"]["id"], *told]
+
+
+def _verdict(old: float | None, new: float | None, interval: Interval | None, basis: str) -> str:
+    if old == new:
+        return "equal"
+    if interval is None:
+        return "noise unknown: two seeds of each run at least would tell"
+    noise = {"seeds": "the spread over seeds", "sampling": "the choice of held-out samples"}[basis]
+    if interval[0] <= 0 <= interval[1]:
+        return f"may be noise: within {noise}"
+    return f"more than {noise}"
+
+
+def _noise(old: Recorded, new: Recorded, metric: str) -> tuple[Interval | None, str]:
+    if interval := seed_interval(_over_seeds(old, metric), _over_seeds(new, metric)):
+        return interval, "seeds"
+    num_samples = old.evaluation["num_samples"]
+    before, after = (each.evaluation["metrics"][metric] for each in (old, new))
+    if (
+        metric != "accuracy"
+        or not num_samples
+        or not 0 <= min(before, after) <= max(before, after) <= 1
+    ):
+        return None, ""
+    return sampling_interval(before, after, num_samples), "sampling"
+
+
+def _over_seeds(recorded: Recorded, metric: str) -> list[float]:
+    """Return a metric of the run and of the sealed runs that differ from it in the seed alone."""
+    own, found = _but_seed(recorded), {}
+    for file in sorted((RESULTS / "runs").glob("*/identity.json")):
+        evaluation = newest_evaluation(file.parent)
+        if evaluation is None:
+            continue
+        other = Recorded(id=file.parent.name, evaluation_file=evaluation)
+        value = other.evaluation.get("metrics", {}).get(metric)
+        if value is not None and _but_seed(other) == own:
+            found[other.identity["settings"]["seed"]] = float(value)
+    return list(found.values())
+
+
+def _but_seed(recorded: Recorded) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all that a run's metrics depend on, without the seed."""
+    settings = {k: value for k, value in recorded.identity["settings"].items() if k != "seed"}
+    judged = recorded.evaluation.get("identity", {})
+    return {**recorded.identity, "settings": settings}, {
+        key: value for key, value in judged.items() if key != "inputs"
+    }

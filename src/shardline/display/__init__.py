@@ -1,0 +1,28 @@
+"""What the `shardline` command puts on a terminal, or into a pipe."""
+
+from shardline.display.checks import show_comparison, show_export, show_lineage, show_replay
+from shardline.display.terminal import say, say_json, waiting_for
+from shardline.display.upkeep import (
+    say_freed,
+    show_explanation,
+    show_garbage,
+    show_repair,
+    show_runs,
+    show_verdict,
+)
+
+__all__ = [
+    "say",
+    "say_freed",
+    "say_json",
+    "show_comparison",
+    "show_explanation",
+    "show_export",
+    "show_garbage",
+    "show_lineage",
+    "show_repair",
+    "show_replay",
+    "show_runs",
+    "show_verdict",
+    "waiting_for",
+]

@@ -1,0 +1,134 @@
+"""What `replay`, `diff`, `lineage` and `export` show."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.text import Text
+from rich.tree import Tree
+
+from shardline.differences import Change, Comparison
+from shardline.display.terminal import console, say, table_of
+from shardline.export import Exported
+from shardline.lineage import Lineage
+from shardline.replay import DIFFERENT, Replay
+from shardline.verify import count
+from shardline.why import Cause
+
+_SHOWN = 20  # inputs of an action; --json has all of them
+
+
+def show_causes(causes: Iterable[Cause]) -> None:
+    """Print differences, each kind named once."""
+    table = table_of("cause", "difference", show_header=False)
+    told = ""
+    for cause in causes:
+        kind = "" if cause.kind == told else cause.kind
+        table.add_row(Text(f"  {kind}", style="dim"), cause.text)
+        told = cause.kind
+    console().print(table)
+
+
+def show_replay(replay: Replay) -> None:
+    """Print each recorded number beside the replayed one, and whether all came out again."""
+    for what, changes in (("code", replay.code), ("packages", replay.environment)):
+        if changes:
+            say(f"with other {what} than were recorded: {'; '.join(changes)}", style="yellow")
+    table = table_of("number", "recorded", "replayed", "verdict")
+    for number in replay.numbers:
+        verdict = number.verdict
+        if verdict != "equal" and number.difference is not None:
+            verdict += f" by {number.difference:.2g}"
+        style = "bold red" if number.verdict == DIFFERENT else "green"
+        table.add_row(number.name, number.recorded, number.replayed, Text(verdict, style=style))
+    console().print(table)
+    allowed = f"within {replay.tolerance:g}" if replay.tolerance else "exactly"
+    bad = sum(number.verdict == DIFFERENT for number in replay.numbers)
+    if bad:
+        say(
+            f"\n{replay.run}: {bad} of {count(len(replay.numbers), 'number')} not replayed {allowed}"
+        )
+    else:
+        say(f"\n{replay.run}: every number of {replay.evaluation} is replayed {allowed}")
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print what differs between two runs, and what their metrics' difference is worth."""
+    say(Text.assemble((comparison.old, "bold"), " -> ", (comparison.new, "bold")))
+    causes = [*comparison.causes, *comparison.circumstances]
+    if causes:
+        say("")
+        show_causes(causes)
+    else:
+        say("  nothing differs but the result, if that does")
+    if comparison.metrics:
+        say("")
+        _show_metrics(comparison.metrics)
+
+
+def _show_metrics(changes: Sequence[Change]) -> None:
+    table = table_of("metric", "first", "second", "difference", "95 % interval", "what it is worth")
+    for change in changes:
+        both = change.old is not None and change.new is not None
+        interval = "-"
+        if change.interval:
+            interval = " to ".join(f"{end:+.4g}" for end in change.interval)
+        table.add_row(
+            change.metric,
+            _number(change.old),
+            _number(change.new),
+            f"{(change.new or 0) - (change.old or 0):+.4g}" if both else "-",
+            interval,
+            change.verdict,
+        )
+    console().print(table)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
+
+
+def show_lineage(lineage: Lineage) -> None:
+    """Print a file, the action that made it, its inputs, and so on to the sources."""
+    tree = Tree(_file_line(lineage, lineage.file))
+    _grow(tree, lineage, lineage.file, set())
+    console().print(tree, soft_wrap=True)
+    if lineage.problem:
+        say(f"\n{lineage.problem}", style="bold red")
+
+
+def _file_line(lineage: Lineage, name: str) -> Text:
+    return Text.assemble(name, (f"  {lineage.files[name].short_digest}".rstrip(), "dim"))
+
+
+def _grow(tree: Tree, lineage: Lineage, name: str, seen: set[str]) -> None:
+    """Add what is behind a file; what was told before is only named."""
+    file = lineage.files[name]
+    if file.members and name in seen:
+        tree.add(Text("as above", style="dim"))
+    else:
+        seen.add(name)
+        _add(tree, lineage, file.members, seen)
+    if file.made_by in seen:
+        tree.add(Text.assemble((file.made_by, "cyan"), ("  as above", "dim")))
+    elif file.made_by:
+        seen.add(file.made_by)
+        action = lineage.actions[file.made_by]
+        told = f"  {action.circumstances}".rstrip()
+        branch = tree.add(Text.assemble((action.id, "cyan"), (told, "dim")))
+        _add(branch, lineage, action.inputs, seen)
+
+
+def _add(tree: Tree, lineage: Lineage, names: Sequence[str], seen: set[str]) -> None:
+    for name in names[:_SHOWN]:
+        _grow(tree.add(_file_line(lineage, name)), lineage, name, seen)
+    if (more := len(names) - _SHOWN) > 0:
+        tree.add(Text(f"and {more:,} more: --json lists them", style="dim"))
+
+
+def show_export(exported: Exported) -> None:
+    """Print what was written, and how far it is from the original."""
+    for name in exported.files:
+        say(f"  {exported.folder / name}")
+    say(
+        f"checked on {exported.check.rows:,} {exported.check.split} rows: its outputs differ from the original's by "
+        f"{exported.check.max_difference:.2g} at most, {exported.check.allowed:.2g} is allowed"
+    )

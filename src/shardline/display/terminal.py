@@ -1,0 +1,52 @@
+"""Lines, tables and JSON on a terminal, or into a pipe."""
+
+import json
+import sys
+from os import environ
+from pathlib import Path
+
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+
+def console() -> Console:
+    """Return what prints in full into a pipe, and as wide as it is on a terminal."""
+    # a pipe has no width, so its tables are as wide as they need to be; a dumb
+    # terminal gets 80 unless width and height are both named
+    fits = sys.stdout.isatty() or "COLUMNS" in environ
+    width, height = (None, None) if fits else (1000, 25)
+    return Console(width=width, height=height, highlight=False, markup=False, emoji=False)
+
+
+def say(line: str | Text, style: str = "") -> None:
+    """Print a line as it is, however long."""
+    console().print(line, style=style, soft_wrap=True)
+
+
+def say_json(document: object) -> None:
+    """Print JSON; paths as text, dataclasses by their fields."""
+    print(
+        json.dumps(
+            document,
+            indent=1,
+            ensure_ascii=False,
+            default=lambda value: str(value) if isinstance(value, Path) else vars(value),
+        )
+    )
+
+
+def waiting_for(what: str) -> Status:
+    """Return a context that shows, on a terminal alone, what is being done."""
+    return console().status(what)
+
+
+def table_of(*columns: str, show_header: bool = True) -> Table:
+    """Return an empty table without lines."""
+    table = Table(
+        box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0), show_header=show_header
+    )
+    for column in columns:
+        table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
+    return table

@@ -1,0 +1,289 @@
+"""Following a file to what made it, from sealed files alone: no config, no Snakemake."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.config.project import RESULTS
+from shardline.config.scripts import is_script
+from shardline.errors import ConfigError, DataError
+from shardline.files import read_json
+from shardline.identity import short_digest
+from shardline.identity.content import file_sha256
+from shardline.lineage.graph import Action, File, Lineage
+from shardline.recorded import expecting_form
+from shardline.shardfile import file_digest
+
+_ID = r"[^/]+-[0-9a-f]{12}"
+_REMEDY = "bring it back, or run the pipeline again to write it"
+_SEALED = {"model.safetensors", "metrics.jsonl", "provenance.json"}  # of a training
+
+
+def trace(path: Path, *, store: Path) -> Lineage:
+    """Find out what made a file of the results or the store.
+
+    Args:
+        path: the file; a link stands for what it points at.
+        store: root of the store, for the lists of shards.
+
+    Raises:
+        ConfigError: nothing recorded says what made such a file.
+        DataError: it is not there, or a sealed file that it was made from is not.
+    """
+    tracer = _Tracer(store)
+    name = tracer.name_of(path)
+    if not path.exists():
+        raise DataError(f"{path} is not there, expected a file; check the path")
+    with expecting_form(name):
+        tracer.add(name)
+    found = tracer.lineage
+    found.file = name
+    found.problem = _problem(path, found.files[name])
+    return found
+
+
+def _problem(path: Path, file: File) -> str:
+    kind, _, expected = file.digest.partition(":")
+    if not expected:
+        return ""
+    digest = {"sha256": file_sha256, "blake3": file_digest}[kind](path)
+    if digest == expected:
+        return ""
+    return (
+        f"{file.name} is not what {file.made_by} wrote: its {kind.upper()} is {digest[:12]}..., recorded is "
+        f"{expected[:12]}...; `shardline verify` says what to do"
+    )
+
+
+class _Tracer:
+    """Follows files to their actions, each once."""
+
+    def __init__(self, store: Path) -> None:
+        self.lineage = Lineage(file="")
+        self._store = store
+        here, stored = re.escape(str(RESULTS)), re.escape(self.name_of(store))
+        self._rules: list[tuple[re.Pattern[str], Callable[..., File]]] = [
+            (re.compile(pattern), rule)
+            for pattern, rule in (
+                (rf"{here}/runs/(?P<run>{_ID})/(run|identity)\.json", self._resolved),
+                (rf"{here}/runs/(?P<run>{_ID})/[^/]+", self._trained),
+                (rf"{here}/runs/(?P<run>{_ID})/evaluations/[^/]+\.json", self._evaluated),
+                (rf"{here}/datasets/(?P<dataset>{_ID})/[^/]+", self._sealed),
+                (rf"{here}/reports/(?P<report>[0-9a-f]{{12}})/.+", self._reported),
+                (rf"{stored}/datasets/(?P<dataset>{_ID})/parts/(?P<part>[^/]+)\.json", self._listed),
+                (rf"{stored}/datasets/(?P<dataset>{_ID})/shard-\d+\.safetensors", self._shard),
+                (rf"{stored}/work/(?P<run>{_ID})/.+", self._checkpoint),
+            )
+        ]  # fmt: skip
+
+    def name_of(self, path: Path) -> str:
+        """Return a path from the project's folder, links followed; in the store by the store's name."""
+        real = path.resolve()
+        for shown in (self._store, RESULTS, Path()):
+            if real.is_relative_to(shown.resolve()):
+                return str(shown / real.relative_to(shown.resolve()))
+        return str(real)
+
+    def add(self, name: str) -> str:
+        """Add a file with all that is behind it, and return its name."""
+        if name not in self.lineage.files:
+            for pattern, rule in self._rules:
+                if match := pattern.fullmatch(name):
+                    self.lineage.files[name] = File(name=name)
+                    self.lineage.files[name] = rule(name, **match.groupdict())
+                    return name
+            raise ConfigError(
+                f"nothing is recorded of {name}, expected a file of a run, a dataset or a report in {RESULTS}, or a "
+                f"shard or training checkpoint in the store ({self._store}); name one of these"
+            )
+        return name
+
+    def _act(
+        self, action: str, inputs: Callable[[], Iterable[str]], *,
+        identity: Mapping[str, Any] | None = None, record: Mapping[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        """Add an action with its inputs, once, and return its id."""
+        if action not in self.lineage.actions:
+            code = (identity or {}).get("code")
+            made = Action(id=action, code=short_digest(code) if code else "", record=record or {})
+            self.lineage.actions[action] = made  # before its inputs: damaged files may form a loop
+            made.inputs = list(dict.fromkeys(inputs()))
+        return action
+
+    # --- runs -----------------------------------------------------------------------------------
+
+    def _resolved(self, name: str, run: str) -> File:
+        spec = _read(RESULTS / "runs" / run / "run.json")
+        action = self._act(
+            f"resolve_run/{run}",
+            lambda: [self._source(f"row {spec['name']} of the run table, the config's defaults")],
+            record=spec.get("action"),
+        )
+        return File(name=name, made_by=action)
+
+    def _trained(self, name: str, run: str) -> File:
+        _expect(name, _SEALED)
+        provenance = _read(RESULTS / "runs" / run / "provenance.json")
+        sha256 = provenance.get("files", {}).get(Path(name).name)
+        action = self._train(run, _record(provenance))
+        return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=action)
+
+    def _checkpoint(self, name: str, run: str) -> File:
+        path = RESULTS / "runs" / run / "provenance.json"
+        record = _record(_read(path)) if path.exists() else None  # none before the end
+        return File(name=name, made_by=self._train(run, record))
+
+    def _train(self, run: str, record: Mapping[str, Any] | None) -> str:
+        folder = RESULTS / "runs" / run
+        return self._act(
+            f"train/{run}",
+            lambda: [self.add(str(folder / "run.json")), self._manifest_of(folder)],
+            identity=_read(folder / "identity.json"),
+            record=record,
+        )
+
+    def _evaluated(self, name: str, run: str) -> File:
+        folder, evaluation = RESULTS / "runs" / run, _read(Path(name))
+        judged = is_script(_read(folder / "run.json")["model_class"])
+        # a script has told its figures in the provenance
+        own = "provenance.json" if judged else "model.safetensors"
+        action = self._act(
+            f"evaluate/{run}/{Path(name).stem}",
+            lambda: [
+                self.add(str(folder / own)), self.add(str(folder / "run.json")),
+                self._manifest_of(folder),
+            ],
+            identity=evaluation.get("identity"),
+            record=evaluation.get("action"),
+        )  # fmt: skip
+        return File(name=name, made_by=action)
+
+    def _manifest_of(self, folder: Path) -> str:
+        dataset = _read(folder / "run.json")["dataset"]["id"]
+        return self.add(str(RESULTS / "datasets" / dataset / "manifest.json"))
+
+    # --- datasets -------------------------------------------------------------------------------
+
+    def _sealed(self, name: str, dataset: str) -> File:
+        _expect(name, {"manifest.json", "provenance.json"})
+        folder = RESULTS / "datasets" / dataset
+        beside = folder / "provenance.json"
+        provenance = _read(beside) if beside.exists() else {}
+        manifest = _read(folder / "manifest.json")
+        sha256 = provenance.get("files", {}).get(Path(name).name)
+        action = self._act(
+            f"seal_dataset/{dataset}",
+            lambda: self._parts(dataset, manifest, provenance),
+            identity=manifest["identity"],
+            record=provenance.get("action"),
+        )
+        return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=action)
+
+    def _parts(
+        self, dataset: str, manifest: Mapping[str, Any], provenance: Mapping[str, Any]
+    ) -> list[str]:
+        """Add the lists of shards, as the store has them or the provenance names their actions."""
+        folder = self._store / "datasets" / dataset / "parts"
+        parts = {Path(item["id"]).name: item for item in provenance.get("parts", [])}
+        parts |= {file.stem: parts.get(file.stem, {}) for file in folder.glob("*.json")}
+        found = []
+        for part in sorted(parts):
+            name = self.name_of(folder / f"{part}.json")
+            action = self._build(dataset, part, manifest, parts[part])
+            self.lineage.files[name] = File(name=name, made_by=action)
+            found.append(name)
+        return found or self._sources(dataset, manifest)
+
+    def _listed(self, name: str, dataset: str, part: str) -> File:
+        record = _read(self._store / "datasets" / dataset / "parts" / f"{part}.json").get("action")
+        return File(name=name, made_by=self._build(dataset, part, _manifest(dataset), record))
+
+    def _shard(self, name: str, dataset: str) -> File:
+        file, number = Path(name).name, int(Path(name).stem.partition("-")[2])
+        for part in sorted(
+            (self._store / "datasets" / dataset / "parts").glob("[0-9]*-[0-9]*.json")
+        ):
+            first, _, last = part.stem.partition("-")
+            if not int(first) <= number <= int(last):
+                continue
+            listed = _read(part)
+            digests = {record["file"]: record["blake3"] for record in listed["shards"]}
+            action = self._build(dataset, part.stem, _manifest(dataset), listed.get("action"))
+            return File(name=name, digest=f"blake3:{digests[file]}", made_by=action)
+        raise DataError(
+            f"{name} stands in no list of {self._store / 'datasets' / dataset / 'parts'}, so no job is known to have "
+            "finished it; run the pipeline to its end"
+        )
+
+    def _build(
+        self, dataset: str, part: str, manifest: Mapping[str, Any], record: Mapping[str, Any] | None
+    ) -> str:
+        return self._act(
+            f"build_shards/{dataset}/{part}",
+            lambda: self._sources(dataset, manifest),
+            identity=manifest.get("identity"),
+            record=record,
+        )
+
+    def _sources(self, dataset: str, manifest: Mapping[str, Any]) -> list[str]:
+        """Add the dataset's source, with the files that it read and their digests of then."""
+        identity = manifest.get("identity", {})
+        kind = identity.get("settings", {}).get("source", {}).get("type")
+        name = (
+            f"source {kind} of {dataset}"
+            if kind
+            else f"source of {dataset}, told when it is sealed"
+        )
+        members = []
+        for key, sha256 in identity.get("source", {}).items():
+            members.append(f"{name}: {key.partition('/')[2]}")
+            self.lineage.files[members[-1]] = File(name=members[-1], digest=f"sha256:{sha256}")
+        self.lineage.files[name] = File(name=name, members=tuple(members))
+        return [name]
+
+    def _source(self, name: str) -> str:
+        self.lineage.files[name] = File(name=name)
+        return name
+
+    # --- reports --------------------------------------------------------------------------------
+
+    def _reported(self, name: str, report: str) -> File:
+        data = _read(RESULTS / "reports" / report / "report.json")
+        action = self._act(
+            f"render_report/{report}",
+            lambda: [file for run in data["runs"] for file in self._reported_run(run)],
+            record=data.get("action"),
+        )
+        return File(name=name, made_by=action)
+
+    def _reported_run(self, run: Mapping[str, Any]) -> list[str]:
+        folder = RESULTS / "runs" / str(run["id"])
+        evaluation = str(run["headline"]["action"]).rpartition("/")[2]
+        names = ("run.json", "metrics.jsonl", "provenance.json", f"evaluations/{evaluation}.json")
+        return [self.add(str(folder / name)) for name in names]
+
+
+def _expect(name: str, known: set[str]) -> None:
+    if Path(name).name not in known:
+        raise ConfigError(
+            f"nothing is recorded of {name}, expected one of {', '.join(sorted(known))}; name one of these"
+        )
+
+
+def _record(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a training recorded of itself; of older ones, what they have of it."""
+    own = {key: provenance[key] for key in ("started", "ended", "host") if key in provenance}
+    return provenance.get("action") or own
+
+
+def _manifest(dataset: str) -> dict[str, Any]:
+    path = RESULTS / "datasets" / dataset / "manifest.json"
+    return _read(path) if path.exists() else {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    document = read_json(path, remedy=_REMEDY)
+    if not isinstance(document, dict):
+        raise DataError(f"{path} holds no JSON object; {_REMEDY}")
+    return document

@@ -1,0 +1,50 @@
+"""How sure a difference of two held-out metrics is."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, variance
+
+Interval = tuple[float, float]
+
+
+def sampling_interval(old: float, new: float, num_samples: int) -> Interval:
+    """Return the 95 % interval of `new - old` of two accuracies, by the choice of held-out samples.
+
+    Newcombe's hybrid score interval, made from two Wilson intervals (Newcombe 1998, method 10,
+    doi:10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I). It takes the samples for
+    independent; where both models were judged on the same ones it is wider than need be.
+
+    Args:
+        old: share of correct samples, 0 to 1, as is `new`.
+        num_samples: held-out samples, the same number for both.
+    """
+    from shardline.report.run import wilson_interval
+
+    before, after = (wilson_interval(value, num_samples) for value in (old, new))
+    difference = new - old
+    return (
+        difference - math.hypot(new - after[0], before[1] - old),
+        difference + math.hypot(after[1] - new, old - before[0]),
+    )
+
+
+def seed_interval(old: Sequence[float], new: Sequence[float]) -> Interval | None:
+    """Return Welch's 95 % interval of the difference of two means over seeds, new less old.
+
+    Welch 1947, doi:10.1093/biomet/34.1-2.28. None where a side has fewer than two values, or
+    nothing varies.
+    """
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    if min(len(old), len(new)) < 2:
+        return None
+    squares = [variance(values) / len(values) for values in (old, new)]
+    if not any(squares):
+        return None
+    terms = (
+        square**2 / (len(values) - 1) for square, values in zip(squares, (old, new), strict=True)
+    )
+    freedom = sum(squares) ** 2 / sum(terms)
+    half_width = float(stdtrit(freedom, 0.975)) * math.sqrt(sum(squares))
+    difference = fmean(new) - fmean(old)
+    return difference - half_width, difference + half_width

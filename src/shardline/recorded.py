@@ -1,0 +1,170 @@
+"""A sealed run as it was recorded: found by name or id, held against its digests and its code."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shardline.config import Project
+from shardline.config.load import EVALUATE_ENTRY
+from shardline.config.project import RESULTS
+from shardline.config.scripts import is_script
+from shardline.errors import ConfigError, DataError
+from shardline.files import read_json
+from shardline.states import NAMED, name_of
+from shardline.verify import verify_run
+from shardline.why import find_causes
+
+_REMAKE = "run the pipeline again to write it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What is sealed of a run, whether the present config names it or not.
+
+    Attributes:
+        id: name and identity digest.
+        evaluation_file: the evaluation that is meant; None if there is none.
+    """
+
+    id: str
+    evaluation_file: Path | None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of sealed results."""
+        return RESULTS / "runs" / self.id
+
+    @property
+    def manifest(self) -> Path:
+        """The sealed manifest of its dataset."""
+        return RESULTS / "datasets" / str(self.spec["dataset"]["id"]) / "manifest.json"
+
+    @property
+    def model(self) -> Path:
+        """The sealed weights."""
+        return self.folder / "model.safetensors"
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """`run.json`, with the settings of the evaluation that is meant."""
+        spec: dict[str, Any] = read_json(self.folder / "run.json", remedy=_REMAKE)
+        if self.evaluation_file:
+            settings = self.evaluation["identity"]["settings"]
+            spec["settings"] = {**spec["settings"], "evaluation": settings}
+        return spec
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """The identity document of the training."""
+        return dict(read_json(self.folder / "identity.json", remedy=_REMAKE))
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """`provenance.json`; empty before the training has ended."""
+        path = self.folder / "provenance.json"
+        return dict(read_json(path, remedy=_REMAKE)) if path.exists() else {}
+
+    @cached_property
+    def evaluation(self) -> dict[str, Any]:
+        """The evaluation that is meant; empty if there is none."""
+        return dict(read_json(self.evaluation_file, remedy=_REMAKE)) if self.evaluation_file else {}
+
+    def shards(self, project: Project) -> Path:
+        """Return the folder of its dataset's shards."""
+        return project.store / "datasets" / str(self.spec["dataset"]["id"])
+
+
+def find_recorded(project: Project, wanted: str) -> Recorded:
+    """Return the run of a name or id of the config, or of an id among results/runs.
+
+    Raises:
+        ConfigError: there is none; names earlier ids of that name, or suggests the nearest.
+    """
+    present = {run.id: run for run in project.runs.values()}
+    named = {run.name: run for run in project.runs.values()}
+    run = named.get(wanted) or present.get(wanted)
+    sealed = {file.parent.name for file in (RESULTS / "runs").glob("*/run.json")}
+    sealed = {name for name in sealed if NAMED.fullmatch(name)}
+    if run and run.id in sealed:
+        own = run.evaluation if run.evaluation.exists() else None
+        return Recorded(id=run.id, evaluation_file=own or newest_evaluation(run.folder))
+    if wanted in sealed:
+        folder = RESULTS / "runs" / wanted
+        return Recorded(id=wanted, evaluation_file=newest_evaluation(folder))
+    if run:
+        earlier = sorted(item for item in sealed if name_of(Path(item)) == run.name)
+        known = f"name an earlier one ({', '.join(earlier)})" if earlier else "run the pipeline"
+        raise ConfigError(f'nothing is recorded of run "{wanted}" ({run.id}); {known}')
+    nearest = get_close_matches(wanted, [*named, *present, *sealed], n=1, cutoff=0.4)
+    remedy = f'did you mean "{nearest[0]}"?' if nearest else "`shardline ls` lists the config's"
+    raise ConfigError(f'neither the config nor {RESULTS / "runs"} has a run "{wanted}"; {remedy}')
+
+
+def newest_evaluation(folder: Path) -> Path | None:
+    """Return the evaluation that was written last in a run's folder; None if there is none."""
+    files = (folder / "evaluations").glob("*.json")
+    return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
+
+
+@contextmanager
+def expecting_form(what: str) -> Iterator[None]:
+    """Tell a sealed file of another form than the pipeline's as damage, not as a bug of ours.
+
+    Raises:
+        DataError: the body found one.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{what}: a sealed file behind it has not the form that the pipeline writes ({error!r}); "
+            "`shardline verify` names it"
+        ) from error
+
+
+def check_repeatable(recorded: Recorded, verb: str) -> None:
+    """Refuse what was not evaluated here, or is not as it was sealed.
+
+    Args:
+        verb: what is to be done with the run, such as `replayed`.
+
+    Raises:
+        ConfigError: a training program of its own judged the model.
+        DataError: it has no evaluation, or a sealed file is damaged; names each file.
+    """
+    if problems := verify_run(recorded.id).problems:
+        raise DataError("\n".join(problems))
+    if is_script(recorded.spec["model_class"]):
+        raise ConfigError(
+            f"{recorded.id} cannot be {verb}: {recorded.spec['model_class']} makes and judges its model itself, "
+            "and only it knows how; `shardline verify` holds its files against their digests"
+        )
+    if not recorded.evaluation:
+        raise DataError(
+            f"{recorded.id} has no evaluation, so it cannot be {verb}; run the pipeline to its end"
+        )
+
+
+def changed_code(project: Project, recorded: Recorded) -> list[str]:
+    """Return how the code that judges a run differs now from that of its evaluation."""
+    module = recorded.spec["model_class"].partition(":")[0]
+    code, _ = project.environment_of(EVALUATE_ENTRY, module)
+    before = {"code": recorded.evaluation["identity"]["code"]}
+    return [cause.text for cause in find_causes(before, {"code": code})]
+
+
+def check_code(recorded: Recorded, changes: list[str], verb: str) -> None:
+    """Refuse to go on with other code than the recorded.
+
+    Raises:
+        ConfigError: it differs; says how.
+    """
+    if changes:
+        raise ConfigError(
+            f"{recorded.id} was evaluated with other code than there is now: {'; '.join(changes)}; check out the "
+            f"code of then (`shardline diff` names the commits), or have it {verb} with that of now: --anyway"
+        )

@@ -1,0 +1,101 @@
+"""Recorded numbers against replayed ones."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+EQUAL, WITHIN, DIFFERENT = "equal", "within the tolerance", "different"
+# what is no finding: names, and what tells how and when the file was made
+_NOT_FOUND = {"run", "identity", "action", "sha256"}
+_MISSING = object()
+_SIZE = "size"  # of a list, as a value beside its items
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """A recorded number, or a table of them, and what came out now.
+
+    Attributes:
+        name: dotted key within the evaluation.
+        verdict: `equal`, `within the tolerance` or `different`.
+        difference: the largest relative one, 0 where all are equal; None where one is no number.
+    """
+
+    name: str
+    recorded: str
+    replayed: str
+    verdict: str
+    difference: float | None
+
+
+def compare(
+    recorded: Mapping[str, Any], replayed: Mapping[str, Any], tolerance: float
+) -> list[Number]:
+    """Hold each number of a recorded evaluation against its replay.
+
+    Args:
+        tolerance: how far two numbers may be apart, as a share of the larger; 0 means exactly
+            equal. What is no number (class names, predicted classes) must be equal.
+    """
+    found = dict(_leaves({key: recorded[key] for key in recorded if key not in _NOT_FOUND}))
+    again = dict(_leaves(replayed))
+    rows: dict[str, dict[str, tuple[object, object]]] = {}
+    for path, value in found.items():
+        rows.setdefault(_row(path, value), {})[path] = value, again.get(path, _MISSING)
+    return [_judge(name, pairs, tolerance) for name, pairs in rows.items()]
+
+
+def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+        yield f"{path}.{_SIZE}", len(value)
+    else:
+        yield path, value
+    for key, item in items:
+        yield from _leaves(item, f"{path}.{key}" if path else str(key))
+
+
+def _row(path: str, value: object) -> str:
+    """Return the row of the table that a value belongs to: tables of numbers are one row."""
+    top, _, rest = path.partition(".")
+    if not _is_number(value) or path.endswith(f".{_SIZE}"):
+        return "names and sizes"
+    return path if top in ("metrics", "headline") or not rest else top
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _judge(name: str, pairs: Mapping[str, tuple[object, object]], tolerance: float) -> Number:
+    distances = [_distance(*pair) for pair in pairs.values()]
+    known = [distance for distance in distances if distance is not None]
+    largest = None if len(known) < len(distances) else max(known)
+    verdict = WITHIN if largest is not None and largest <= tolerance else DIFFERENT
+    verdict = EQUAL if largest == 0 else verdict
+    if len(pairs) == 1:
+        ((before, after),) = pairs.values()
+        shown = _text(before), _text(after)
+    else:
+        apart = sum(distance != 0 for distance in distances)
+        shown = f"{len(pairs):,} values", f"{apart:,} differ" if apart else "the same"
+    return Number(
+        name=name, recorded=shown[0], replayed=shown[1], verdict=verdict, difference=largest
+    )
+
+
+def _distance(before: object, after: object) -> float | None:
+    """Return how far apart two values are, as a share of the larger; None if that is no number."""
+    if before == after:
+        return 0.0
+    if not (_is_number(before) and _is_number(after)):
+        return None
+    numbers = float(before), float(after)  # type: ignore[arg-type]
+    return abs(numbers[0] - numbers[1]) / max(map(abs, numbers))
+
+
+def _text(value: object) -> str:
+    return "missing" if value is _MISSING else str(value)

@@ -1,0 +1,96 @@
+"""Replaying a run: checks first, then an evaluation in the recorded environment."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from shardline.config import Project
+from shardline.errors import ConfigError, DataError, LaunchError, ShardlineError
+from shardline.jobs.ranks import python_of_ranks
+from shardline.launch.environment import rank_variables
+from shardline.recorded import Recorded, changed_code, check_code, check_repeatable
+from shardline.replay.compare import DIFFERENT, Number, compare
+
+_ERRORS = {error.exit_code: error for error in (ConfigError, DataError, LaunchError)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What came of a replay.
+
+    Attributes:
+        action: id of the action that recorded the numbers.
+        code: how the code differs from that of the evaluation; none unless that was allowed.
+        environment: the same of the installed packages.
+    """
+
+    run: str
+    evaluation: str
+    action: str
+    tolerance: float
+    code: list[str]
+    environment: list[str]
+    numbers: list[Number]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every number came out again."""
+        return all(number.verdict != DIFFERENT for number in self.numbers)
+
+
+def replay(project: Project, recorded: Recorded, *, tolerance: float, anyway: bool) -> Replay:
+    """Evaluate a sealed model again and compare; nothing is written.
+
+    Sealed files are held against their digests, and each shard as it is read.
+
+    Args:
+        tolerance: relative; 0 means exactly equal.
+        anyway: take the code and the packages of this process, whatever they are.
+
+    Raises:
+        ConfigError: the run cannot be replayed, or code or packages are not the recorded ones.
+        DataError: a sealed file or a shard is damaged or missing.
+    """
+    check_repeatable(recorded, "replayed")
+    changes = changed_code(project, recorded)
+    if not anyway:
+        check_code(recorded, changes, "replayed")
+    answer = _evaluate_again(project, recorded, anyway=anyway)
+    assert recorded.evaluation_file is not None
+    evaluation = recorded.evaluation_file.stem
+    return Replay(
+        run=recorded.id,
+        evaluation=str(recorded.evaluation_file),
+        action=f"evaluate/{recorded.id}/{evaluation}",
+        tolerance=tolerance,
+        code=changes,
+        environment=answer["environment"],
+        numbers=compare(recorded.evaluation, answer["evaluation"], tolerance),
+    )
+
+
+def _evaluate_again(project: Project, recorded: Recorded, *, anyway: bool) -> dict[str, Any]:
+    """Run the program of a replay where the ranks' Python is, and return what it prints."""
+    python = (sys.executable,) if anyway else python_of_ranks(project, gpus=False)
+    command = [
+        *python, "-m", "shardline.replay", str(recorded.folder), str(recorded.evaluation_file),
+        "--shards", str(recorded.shards(project)), *(["--anyway"] if anyway else []),
+    ]  # fmt: skip
+    # as Snakemake starts an evaluation: the number of threads changes the last bits of sums
+    variables = rank_variables(1, {}, "")
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True, check=False
+    )
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise ShardlineError(
+            f"the replay of {recorded.id} ended with code {done.returncode} and without a result; the reason "
+            "stands above"
+        ) from None
+    if "error" in answer:
+        raise _ERRORS.get(done.returncode, ShardlineError)(answer["error"])
+    return answer
