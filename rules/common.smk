@@ -96,6 +96,22 @@ def lists_of_parts(dataset):
     return [f"{folder}/{part}.json" for part in dataset.parts]
 
 
+# What only tells the lineage must not have a dataset made again that no run needs.
+def manifests_of_report(wildcards):
+    needed = {r.dataset.id for r in PROJECT.runs.values() if not exists(r.evaluation)}
+    datasets = PROJECT.datasets.values()
+    return [str(d.manifest) for d in datasets if d.id in needed or exists(d.manifest)]
+
+
+# Earlier versions sealed datasets without one, which is no reason to seal them again.
+def provenances_of_report(wildcards):
+    manifests = map(Path, manifests_of_report(wildcards))
+    both = [(manifest, manifest.with_name("provenance.json")) for manifest in manifests]
+    return [
+        str(told) for manifest, told in both if exists(told) or not exists(manifest)
+    ]
+
+
 def spec_of_run(wildcards):
     run = PROJECT.runs[wildcards.run]
     return unless_sealed(sealed_by(run, wildcards), str(run.folder / "run.json"))

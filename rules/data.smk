@@ -18,6 +18,7 @@ rule seal_dataset:
         parts=ancient(parts_of_dataset),
     output:
         manifest="results/datasets/{dataset}/manifest.json",
+        provenance="results/datasets/{dataset}/provenance.json",
     log:
         "logs/seal_dataset/{dataset}.log",
     benchmark:

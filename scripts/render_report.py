@@ -1,6 +1,11 @@
-"""Write the page that compares all runs."""
+"""Write the page that compares all runs, and the crate that tells how they were made."""
 
 from shardline.jobs import job, report
 
 with job(snakemake.log[0]):
-    report(snakemake.config, snakemake.output.page, dict(snakemake.input.items()))
+    report(
+        snakemake.config,
+        snakemake.output.page,
+        snakemake.output.crate,
+        dict(snakemake.input.items()),
+    )

@@ -7,5 +7,6 @@ with job(snakemake.log[0]):
         snakemake.config,
         snakemake.wildcards.dataset,
         snakemake.output.manifest,
+        snakemake.output.provenance,
         snakemake.input.parts,
     )

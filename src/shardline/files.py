@@ -90,7 +90,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """Write a document as indented JSON, all or nothing."""
-    write_bytes(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, json_bytes(document))
+
+
+def json_bytes(document: Any) -> bytes:
+    """Return a document in the one form that `write_json` writes."""
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_json(path: Path, *, remedy: str) -> Any:

@@ -39,7 +39,8 @@ def find_targets(project: Project, names: Sequence[str]) -> list[tuple[str, str]
     known = [("dataset", item.name, item.id) for item in project.datasets.values()]
     known += [("run", run.name, run.id) for run in project.runs.values()]
     if not names:
-        return [(kind, item) for kind, _, item in known if _exists(kind, item)]
+        report = ("report", "", project.report.parent.name)
+        return [(kind, item) for kind, _, item in [*known, report] if _exists(kind, item)]
     found: list[tuple[str, str]] = []
     for name in names:
         meant = [(kind, item) for kind, word, item in known if name in (word, item)]
@@ -51,7 +52,11 @@ def find_targets(project: Project, names: Sequence[str]) -> list[tuple[str, str]
 
 
 def _exists(kind: str, item: str) -> bool:
-    sealed = {"dataset": "datasets/{}/manifest.json", "run": "runs/{}/run.json"}
+    sealed = {
+        "dataset": "datasets/{}/manifest.json",
+        "run": "runs/{}/run.json",
+        "report": "reports/{}/ro-crate-metadata.json",
+    }
     return (RESULTS / sealed[kind].format(item)).exists()
 
 

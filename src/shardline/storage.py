@@ -169,6 +169,7 @@ def results_of(project: Project) -> Iterator[Path]:
     """Yield every sealed file that the project names, there or not."""
     for dataset in project.datasets.values():
         yield dataset.manifest
+        yield dataset.provenance
         if project.azureml["register_data"]:
             yield dataset.asset
     for run in project.runs.values():
@@ -178,6 +179,7 @@ def results_of(project: Project) -> Iterator[Path]:
         yield run.evaluation
         yield RESULTS / "rehearsals" / f"{run.id}.json"
     yield project.report
+    yield project.crate
 
 
 def logs_of(project: Project) -> Iterator[Path]:

@@ -1,8 +1,7 @@
 """Whether what is there is undamaged: files held against the digests that were written with them."""
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,25 +10,23 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from shardline.config.project import RESULTS, Project, pointer
-from shardline.errors import ConfigError, DataError
+from shardline.crate.metadata import METADATA, check_crate_seal, files_of_crate
+from shardline.errors import DataError
 from shardline.files import read_json
-from shardline.garbage import check_unlocked
 from shardline.identity import DIGEST_LENGTH, digest, short_digest
 from shardline.identity.content import file_sha256
+from shardline.seals import check_seal
 from shardline.shardfile import file_digest
 
-_SHARD = re.compile(
-    r"shard-(\d+)\.safetensors"
-)  # nothing else is deleted, whatever a manifest says
 _READERS = 4  # a network disk answers several at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was found of one dataset or run.
+    """What was found of one dataset, run or report.
 
     Attributes:
-        kind: `dataset` or `run`.
+        kind: `dataset`, `run` or `report`.
         summary: what was looked at.
         problems: one sentence each; none if all is well.
         bad_shards: files of a dataset's shards that are missing or damaged.
@@ -74,9 +71,22 @@ class _Findings:
             return None
         return document
 
+    def read_sealed(self, path: Path) -> dict[str, Any] | None:
+        document = self.read(path)
+        if document is not None and (problem := check_seal(path, document)):
+            self.add(problem)
+        return document
+
     def but(self, remedy: str) -> "_Findings":
         """Return findings of another remedy that end up in the same list."""
         return _Findings(remedy, self.problems)
+
+
+def verify_target(project: Project, kind: str, item: str) -> Verdict:
+    """Verify a `dataset`, a `run` or a `report` by its id."""
+    if kind == "dataset":
+        return verify_dataset(project, item)
+    return verify_run(item) if kind == "run" else verify_report(item)
 
 
 def verify_dataset(project: Project, dataset_id: str) -> Verdict:
@@ -103,6 +113,13 @@ def verify_run(run_id: str) -> Verdict:
     return _judge("run", folder, remedy, lambda found: _check_run(found, folder))
 
 
+def verify_report(report_id: str) -> Verdict:
+    """Hold a report, and the small files that it was made from, against the digests in its crate."""
+    folder = RESULTS / "reports" / report_id
+    remedy = f"delete {folder} and run the pipeline again"
+    return _judge("report", folder, remedy, lambda found: _check_report(found, folder))
+
+
 def _judge(kind: str, folder: Path, remedy: str, check: Callable[[_Findings], str]) -> Verdict:
     findings, summary = _Findings(remedy), ""
     try:
@@ -125,6 +142,7 @@ def _check_dataset(findings: _Findings, path: Path, shards: Path) -> str:
         return ""
     found, expected = short_digest(manifest["identity"]), path.parent.name[-DIGEST_LENGTH:]
     findings.expect(f"{path}: the digest of its identity", found, expected)
+    _check_dataset_provenance(findings, path)
     records = manifest["shards"]
     if records and not shards.is_dir():
         findings.bad_shards.extend(record["file"] for record in records)
@@ -141,6 +159,13 @@ def _check_dataset(findings: _Findings, path: Path, shards: Path) -> str:
     return f"{count(len(records), 'shard')}, {size / 1e6:,.1f} MB"
 
 
+def _check_dataset_provenance(findings: _Findings, manifest: Path) -> None:
+    path = manifest.with_name("provenance.json")
+    provenance = findings.read_sealed(path) if path.exists() else None
+    for name, sha256 in (provenance or {}).get("files", {}).items():
+        findings.expect_sha256(manifest.with_name(Path(name).name), sha256)
+
+
 def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
     path = folder / record["file"]
     try:
@@ -155,61 +180,8 @@ def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
-    """Drop what is bad of a dataset, so that the next run of the pipeline makes just that again.
-
-    Its bad shards go first, its manifest last: cut off anywhere, the manifest
-    is still there to find them by, and the repair can be asked for again.
-
-    Args:
-        verdict: what `verify_dataset` found.
-
-    Returns:
-        The parts whose jobs will run again, by name; none if only the manifest
-        was bad, which is then sealed again from the parts.
-
-    Raises:
-        ConfigError: the config no longer has this dataset, so nothing could rebuild it.
-        DataError: something cannot be deleted; the message names it.
-        ShardlineError: Snakemake is running here.
-    """
-    if verdict.id not in project.datasets:
-        raise ConfigError(
-            f"{verdict.id} is not what the config names now, expected a dataset that the pipeline can "
-            "rebuild; bring back the settings it was made from, or delete it"
-        )
-    check_unlocked(project.workdir)
-    dataset = project.datasets[verdict.id]
-    folder = project.store / "datasets" / dataset.id
-    bad = {name: int(match[1]) for name in verdict.bad_shards if (match := _SHARD.fullmatch(name))}
-    for name in bad:
-        _delete([folder / name, *(folder / "verified").glob(f"*/{name}")])
-    # also those of an earlier shards_per_job, lest it comes back
-    _delete(
-        path for path in (folder / "parts").glob("*.json") if _shards_of(path) & set(bad.values())
-    )
-    _delete([dataset.manifest])
-    return [part for part in dataset.parts if not (folder / "parts" / f"{part}.json").exists()]
-
-
-def _shards_of(part: Path) -> set[int]:
-    first, _, last = part.stem.partition("-")
-    return set(range(int(first), int(last) + 1)) if first.isdigit() and last.isdigit() else set()
-
-
-def _delete(paths: Iterable[Path]) -> None:
-    for path in paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise DataError(
-                f"{path} cannot be deleted ({error.strerror}), expected to drop it for the repair; "
-                "mend its owner or permissions, then repair again"
-            ) from None
-
-
 def _check_run(findings: _Findings, folder: Path) -> str:
-    spec = findings.read(folder / "run.json")
+    spec = findings.read_sealed(folder / "run.json")
     document = findings.read(folder / "identity.json")
     if spec is None or document is None:
         return ""
@@ -232,6 +204,21 @@ def _check_run(findings: _Findings, folder: Path) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: `1 shard`, `2 shards`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _check_report(findings: _Findings, folder: Path) -> str:
+    path = folder / METADATA
+    metadata = findings.read(path)
+    if metadata is None:
+        return ""
+    if problem := check_crate_seal(path, metadata):
+        findings.add(problem)
+    files = files_of_crate(metadata, below=RESULTS)
+    for file, sha256 in files.items():
+        findings.expect_sha256(file, sha256)
+    if not any(file.parent == folder for file in files):
+        findings.add(f"{path} describes no file of the report")
+    return f"page, crate and {count(len(files), 'file')} that they are of"
 
 
 def _check_spec(
@@ -280,7 +267,7 @@ def _check_metrics(findings: _Findings, path: Path) -> None:
 
 def _check_provenance(findings: _Findings, folder: Path, spec: Mapping[str, Any]) -> None:
     path = folder / "provenance.json"
-    provenance = findings.read(path)
+    provenance = findings.read_sealed(path)
     if provenance is None:
         return
     findings.expect(f"{path}: identity", provenance.get("identity"), spec.get("identity"))
@@ -299,7 +286,7 @@ def _is_elsewhere(file: Path) -> bool:
 
 
 def _check_evaluation(findings: _Findings, path: Path) -> None:
-    evaluation = findings.read(path)
+    evaluation = findings.read_sealed(path)
     if evaluation is not None:
         found = short_digest(evaluation.get("identity"))
         findings.expect(f"{path}: the digest of its identity", found, path.stem)

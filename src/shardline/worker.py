@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shardline.actions import Action
 from shardline.config.scripts import is_script
 from shardline.environments.observed import explain_differences, find_differences
 from shardline.files import read_json, write_bytes, write_json
@@ -14,6 +15,7 @@ from shardline.identity.content import file_sha256
 from shardline.launch.rank import run_rank
 from shardline.launch.world import World
 from shardline.rehearse import rehearse_run
+from shardline.seals import seal
 
 _OPTIONS = ("log_every_steps", "checkpoint_every_steps", "checkpoints_kept")
 _NUMBERS = (*_OPTIONS, "rendezvous_timeout_s")
@@ -84,10 +86,11 @@ def _run(args: argparse.Namespace, world: World) -> None:
         differences=differences,
         problem=problem if args.strict_env == "error" else "",
     )
-    started, clock = provenance.now(), time.monotonic()
+    clock = time.monotonic()
     sources = (
         provenance.sources() if world.rank == 0 else {}
     )  # as they are before hours have passed
+    action = Action(id=f"train/{spec['run']}", git=sources.get("git", {}))
     attempts = _count_attempt(args.work) if world.rank == 0 else 0
     work = _run_script if is_script(spec["model_class"]) else _train
     training = work(args, spec, world)
@@ -98,13 +101,14 @@ def _run(args: argparse.Namespace, world: World) -> None:
             world=world,
             rehearsed=rehearsed,
             manifest_sha256=file_sha256(args.manifest),
-            started=started,
+            started=action.started,
             duration_s=time.monotonic() - clock,
             attempts=attempts,
             training=training,
             files={name: file_sha256(args.results / name) for name in _SEALED},
         )
-        write_json(args.results / "provenance.json", document)
+        sealed = seal({**document, "action": action.record()})
+        write_json(args.results / "provenance.json", sealed)
     _leave(world)
 
 

@@ -129,7 +129,7 @@ def build(project: Any, dataset: Any) -> None:
     ]
     for part in parts:
         jobs.build_shards(config, dataset.id, part.stem, str(part))
-    jobs.seal_dataset(config, dataset.id, str(dataset.manifest))
+    jobs.seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
 
 
 def _config(folder: Path) -> dict[str, Any]:

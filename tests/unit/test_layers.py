@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # Each module may import those that stand before it (DESIGN.md, "The house").
 LAYERS = [
-    ["errors", "workflow"],
+    ["errors", "workflow", "secrets"],
     ["files", "identity", "external", "splits", "statistics"],
     ["config", "sources", "launch", "sampling", "shardfile", "progress"],
     [
@@ -25,6 +25,7 @@ LAYERS = [
         "links",
         "storage",
         "environments",
+        "seals",
     ],
     [
         "shards",
@@ -36,11 +37,12 @@ LAYERS = [
         "optim",
         "modelling",
     ],
-    ["datamodule", "trainer", "script", "tracking"],
+    ["datamodule", "trainer", "script", "tracking", "actions"],
     ["train", "evaluate"],
-    ["charts", "report", "rehearse", "worker", "jobs", "states"],
+    ["charts", "report", "crate"],
+    ["rehearse", "worker", "jobs", "states"],
     ["why", "garbage", "verify", "rehearsals", "init", "opening", "noise"],
-    ["recorded", "selection"],
+    ["recorded", "selection", "repair"],
     ["replay", "differences", "lineage", "export"],
     ["display"],
     ["cli"],

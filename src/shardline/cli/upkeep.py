@@ -12,8 +12,9 @@ from shardline.config import Project, load_project
 from shardline.config.document import read_config
 from shardline.errors import DataError, ShardlineError
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
+from shardline.repair import repair_dataset
 from shardline.selection import datasets_to_repair, find_targets
-from shardline.verify import Verdict, repair_dataset, verify_dataset, verify_run
+from shardline.verify import Verdict, verify_target
 
 
 @app.command("gc", epilog=EPILOG)
@@ -93,7 +94,7 @@ def verify(
     verdicts = []
     for kind, item in targets:
         with display.waiting_for(f"reading {item}"):
-            verdict = verify_dataset(project, item) if kind == "dataset" else verify_run(item)
+            verdict = verify_target(project, kind, item)
         verdicts.append(verdict)
         if not as_json:
             display.show_verdict(verdict, width=max(len(item) for _, item in targets))

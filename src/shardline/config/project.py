@@ -51,6 +51,11 @@ class Dataset:
         return RESULTS / "datasets" / self.id / "manifest.json"
 
     @property
+    def provenance(self) -> Path:
+        """How shards and manifest were made; what earlier versions sealed has none."""
+        return self.manifest.with_name("provenance.json")
+
+    @property
     def asset(self) -> Path:
         """What it is as a data asset of Azure ML, where it is registered as one."""
         return self.manifest.with_name("data_asset.json")
@@ -194,6 +199,11 @@ class Project:
     def report(self) -> Path:
         """The report over exactly these runs."""
         return RESULTS / "reports" / short_digest(self.report_document) / "index.html"
+
+    @property
+    def crate(self) -> Path:
+        """The description of report, runs and datasets as an RO-Crate."""
+        return self.report.with_name("ro-crate-metadata.json")
 
     @property
     def environment(self) -> Path | None:

@@ -16,6 +16,7 @@ from shardline.errors import ConfigError, LaunchError
 from shardline.files import make_folder, write_json
 from shardline.identity.content import file_sha256
 from shardline.launch.process import die_with_parent
+from shardline.secrets import mask
 from shardline.workflow import workflow_folder
 
 BUILDERS = ("podman", "docker", "buildah")
@@ -190,7 +191,7 @@ def _save(tool: str, image: str, target: Path, log: Path) -> str:
 
 
 def _run(command: Sequence[str], log: Path) -> None:
-    logging.info("%s", shlex.join(command))
+    logging.info("%s", mask(shlex.join(command)))
     with log.open("a") as file:
         begin = file.tell()
         done = subprocess.run(

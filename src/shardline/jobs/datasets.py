@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardline.actions import Action
 from shardline.config import Dataset, Project, load_project
 from shardline.files import read_json, write_json
+from shardline.identity import digest
 from shardline.identity.content import file_sha256
 from shardline.jobs.common import REMAKE, check_environment, of_this_identity
+from shardline.seals import seal
 
 if TYPE_CHECKING:
     from shardline.sources import Source
@@ -20,6 +23,7 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     from shardline import shards
     from shardline.progress import ShardProgress
 
+    action = Action(id=f"build_shards/{dataset_id}/{part}")
     project, dataset, source = _open_dataset(config, dataset_id)
     numbers = of_this_identity(dataset.parts, part)
     folder, splits = project.store / "datasets" / dataset_id, dataset.settings["splits"]
@@ -33,27 +37,39 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     told = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if told:
         logging.warning("%d rows or files were skipped, the first: %s", len(told), told[0])
-    write_json(Path(part_json), shards.describe_part(dataset_id, built, source.skipped))
+    described = shards.describe_part(dataset_id, built, source.skipped)
+    write_json(Path(part_json), {**described, "action": action.record()})
 
 
 def seal_dataset(
-    config: Mapping[str, Any], dataset_id: str, manifest: str, parts: Sequence[str] = ()
-) -> None:
-    """Merge the parts into the manifest.
+    config: Mapping[str, Any], dataset_id: str, manifest: str, provenance: str,
+    parts: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Merge the parts into the manifest, and write beside it how both were made.
 
     Args:
         parts: files that describe the parts; none of a job that was forced to run again.
     """
-    from shardline.shards import seal
+    from shardline.shards import seal as merge
 
+    action = Action(id=f"seal_dataset/{dataset_id}")
     project, dataset, source = _open_dataset(config, dataset_id)
     folder = project.store / "datasets" / dataset_id / "parts"
     files = [*map(Path, parts)] or [folder / f"{part}.json" for part in dataset.parts]
     documents = [read_json(file, remedy=REMAKE) for file in files]
-    sealed = seal(
+    sealed = merge(
         documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document
     )
     write_json(Path(manifest), sealed)
+    document = {
+        "dataset": dataset_id,
+        "identity": digest(dataset.document),
+        "action": action.record(),
+        # of an earlier version's parts nothing is known
+        "parts": [part["action"] for part in documents if "action" in part],
+        "files": {"manifest.json": file_sha256(Path(manifest))},
+    }
+    write_json(Path(provenance), seal(document))
     skipped = sealed["skipped"]
     if skipped["count"]:
         logging.warning("%d rows or files of the source were skipped", skipped["count"])

@@ -4,18 +4,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardline.actions import Action
 from shardline.config import load_project
+from shardline.config.project import RESULTS
 from shardline.jobs.common import check_environment, of_this_identity
 
 
-def report(config: Mapping[str, Any], page: str, inputs: Mapping[str, Sequence[str]]) -> None:
-    """Write the report over all runs of the present table.
+def report(
+    config: Mapping[str, Any], page: str, crate: str, inputs: Mapping[str, Sequence[str]]
+) -> None:
+    """Write the report over all runs of the present table, and what it was made from as an RO-Crate.
 
     Args:
-        inputs: `runs`, `metrics`, `evaluations` and `provenances`, in one order.
+        inputs: `runs`, `metrics`, `evaluations` and `provenances`, in one order;
+            `identities`, `manifests` and `datasets` (their provenances).
     """
+    from shardline.crate.pack import write_metadata
     from shardline.report import RunFiles, write_report
 
+    action = Action(id=f"render_report/{Path(page).parent.name}")
     project = load_project(config)
     of_this_identity({project.report.parent.name: project}, Path(page).parent.name)
     check_environment(project, project.report_document)
@@ -26,3 +33,12 @@ def report(config: Mapping[str, Any], page: str, inputs: Mapping[str, Sequence[s
         for run, metrics, evaluation, provenance in each
     ]
     write_report(files, Path(page), generated_from=project.table)
+    at = {str(_declared(Path(path))): Path(path) for paths in inputs.values() for path in paths}
+    at[str(project.report)] = Path(page)
+    write_metadata(project, Path(crate), at=at, report_action=action.record())
+
+
+def _declared(path: Path) -> Path:
+    """Return the path that a file is declared by, of a local copy or the file itself."""
+    last = len(path.parts) - 1 - path.parts[::-1].index(RESULTS.name)
+    return Path(*path.parts[last:])

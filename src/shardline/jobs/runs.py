@@ -4,18 +4,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.actions import Action
 from shardline.config import Project, Run
 from shardline.config.scripts import is_script
 from shardline.files import read_json, write_json
 from shardline.identity import digest
 from shardline.jobs.common import REMAKE, check_environment, find_run, locked, of_this_identity
 from shardline.jobs.ranks import files_of
+from shardline.seals import seal
 
 _REBUILD = "run the pipeline again to write it"
 
 
 def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str) -> None:
     """Write a run's resolved settings and its identity document."""
+    action = Action(id=f"resolve_run/{run_id}")
     project, run = find_run(config, run_id)
     write_json(Path(identity_json), run.document)
     document = {
@@ -28,20 +31,24 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
         "settings": run.settings,
         "environment": locked(project, run.document),
         "varied": run.row.varied,
+        "action": action.record(),
     }
-    write_json(Path(run_json), document)
+    write_json(Path(run_json), seal(document))
 
 
 def evaluate(
     config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Mapping[str, str]
 ) -> None:
     """Evaluate a sealed model; of a script's, tell what the script found."""
+    evaluation_id = Path(evaluation).stem
+    action = Action(id=f"evaluate/{run_id}/{evaluation_id}")
     project, run = find_run(config, run_id)
-    of_this_identity({run.evaluation_id: run}, Path(evaluation).stem)
+    of_this_identity({run.evaluation_id: run}, evaluation_id)
     check_environment(project, run.evaluation_document)
     judge = _take_over if is_script(run.model_class) else _evaluate
     result = judge(project, run, files_of(run, inputs))
-    write_json(Path(evaluation), {"run": run.id, **result, "identity": run.evaluation_document})
+    document = {"run": run.id, **result, "identity": run.evaluation_document}
+    write_json(Path(evaluation), seal({**document, "action": action.record()}))
 
 
 def _take_over(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The rehearsal before training: all ranks join, every path between them is tried, one table shows it."""
 
 import os
-import re
 import socket
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ import torch
 
 from shardline.errors import LaunchError
 from shardline.launch.device import device_name
+from shardline.launch.environment import TRANSPORTS, recorded_variables
 from shardline.launch.paths import Paths
 from shardline.launch.rehearsed import Rehearsal, compact
 from shardline.launch.rendezvous import Meeting, gloo_address, interface_of, local_address
@@ -24,7 +24,6 @@ from shardline.launch.rollcall import (
 )
 from shardline.launch.world import World
 
-_SETTINGS = re.compile(r"(NCCL|GLOO|UCX)_\w+")
 _JOB_VARIABLES = ("SLURM_JOB_ID", "AZUREML_RUN_ID", "PBS_JOBID")
 _LINGER_S = 2.0  # for the others to read why it failed
 _CLOSE_S = 30.0
@@ -103,7 +102,7 @@ def _introduce(
         "cpus": compact(cpus),
         "interface": interface_of(address),
         "address": address,
-        "settings": {key: os.environ[key] for key in sorted(os.environ) if _SETTINGS.fullmatch(key)},
+        "settings": recorded_variables(os.environ, TRANSPORTS),
         "launcher": world.launcher,
         "job": next((os.environ[key] for key in _JOB_VARIABLES if os.environ.get(key)), ""),
         "pid": os.getpid(),

@@ -23,6 +23,7 @@ from shardline.launch.environment import rank_variables, without_place
 from shardline.launch.export import export_world
 from shardline.launch.resolve import resolve_world
 from shardline.launch.world import derived_port
+from shardline.secrets import mask
 
 _PORTS_TRIED = 20
 
@@ -50,7 +51,7 @@ class Start:
         port = f", meeting at port {plan.port}" if plan.port else ""
         return (
             f"{plan.ranks} ranks, nodes={plan.nodes} x devices={plan.devices}{place}{job}{port}; "
-            f"{plan.cpus} CPUs each\n{shlex.join(self.command)}"
+            f"{plan.cpus} CPUs each\n{mask(shlex.join(self.command))}"
         )
 
 

@@ -1,0 +1,75 @@
+"""What one job was: when, where, by whom and with what it made its files."""
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from getpass import getuser
+from pathlib import Path
+from typing import Any
+
+from shardline.environments.observed import observe
+from shardline.launch.environment import recorded_variables
+from shardline.provenance import git_state, now, software
+from shardline.secrets import MASK, is_secret, mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """A job under way; make it at the job's begin, before hours have passed.
+
+    Attributes:
+        id: the rule and what it is about, such as `train/{run id}`: what numbers name as their source.
+        started: UTC.
+        git: state of the project's checkout.
+    """
+
+    id: str
+    started: str = field(default_factory=now)
+    git: Mapping[str, Any] = field(default_factory=lambda: git_state(Path.cwd()))
+
+    def record(self) -> dict[str, Any]:
+        """Return the record of this job, which ends now.
+
+        Environment variables are recorded by a list of names, and what looks
+        like a secret in the command line is masked.
+
+        Returns:
+            `id`, `rule`, `started` and `ended` (UTC, ISO 8601), `host`, `agent`
+            (login name), `command` (words), `variables`, `software` (versions by
+            name), `git`, `image` (digest of the container image, or None),
+            `num_cpus` that the job may use, `memory_bytes` of the machine.
+        """
+        import psutil
+
+        return {
+            "id": self.id,
+            "rule": self.id.partition("/")[0],
+            "started": self.started,
+            "ended": now(),
+            "host": platform.node(),
+            "agent": _login_name(),
+            "command": _masked(sys.orig_argv),
+            "variables": recorded_variables(os.environ),
+            "software": software(),
+            "git": dict(self.git),
+            "image": observe()["image"],
+            "num_cpus": len(os.sched_getaffinity(0)),
+            "memory_bytes": psutil.virtual_memory().total,
+        }
+
+
+def _masked(command: Sequence[str]) -> list[str]:
+    before = ("", *command)
+    return [
+        MASK if option.startswith("--") and is_secret(option[2:]) else mask(word)
+        for option, word in zip(before, command, strict=False)
+    ]
+
+
+def _login_name() -> str:
+    try:
+        return getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        return str(os.getuid())

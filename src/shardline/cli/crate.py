@@ -1,0 +1,47 @@
+"""The command that packs what others need to check the report: `crate`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shardline import display
+from shardline.cli.app import EPILOG, AsJson, app
+from shardline.config import load_project
+
+
+@app.command("crate", epilog=EPILOG)
+def pack_crate(
+    context: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Of the zip; one that is there is replaced.")
+    ] = Path("crate.zip"),
+    wants_zip: Annotated[
+        bool, typer.Option("--zip", metavar="", help="Pack the crate into FILE.")
+    ] = False,
+    with_data: Annotated[
+        bool, typer.Option("--with-data", metavar="", help="Put models and shards into it too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Describe the report and all that it was made from as an RO-Crate, for others to read and check.
+
+    With --zip, pack it: the present report, settings, metrics, evaluations, provenance,
+    manifests and the workflow, with a description by the Provenance Run Crate profile.
+    The same files give the same zip.
+    """
+    from shardline.crate.pack import write_zip
+
+    project = load_project(config_file=context.obj)
+    told: dict[str, Any] = {"metadata": project.crate, "exists": project.crate.exists()}
+    if wants_zip:
+        with display.waiting_for(f"packing {file}"):
+            files = write_zip(project, file, config=context.obj, with_data=with_data)
+        told |= {"zip": file, "files": files, "bytes": file.stat().st_size}
+    if as_json:
+        display.say_json(told)
+    elif wants_zip:
+        display.say(f"{file}: {told['files']} files, {told['bytes'] / 1e6:,.1f} MB")
+    else:
+        missing = "" if told["exists"] else " (not there yet: run the pipeline)"
+        display.say(f"metadata: {project.crate}{missing}\npack it: shardline crate --zip {file}")

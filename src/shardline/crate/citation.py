@@ -1,0 +1,79 @@
+"""Title, authors and licence of a crate, from the project's own CITATION.cff.
+
+The format: Citation File Format 1.2.0, https://doi.org/10.5281/zenodo.5171937.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from rocrate.model.entity import Entity
+
+from shardline.crate.contents import CITATION, Contents
+from shardline.crate.graph import Graph, refer
+from shardline.errors import ConfigError
+
+
+def read_citation(contents: Contents) -> dict[str, Any]:
+    """Return what the project's CITATION.cff says; nothing where there is none.
+
+    Raises:
+        ConfigError: it is no YAML of the expected form.
+    """
+    item = contents.items.get(str(CITATION))
+    try:
+        cited = yaml.safe_load(item.source) if item and isinstance(item.source, bytes) else {}
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"{CITATION} is not valid YAML ({' '.join(str(error).split())}); mend or delete it"
+        ) from None
+    authors = cited.get("authors", []) if isinstance(cited, dict) else None
+    if not isinstance(authors, list) or not all(isinstance(one, dict) for one in authors):
+        raise ConfigError(
+            f"{CITATION} has no list of `authors` with names, as Citation File Format 1.2.0 has; mend or delete it"
+        )
+    return dict(cited)
+
+
+def license_of(graph: Graph, cited: Mapping[str, Any]) -> Entity | list[Entity] | None:
+    """Return the licence, by its SPDX identifier, or that none was given."""
+    names = cited.get("license") or []
+    if names:
+        return refer(spdx(graph, name) for name in ([names] if isinstance(names, str) else names))
+    return graph.entity(
+        "#no-license", "CreativeWork", name="No licence was given",
+        description=f"Nobody stated terms for these results; {CITATION} in the project's folder can.",
+    )  # fmt: skip
+
+
+def spdx(graph: Graph, name: str) -> Entity:
+    """Return a licence of the SPDX list."""
+    url = f"https://spdx.org/licenses/{name}"
+    return graph.entity(
+        url, "CreativeWork", name=name, description=f"Licence {name} of the SPDX list"
+    )
+
+
+def authors_of(graph: Graph, cited: Mapping[str, Any]) -> list[Entity]:
+    """Return the authors: entities (`name`) and persons."""
+    return [_author(graph, author) for author in cited.get("authors", [])]
+
+
+def publisher_of(authors: Sequence[Entity]) -> Entity | None:
+    """Return the first organisation among the authors, else where the first of them works."""
+    first = next((one for one in authors if one.type == "Organization"), None)
+    return first or next((one["affiliation"] for one in authors if "affiliation" in one), None)
+
+
+def _author(graph: Graph, author: Mapping[str, Any]) -> Entity:
+    url = author.get("orcid") or author.get("website")
+    if "name" in author:
+        name = str(author["name"])
+        identifier = url or graph.local_id("organization", name)
+        return graph.entity(identifier, "Organization", name=name, url=url)
+    names = [author.get("given-names"), author.get("family-names")]
+    name = " ".join(filter(None, names)) or str(author.get("alias", "unknown"))
+    works_at = author.get("affiliation")
+    affiliation = works_at and graph.local("organization", works_at, "Organization", name=works_at)
+    identifier = url or graph.local_id("author", name)
+    return graph.entity(identifier, "Person", name=name, affiliation=affiliation or None)

@@ -1,0 +1,202 @@
+"""Which files a crate is of: by their path in it, where they lie, and their digests."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shardline.config.project import RESULTS, Project
+from shardline.crate.metadata import METADATA
+from shardline.files import read_json
+from shardline.identity.content import file_sha256
+from shardline.secrets import MASK, mask, mask_values
+from shardline.workflow import workflow_folder
+
+WORKFLOW = "workflow"
+CONFIG = Path("config/config.yaml")
+CITATION = Path("CITATION.cff")
+_RUN_FILES = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
+_WORKFLOW_FILES = ("Snakefile", "rules/*.smk", "scripts/*.py", "envs/*")
+_README = f"""# The report of a Shardline pipeline, and what it was made from
+
+`{METADATA}` describes every file here and the job that made it, as a
+[Provenance Run Crate](https://w3id.org/ro/wfrun/provenance/0.5).
+
+- `results/reports/`: the report; open `index.html` in a browser.
+- `results/runs/`: settings, identity, metrics, provenance and evaluation of each run.
+- `results/datasets/`: manifest (rows, bytes and digest of each shard) and provenance of each dataset.
+- `config/`: what was asked for, without what looks like a secret.
+- `workflow/`: the pipeline itself and its locked packages.
+
+Models and shards, where they are not here, are told of by their digests. The command `shardline verify`
+in the project holds files against these digests.
+"""
+_REMEDY = "run the pipeline again to write it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A file that a crate describes.
+
+    Attributes:
+        source: where it lies, or its content.
+        is_here: whether the crate holds it; else it stays where it is, and only its digest is told.
+        known_sha256: its digest where that is known without reading the file.
+    """
+
+    source: Path | bytes
+    is_here: bool = True
+    known_sha256: str | None = None
+
+    @cached_property
+    def sha256(self) -> str | None:
+        """SHA-256 of its content; None where nobody knows it."""
+        if isinstance(self.source, bytes):
+            return hashlib.sha256(self.source).hexdigest()
+        return self.known_sha256 or (file_sha256(self.source) if self.source.exists() else None)
+
+    @property
+    def bytes(self) -> int | None:
+        """Its size; None where the file is not on this machine."""
+        if isinstance(self.source, bytes):
+            return len(self.source)
+        return self.source.stat().st_size if self.source.exists() else None
+
+
+@dataclass(kw_only=True)
+class Contents:
+    """Everything that a crate tells of.
+
+    Attributes:
+        project: whose results they are.
+        items: by path in the crate.
+        with_data: whether models and shards are in it.
+        shards: their places and BLAKE3 digests, by path in the crate; none without data.
+        manifests, provenances: documents of the datasets, by id.
+        runs: of each run `spec`, `provenance` and `evaluation`, by id.
+    """
+
+    project: Project
+    with_data: bool
+    items: dict[str, Item] = field(default_factory=dict)
+    shards: dict[str, tuple[Path, str]] = field(default_factory=dict)
+    manifests: dict[str, Any] = field(default_factory=dict)
+    provenances: dict[str, Any] = field(default_factory=dict)
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def collect(
+    project: Project, *, config: Path = CONFIG, with_data: bool = False,
+    at: Mapping[str, Path] | None = None,
+) -> Contents:  # fmt: skip
+    """Find the files of the present report, its runs, their datasets and the workflow.
+
+    Args:
+        config: the config file; a copy without what looks like a secret goes into the crate.
+        with_data: whether models and shards are to be in the crate.
+        at: where declared files lie that are not at their own path, as with a storage.
+
+    Raises:
+        DataError: one of the small files is missing; the message names it.
+    """
+    contents = Contents(project=project, with_data=with_data)
+    places = at or {}
+    for name, item in _project_files(project, config):
+        contents.items[name] = item
+    for dataset in project.datasets.values():
+        _add_dataset(contents, dataset.id, places)
+    for run in project.runs.values():
+        _add_run(contents, run.id, run.evaluation_id, places)
+    report = places.get(str(project.report), project.report).parent
+    for path in sorted(report.rglob("*")):
+        if path.is_file() and path.name != METADATA and not path.name.startswith("."):
+            contents.items[str(project.report.parent / path.relative_to(report))] = Item(
+                source=path
+            )
+    return contents
+
+
+def _project_files(project: Project, config: Path) -> Iterator[tuple[str, Item]]:
+    """Yield what the results were asked for with: settings, lock, and the workflow itself."""
+    if config.exists():
+        yield str(CONFIG), Item(source=without_secrets(config.read_bytes()))
+    for path in (Path(project.table), CITATION, Path("Snakefile")):
+        if path.is_file():
+            is_inside = not path.is_absolute() and ".." not in path.parts
+            name = str(path) if is_inside else f"{CONFIG.parent}/{path.name}"
+            yield name, Item(source=mask(path.read_text()).encode())
+    yield "README.md", Item(source=_README.encode())
+    yield f"{WORKFLOW}/{project.lock_file.name}", Item(source=project.lock_file)
+    folder = workflow_folder()
+    for path in sorted(path for pattern in _WORKFLOW_FILES for path in folder.glob(pattern)):
+        if path.is_file():
+            yield f"{WORKFLOW}/{path.relative_to(folder)}", Item(source=path)
+
+
+def without_secrets(config: bytes) -> bytes:
+    """Return a config file as it may be published; its own bytes where there is nothing to hide.
+
+    Hidden is what looks like a secret, and values of `runtime.variables` and
+    words of `image.build_args`, which need not look like one.
+    """
+    document = yaml.safe_load(config) or {}
+    hidden = mask_values(document)
+    for section, key in (("runtime", "variables"), ("image", "build_args")):
+        part = hidden.get(section)
+        if part and part.get(key):
+            part[key] = _hidden(part[key])
+    if hidden == document and mask(config.decode()) == config.decode():
+        return config
+    head = f"# What looked like a secret is {MASK} here, and comments are left out.\n"
+    return (head + yaml.safe_dump(hidden, sort_keys=False, allow_unicode=True)).encode()
+
+
+def _hidden(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return dict.fromkeys(values, MASK)
+    return [f"{word.partition('=')[0]}={MASK}" if "=" in word else MASK for word in values]
+
+
+def _add_dataset(contents: Contents, dataset: str, at: Mapping[str, Path]) -> None:
+    folder = RESULTS / "datasets" / dataset
+    for name, documents in (
+        ("manifest.json", contents.manifests), ("provenance.json", contents.provenances),
+    ):  # fmt: skip
+        path = at.get(str(folder / name), folder / name)
+        if path.exists():  # results may be older than provenances, or outlive their dataset's
+            documents[dataset] = read_json(path, remedy=_REMEDY)
+            contents.items[str(folder / name)] = Item(source=path)
+    if contents.with_data and dataset in contents.manifests:
+        store = contents.project.store / "datasets" / dataset
+        for record in contents.manifests[dataset]["shards"]:
+            place = store / record["file"], record["blake3"]
+            contents.shards[f"{shards_folder(dataset)}{record['file']}"] = place
+
+
+def shards_folder(dataset: str) -> str:
+    """Return the folder of a dataset's shards in a crate that holds them."""
+    return f"store/datasets/{dataset}/"
+
+
+def _add_run(contents: Contents, run: str, evaluation: str, at: Mapping[str, Path]) -> None:
+    folder = RESULTS / "runs" / run
+    names = (*_RUN_FILES, f"evaluations/{evaluation}.json")
+    for name in names:
+        path = at.get(str(folder / name), folder / name)
+        if path.exists() or name != "identity.json":
+            contents.items[str(folder / name)] = Item(source=path)
+    read = {
+        kind: read_json(at.get(str(folder / name), folder / name), remedy=_REMEDY)
+        for kind, name in (("spec", names[0]), ("provenance", names[3]), ("evaluation", names[4]))
+    }
+    contents.runs[run] = read
+    model = folder / "model.safetensors"
+    contents.items[str(model)] = Item(
+        source=model,
+        is_here=contents.with_data,
+        known_sha256=read["provenance"].get("files", {}).get(model.name),
+    )

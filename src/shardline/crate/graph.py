@@ -1,0 +1,171 @@
+"""The entities of a crate, each once, by an id that follows from what it is."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from rocrate.model.contextentity import ContextEntity
+from rocrate.model.entity import Entity
+from rocrate.rocrate import ROCrate
+
+from shardline.crate.contents import Item
+from shardline.identity import short_digest
+
+_WFRUN = "https://w3id.org/ro/terms/workflow-run"
+_TYPES = {
+    ".jsonl": "application/jsonl", ".safetensors": "application/octet-stream", ".tsv": "text/tab-separated-values",
+    ".yaml": "application/yaml", ".smk": "text/x-snakemake", ".cff": "application/yaml", ".py": "text/x-python",
+    ".json": "application/json", ".html": "text/html", ".csv": "text/csv", ".svg": "image/svg+xml",
+    ".png": "image/png", ".md": "text/markdown",
+}  # fmt: skip
+
+
+class Graph:
+    """A crate under construction. Entities are made when they are first asked for."""
+
+    def __init__(self) -> None:
+        self.crate = ROCrate(version="1.1")
+        self.crate.metadata.extra_contexts.append(f"{_WFRUN}/context")
+        # by the path or id that they were asked for by; rocrate's own look at every entity at each miss
+        self._known: dict[str, Entity] = {}
+        self._examples: set[tuple[str, str]] = set()
+
+    @property
+    def root(self) -> Entity:
+        """The root data entity."""
+        return self.crate.root_dataset
+
+    def entity(self, identifier: str, kind: str | list[str], /, **properties: Any) -> Entity:
+        """Return a contextual entity; made now unless it is there. Properties of None are left out."""
+        if identifier not in self._known:
+            told = {key: value for key, value in properties.items() if value is not None}
+            made = ContextEntity(self.crate, identifier, {"@type": kind, **told})
+            self._known[identifier] = self.crate.add(made)
+        return self._known[identifier]
+
+    def get(self, name: str) -> Entity | None:
+        """Return the entity of a path in the crate, or of an id; None where there is none."""
+        return self._known.get(name)
+
+    def local(self, kind: str, name: str, types: str | list[str], /, **properties: Any) -> Entity:
+        """Return a contextual entity of the crate's own: `#kind/name`."""
+        return self.entity(self.local_id(kind, name), types, **properties)
+
+    @staticmethod
+    def local_id(kind: str, name: str) -> str:
+        """Return the id of an entity of the crate's own."""
+        return f"#{kind}/{_quoted(name)}"
+
+    def file(self, path: str, item: Item, /, **properties: Any) -> Entity:
+        """Add a file, with its digest and size.
+
+        One that is not in the crate has a local identifier, as the files that
+        a crate tells of without holding them (RO-Crate issue 400).
+        """
+        size = item.bytes
+        told = {
+            "name": path.rpartition("/")[2],
+            "encodingFormat": _type_of(path),
+            **({} if item.sha256 is None else {"sha256": item.sha256}),
+            **({} if size is None else {"contentSize": str(size)}),
+            **properties,
+        }
+        if not item.is_here:
+            told["description"] = f"Not in this crate; in the project it is {path}."
+            self._known[path] = self.entity(f"#{_quoted(path)}", "File", **told)
+        else:
+            self._known[path] = self.crate.add_file(dest_path=path, properties=told)
+        return self._known[path]
+
+    def folder(self, path: str, /, *, is_here: bool, **properties: Any) -> Entity:
+        """Add a folder that is described as a whole."""
+        if is_here:
+            self._known[path] = self.crate.add_dataset(dest_path=path, properties=properties)
+        else:
+            self._known[path] = self.entity(f"#{_quoted(path)}", "Dataset", **properties)
+        return self._known[path]
+
+    def workflow(self, path: str, version: str, /, **properties: Any) -> Entity:
+        """Add the main workflow, in Snakemake's language of a version."""
+        self._known[path] = self.crate.add_workflow(
+            dest_path=path, main=True, lang="snakemake", lang_version=version, properties=properties
+        )
+        return self._known[path]
+
+    def value(self, kind: str, name: str, value: Any, **properties: Any) -> Entity:
+        """Return the PropertyValue of a name and value, which many actions may share."""
+        text = value if isinstance(value, str) else json.dumps(value)
+        # an id of limited length, whatever the value
+        shown = text if len(text) <= 80 else f"{text[:60]}-{short_digest(text)}"
+        plain = text if isinstance(value, list | dict) or value is None else value
+        return self.local(
+            kind, f"{name}={shown}", "PropertyValue", name=name, value=plain, **properties
+        )
+
+    def parameter(self, tool: Entity, direction: str, name: str, kind: str) -> Entity:
+        """Return the FormalParameter of a tool's or the workflow's `input` or `output`."""
+        identifier = f"{tool.id}#{direction}/{_quoted(name)}"
+        if identifier not in self._known:
+            made = self.crate.add_formal_parameter(name, kind, identifier)
+            self._known[identifier] = made
+            self.link(tool, direction, made)
+        return self._known[identifier]
+
+    def exemplify(self, what: Entity, parameter: Entity) -> None:
+        """Say that an entity is what a parameter was given."""
+        if (what.id, parameter.id) not in self._examples:
+            self._examples.add((what.id, parameter.id))
+            self.link(what, "exampleOfWork", parameter)
+
+    def link(self, entity: Entity, key: str, *others: Entity) -> None:
+        """Add references, in order; a single one stands without a list."""
+        for other in others:
+            entity.append_to(key, other, compact=True)
+
+    def person(self, login: str) -> Entity:
+        """Return who ran an action: all that is known is a login name."""
+        return self.local("agent", login, "Person", name=login)
+
+    def document(self) -> dict[str, Any]:
+        """Return the metadata document."""
+        return dict(self.crate.metadata.generate())
+
+
+def refer(entities: Iterable[Entity]) -> list[Entity] | Entity | None:
+    """Return entities as a property's value: none, one, or a list."""
+    found = list({entity.id: entity for entity in entities}.values())
+    return found[0] if len(found) == 1 else found or None
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="/=,+@~:")
+
+
+def _type_of(path: str) -> str:
+    name = Path(path).name
+    if name == "Snakefile":
+        return _TYPES[".smk"]
+    return _TYPES.get(Path(name).suffix, "text/plain")
+
+
+def software(graph: Graph, name: str, version: str, **properties: Any) -> Entity:
+    """Return a package of the Python package index as a SoftwareApplication."""
+    url = f"https://pypi.org/project/{name}/{version}/"
+    return graph.entity(
+        url, "SoftwareApplication", name=name, softwareVersion=version, url=url, **properties
+    )
+
+
+def image(graph: Graph, digest: str, reference: Mapping[str, Any]) -> Entity:
+    """Return a container image by its digest; registry and name as far as they are known."""
+    named = str(reference.get("reference") or "").partition("@")[0]
+    registry, _, name = named.rpartition("/")
+    return graph.local(
+        "image", digest, "ContainerImage",
+        additionalType={"@id": f"{_WFRUN}#DockerImage"},
+        name=name or "shardline",
+        registry=registry or "localhost",
+        sha256=digest.removeprefix("sha256:"),
+    )  # fmt: skip

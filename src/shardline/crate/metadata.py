@@ -1,0 +1,60 @@
+"""The crate's metadata file: its one form, its seal, and the digests that it holds."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from shardline.identity import digest
+
+METADATA = "ro-crate-metadata.json"
+SEAL = "#seal"
+
+
+def metadata_bytes(document: Mapping[str, Any]) -> bytes:
+    """Return the metadata as it is written."""
+    text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode()
+
+
+def seal_crate(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata with the digest of all other entities, as an identifier of the file.
+
+    No file can hold its own digest; this is the digest of the canonical JSON
+    of the graph without the entity that holds it.
+    """
+    seal = {
+        "@id": SEAL,
+        "@type": "PropertyValue",
+        "name": "SHA-256 of the canonical JSON of all other entities",
+        "propertyID": "sha256",
+        "value": _digest(document),
+    }
+    return {**document, "@graph": [*document["@graph"], seal]}
+
+
+def check_crate_seal(path: Path, document: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a metadata file, as a sentence; None if it is as it was written."""
+    if path.read_bytes() != metadata_bytes(document):
+        return f"{path} has another form than it was written in"
+    stated = [entity["value"] for entity in document["@graph"] if entity["@id"] == SEAL]
+    found = _digest(document)
+    if stated != [found]:
+        return f"{path}: the digest of its entities is {found}, expected {', '.join(stated)} (its {SEAL})"
+    return None
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    graph = [entity for entity in document["@graph"] if entity["@id"] != SEAL]
+    return digest({**document, "@graph": graph})
+
+
+def files_of_crate(document: Mapping[str, Any], *, below: Path) -> dict[Path, str]:
+    """Return the SHA-256 of each file of a folder that the crate holds."""
+    paths = {Path(unquote(entity["@id"])): entity for entity in document["@graph"]}
+    return {
+        path: entity["sha256"]
+        for path, entity in paths.items()
+        if path.is_relative_to(below) and "sha256" in entity
+    }

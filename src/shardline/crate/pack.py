@@ -1,0 +1,118 @@
+"""Writing a crate: its metadata beside the report, and the whole of it as a zip."""
+
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from shardline.config import Project
+from shardline.crate.contents import Contents, collect
+from shardline.crate.metadata import METADATA, metadata_bytes
+from shardline.errors import DataError
+from shardline.files import atomic_writer, read_json, write_bytes
+from shardline.identity.content import file_sha256
+from shardline.shardfile import file_digest
+
+_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can hold
+_STORED = (".safetensors", ".png")  # what does not get smaller
+
+
+def write_metadata(
+    project: Project, target: Path, *, at: Mapping[str, Path], report_action: Mapping[str, Any]
+) -> None:
+    """Write the metadata of the present report's crate.
+
+    Args:
+        target: `ro-crate-metadata.json` in the report's folder.
+        at: where declared files lie, by their own path.
+        report_action: record of the job that rendered the report.
+    """
+    from shardline.crate.describe import describe
+
+    document = describe(collect(project, at=at), report_action)
+    write_bytes(target, metadata_bytes(document))
+
+
+def write_zip(project: Project, target: Path, *, config: Path, with_data: bool) -> int:
+    """Pack the present report, what it was made from and their description; return the number of files.
+
+    The same files give the same bytes.
+
+    Args:
+        config: the config file.
+        with_data: whether models and shards go into it too.
+
+    Raises:
+        DataError: there is no report yet, or a file is missing or damaged.
+    """
+    from shardline.crate.describe import describe
+
+    if not project.report.exists():
+        raise DataError(f"{project.report} is not there; run the pipeline to its end first")
+    contents = collect(project, config=config, with_data=with_data)
+    document = describe(contents, _report_action(project))
+    with atomic_writer(target) as file:
+        return _write(file, contents, metadata_bytes(document))
+
+
+def _report_action(project: Project) -> dict[str, Any] | None:
+    path = project.report.with_name("report.json")
+    action = (
+        read_json(path, remedy="run the pipeline again").get("action") if path.exists() else None
+    )
+    return dict(action) if action else None
+
+
+def _write(file: IO[bytes], contents: Contents, metadata: bytes) -> int:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(_entry(METADATA), metadata)
+        for path, source in sorted(_sources(contents)):
+            if isinstance(source, bytes):
+                archive.writestr(_entry(path), source)
+                continue
+            with (
+                source.open("rb") as read,
+                archive.open(_entry(path), "w", force_zip64=True) as write,
+            ):
+                shutil.copyfileobj(read, write, 1 << 20)
+        return len(archive.namelist())
+
+
+def _entry(path: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(path, _DATE)
+    entry.compress_type = zipfile.ZIP_STORED if path.endswith(_STORED) else zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    entry.create_system = 3  # on whatever system this runs
+    return entry
+
+
+def _sources(contents: Contents) -> Iterator[tuple[str, Path | bytes]]:
+    """Yield path and place of every file that goes into the crate, each undamaged.
+
+    Raises:
+        DataError: one is missing, or is not what was sealed; the message names it.
+    """
+    for path, item in contents.items.items():
+        if item.is_here:
+            _check(item.source, item.known_sha256, digest=file_sha256)
+            yield path, item.source
+    for path, (shard, blake3) in contents.shards.items():
+        _check(shard, blake3, digest=file_digest)
+        yield path, shard
+
+
+def _check(source: Path | bytes, expected: str | None, digest: Callable[[Path], str]) -> None:
+    if isinstance(source, bytes) or expected is None:
+        return
+    try:
+        found = digest(source)
+    except OSError as error:
+        raise DataError(
+            f"{source} cannot be read ({error.strerror}), expected it for the crate; leave --with-data out, or "
+            "fetch it"
+        ) from None
+    if found != expected:
+        raise DataError(
+            f"{source} has digest {found[:12]}..., expected {expected[:12]}...; `shardline verify` says what to do"
+        )

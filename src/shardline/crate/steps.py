@@ -1,0 +1,149 @@
+"""The jobs behind a report, from the records that they left: what each read, wrote and was set to."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardline.config.project import RESULTS
+from shardline.config.schema import flatten
+from shardline.crate.contents import CONFIG, Contents, shards_folder
+from shardline.secrets import mask_values
+
+# In the order of the pipeline: rule, and what it is for.
+RULES = {
+    "build_shards": "Write a part of a dataset's shards",
+    "seal_dataset": "Merge a dataset's parts into its manifest",
+    "resolve_run": "Write a run's resolved settings and its identity",
+    "train": "Train a run, from its settings to sealed weights",
+    "evaluate": "Judge a sealed model on held-out data",
+    "render_report": "Compare all runs on one page",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One executed job.
+
+    Attributes:
+        action: its record (`shardline.actions`).
+        inputs, outputs: paths in the crate by parameter; that of a dataset's shards ends in `/`.
+        settings: what the job was set to, by dotted key.
+        devices: models of the GPUs or processors that its ranks computed on.
+        peak_bytes: most memory of a rank, where it was measured.
+    """
+
+    action: Mapping[str, Any]
+    inputs: Mapping[str, list[str]]
+    outputs: Mapping[str, list[str]]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    peak_bytes: int | None = None
+
+    @property
+    def rule(self) -> str:
+        """The rule that it ran."""
+        return str(self.action["rule"])
+
+
+def find_steps(contents: Contents, report_action: Mapping[str, Any] | None) -> list[Step]:
+    """Return the jobs that left a record, in the order of the pipeline.
+
+    Args:
+        report_action: the record of the report's own job, which wrote it nowhere yet.
+    """
+    steps = [*_dataset_steps(contents), *_run_steps(contents)]
+    if report_action:
+        steps.append(_report_step(contents, report_action))
+    order = list(RULES)
+    known = [step for step in steps if step.rule in order]
+    return sorted(known, key=lambda step: (order.index(step.rule), step.action["id"]))
+
+
+def _dataset_steps(contents: Contents) -> Iterator[Step]:
+    for dataset, provenance in contents.provenances.items():
+        if dataset not in contents.manifests:
+            continue
+        identity = contents.manifests[dataset]["identity"]
+        folder = str(RESULTS / "datasets" / dataset)
+        shards = {"shards": [shards_folder(dataset)]}
+        source: dict[str, list[str]] = {f"source/{dataset}": []}
+        settings = mask_values(flatten(identity.get("settings", {})))
+        for part in provenance["parts"]:
+            yield Step(action=part, inputs=source, outputs=shards, settings=settings)
+        written = [f"{folder}/manifest.json", f"{folder}/provenance.json"]
+        outputs = {"manifest": written[:1], "provenance": written[1:]}
+        yield Step(action=provenance["action"], inputs=shards, outputs=outputs)
+
+
+def _run_steps(contents: Contents) -> Iterator[Step]:
+    asked = {"config": [str(CONFIG)], "runs": [contents.project.table]}
+    for run in contents.project.runs.values():
+        documents = contents.runs[run.id]
+        spec, provenance = documents["spec"], documents["provenance"]
+        folder = str(run.folder)
+        read = {
+            "spec": [f"{folder}/run.json"],
+            "manifest": [str(run.dataset.manifest)],
+            "shards": [shards_folder(run.dataset.id)],
+        }
+        model = {"model": [f"{folder}/model.safetensors"]}
+        trained = {
+            **model,
+            "metrics": [f"{folder}/metrics.jsonl"],
+            "provenance": [f"{folder}/provenance.json"],
+        }
+        settings = {
+            "model": spec["model_class"], **mask_values(flatten(spec.get("settings", {})))
+        }  # fmt: skip
+        judged = {key: value for key, value in settings.items() if key.startswith("evaluation.")}
+        if "action" in spec:
+            outputs = {"spec": read["spec"], "identity": [f"{folder}/identity.json"]}
+            yield Step(action=spec["action"], inputs=asked, outputs=outputs)
+        if "action" in provenance:
+            yield Step(
+                action=provenance["action"],
+                inputs=read,
+                outputs=trained,
+                settings={key: settings[key] for key in settings if key not in judged},
+                devices=tuple(_devices(provenance)),
+                peak_bytes=_peak(provenance),
+            )
+        if "action" in documents["evaluation"]:
+            yield Step(
+                action=documents["evaluation"]["action"],
+                inputs={**read, **model},
+                outputs={"evaluation": [str(run.evaluation)]},
+                settings=judged,
+            )
+
+
+def _report_step(contents: Contents, action: Mapping[str, Any]) -> Step:
+    folders = [str(run.folder) for run in contents.project.runs.values()]
+    report = f"{contents.project.report.parent}/"
+    written = [path for path in contents.items if path.startswith(report)]
+    inputs = {
+        "runs": [f"{folder}/run.json" for folder in folders],
+        "metrics": [f"{folder}/metrics.jsonl" for folder in folders],
+        "provenances": [f"{folder}/provenance.json" for folder in folders],
+        "evaluations": [str(run.evaluation) for run in contents.project.runs.values()],
+        "identities": [f"{folder}/identity.json" for folder in folders],
+        "manifests": [
+            str(RESULTS / "datasets" / name / "manifest.json") for name in contents.manifests
+        ],
+        "datasets": [
+            str(RESULTS / "datasets" / name / "provenance.json") for name in contents.provenances
+        ],
+    }
+    return Step(action=action, inputs=inputs, outputs={"report": written})
+
+
+def _devices(provenance: Mapping[str, Any]) -> Iterator[str]:
+    for rank in provenance.get("world", {}).get("ranks", []):
+        yield str(rank.get("device_name") or rank.get("device"))
+
+
+def _peak(provenance: Mapping[str, Any]) -> int | None:
+    ranks = (provenance.get("resources") or {}).get("ranks") or []
+    return max(
+        (rank["peak_rss_bytes"] for rank in ranks if rank.get("peak_rss_bytes")), default=None
+    )

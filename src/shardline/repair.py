@@ -1,0 +1,67 @@
+"""Dropping what is damaged of a dataset, so that the pipeline makes just that again."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from shardline.config.project import Project
+from shardline.errors import ConfigError, DataError
+from shardline.garbage import check_unlocked
+from shardline.verify import Verdict
+
+_SHARD = re.compile(
+    r"shard-(\d+)\.safetensors"
+)  # nothing else is deleted, whatever a manifest says
+
+
+def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
+    """Drop what is bad of a dataset, so that the next run of the pipeline makes just that again.
+
+    Its bad shards go first, its manifest last: cut off anywhere, the manifest
+    is still there to find them by, and the repair can be asked for again.
+
+    Args:
+        verdict: what `verify_dataset` found.
+
+    Returns:
+        The parts whose jobs will run again, by name; none if only the manifest
+        was bad, which is then sealed again from the parts.
+
+    Raises:
+        ConfigError: the config no longer has this dataset, so nothing could rebuild it.
+        DataError: something cannot be deleted; the message names it.
+        ShardlineError: Snakemake is running here.
+    """
+    if verdict.id not in project.datasets:
+        raise ConfigError(
+            f"{verdict.id} is not what the config names now, expected a dataset that the pipeline can "
+            "rebuild; bring back the settings it was made from, or delete it"
+        )
+    check_unlocked(project.workdir)
+    dataset = project.datasets[verdict.id]
+    folder = project.store / "datasets" / dataset.id
+    bad = {name: int(match[1]) for name in verdict.bad_shards if (match := _SHARD.fullmatch(name))}
+    for name in bad:
+        _delete([folder / name, *(folder / "verified").glob(f"*/{name}")])
+    # also those of an earlier shards_per_job, lest it comes back
+    _delete(
+        path for path in (folder / "parts").glob("*.json") if _shards_of(path) & set(bad.values())
+    )
+    _delete([dataset.manifest])
+    return [part for part in dataset.parts if not (folder / "parts" / f"{part}.json").exists()]
+
+
+def _shards_of(part: Path) -> set[int]:
+    first, _, last = part.stem.partition("-")
+    return set(range(int(first), int(last) + 1)) if first.isdigit() and last.isdigit() else set()
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be deleted ({error.strerror}), expected to drop it for the repair; "
+                "mend its owner or permissions, then repair again"
+            ) from None

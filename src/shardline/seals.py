@@ -1,0 +1,40 @@
+"""Seals: a document carries the digest of the rest of it, so that one altered byte is found."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.files import json_bytes
+from shardline.identity import digest
+
+_SEAL = "sha256"
+
+
+def seal(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with its seal: key `sha256`, the digest of the canonical JSON of the rest.
+
+    NaN and infinity, which JSON lacks, become null.
+    """
+    text = json.dumps({key: document[key] for key in document if key != _SEAL})
+    rest = json.loads(text, parse_constant=lambda _: None)
+    return {**rest, _SEAL: digest(rest)}
+
+
+def check_seal(path: Path, document: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a sealed file, as a sentence; None if it is as it was written.
+
+    A file of an earlier version, which has neither seal nor `action`, is not judged.
+
+    Args:
+        path: the file; its bytes are held against the one form that documents are written in.
+        document: its content.
+    """
+    if _SEAL not in document and "action" not in document:
+        return None
+    if path.read_bytes() != json_bytes(document):
+        return f"{path} has another form than it was written in"
+    found = digest({key: document[key] for key in document if key != _SEAL})
+    if document.get(_SEAL) != found:
+        return f"{path}: the digest of its content is {found}, expected {document.get(_SEAL)} (its sha256)"
+    return None
