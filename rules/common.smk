@@ -50,6 +50,7 @@ ASSETS = [
 # What says where the ranks' environment is, where they have one of their own.
 ENVIRONMENT = str(PROJECT.environment) if PROJECT.environment else []
 EVALUATIONS = [str(run.evaluation) for run in PROJECT.runs.values()]
+MEASURED = [PROJECT.runs[run] for run in PROJECT.measured]
 
 
 wildcard_constraints:
@@ -155,9 +156,11 @@ def sealed_by(run, wildcards):
 def threads_of_run(wildcards):
     devices = PROJECT.runs[wildcards.run].settings["devices"]
     per_rank = PROJECT.runtime["threads_per_rank"]
+    # a job beside it would spoil what a scaling study measures
+    is_alone = not per_rank or wildcards.run in PROJECT.measured
     # jobs that go elsewhere have as many as there are, which nobody knows here
     cores = workflow.resource_settings.cores or 1
-    return devices * per_rank if per_rank else max(devices, cores)
+    return max(devices * (per_rank or 1), cores if is_alone else 1)
 
 
 # What a scheduler gives to a run's job; None leaves a resource unset.

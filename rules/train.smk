@@ -81,3 +81,11 @@ rule rehearse:
         "Rehearsing {wildcards.run}"
     script:
         "../scripts/rehearse.py"
+
+
+# Asked for by name: the runs of all scaling studies, which `all` makes as well.
+rule scaling:
+    input:
+        models=ancient([str(run.model) for run in MEASURED]),
+        evaluations=ancient([str(run.evaluation) for run in MEASURED]),
+    localrule: True

@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[1]
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 
 TINY_CONFIG: dict[str, Any] = yaml.safe_load((REPOSITORY / "config/test/config.yaml").read_text())
+TINY_SCALING = TINY_CONFIG.pop("scaling")  # of a run that few tests have
 # What takes minutes, one that mostly waits beside one that computes.
 LONGEST = (
     "slurm/test_training_accidents.py", "distributed/test_training.py", "slurm/test_accidents.py",

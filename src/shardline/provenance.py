@@ -80,12 +80,13 @@ def now() -> str:
 def make_provenance(
     spec: Mapping[str, Any], *, sources: Mapping[str, Any], world: World,
     rehearsed: Mapping[str, Any], manifest_sha256: str, started: str, duration_s: float,
-    attempts: int, training: Mapping[str, Any], files: Mapping[str, str],
+    measured: Mapping[str, Any], training: Mapping[str, Any], files: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the provenance document of one trained run.
 
     Args:
         rehearsed: what each rank said of itself, and what was measured between them.
+        measured: `attempts` and what the training measured of itself.
     """
     ranks = rehearsed["ranks"]
     return {
@@ -98,7 +99,7 @@ def make_provenance(
         "started": started,
         "ended": now(),
         "duration_s": round(duration_s, 3),
-        "attempts": attempts,
+        **measured,
         "training": dict(training),
         "world": {
             "world_size": world.world_size,

@@ -18,11 +18,12 @@ from typing import IO, Any
 
 from shardline.config.scripts import split_script
 from shardline.errors import DataError, ShardlineError
-from shardline.files import atomic_writer, make_folder, write_bytes, write_json
+from shardline.files import atomic_writer, make_folder, read_json, write_bytes, write_json
 from shardline.handover import read_evaluation
 from shardline.launch.export import export_world
 from shardline.launch.process import die_with_parent, kill_group
 from shardline.launch.world import World
+from shardline.resources import used_by_rank
 
 _OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
 _MODEL = "model.safetensors"
@@ -55,7 +56,7 @@ def prepare(work: Path) -> None:
 
 def run_script(
     spec: Mapping[str, Any], world: World, *, run_json: Path, manifest: Path, shards: Path, work: Path
-) -> None:  # fmt: skip
+) -> list[dict[str, Any]]:  # fmt: skip
     """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
 
     Args:
@@ -63,6 +64,9 @@ def run_script(
         manifest: sealed manifest of the dataset.
         shards: folder of the dataset's shards in the store.
         work: the run's folder in the store.
+
+    Returns:
+        What the ranks used, see `resources.used_by_rank`; on rank 0 all of them.
 
     Raises:
         ScriptError: it ended with another code than 0; carries the end of its traceback.
@@ -85,9 +89,9 @@ def run_script(
         if _LOST_PEER.search(message):
             time.sleep(_LOST_PEER_S)
         raise ScriptError(message)
-    write_json(work / _ENDED / f"rank-{world.rank}.json", {})
-    if world.rank == 0:
-        _wait_for_all(work / _ENDED, world.world_size)
+    used = used_by_rank(world)
+    write_json(work / _ENDED / f"rank-{world.rank}.json", used)
+    return _wait_for_all(work / _ENDED, world.world_size) if world.rank == 0 else [used]
 
 
 def _run_child(command: list[str], env: Mapping[str, str]) -> tuple[int, str]:
@@ -152,11 +156,12 @@ def _failure(path: str, code: int, tail: str) -> str:
     return "\n  ".join([f"script {path} {how}:", *lines[-_LINES_SHOWN:]])
 
 
-def _wait_for_all(folder: Path, world_size: int) -> None:
+def _wait_for_all(folder: Path, world_size: int) -> list[dict[str, Any]]:
     # no deadline: a rank that fails has the launcher end the others
-    names = {f"rank-{rank}.json" for rank in range(world_size)}
-    while names - {path.name for path in folder.iterdir()}:
+    names = [f"rank-{rank}.json" for rank in range(world_size)]
+    while set(names) - {path.name for path in folder.iterdir()}:
         time.sleep(_LOOK_S)
+    return [read_json(folder / name, remedy="run it again") for name in names]
 
 
 def seal(spec: Mapping[str, Any], *, work: Path, results: Path) -> dict[str, Any]:

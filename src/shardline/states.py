@@ -1,11 +1,11 @@
 """What there is of each run: sealed, evaluated, begun, stale or new."""
 
-import json
 import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from shardline.attempts import last_recorded_step
 from shardline.config.project import RESULTS, Project, Run
 from shardline.errors import DataError
 from shardline.files import read_json
@@ -79,18 +79,7 @@ def name_of(folder: Path) -> str:
 
 def last_step(run: Run, store: Path) -> int | None:
     """Return the last optimiser step that an unfinished training recorded."""
-    try:
-        with (store / "work" / run.id / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - 65536))  # a long training's file is large
-            lines = file.read().splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            return int(json.loads(line)["step"])
-        except (ValueError, TypeError, KeyError):
-            continue  # the line that is being written
-    return None
+    return last_recorded_step(store / "work" / run.id)
 
 
 def _headline(run: Run) -> dict[str, Any] | None:

@@ -1,25 +1,32 @@
 """The program of one rank: `python -m shardline.worker RUN_JSON ...`, started by a launcher."""
 
 import argparse
+import importlib
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from shardline.actions import Action
+from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log, started_s
 from shardline.config.scripts import is_script
 from shardline.environments.observed import explain_differences, find_differences
 from shardline.files import read_json, write_bytes, write_json
+from shardline.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.identity.content import file_sha256
 from shardline.launch.rank import run_rank
 from shardline.launch.world import World
 from shardline.rehearse import rehearse_run
+from shardline.resources import gather, machine, used_by_rank
 from shardline.seals import seal
 
 _OPTIONS = ("log_every_steps", "checkpoint_every_steps", "checkpoints_kept")
 _NUMBERS = (*_OPTIONS, "rendezvous_timeout_s")
 _SEALED = ("model.safetensors", "metrics.jsonl")
+# What a training ended with, and what gives its measurements when all else is sealed.
+_Trained = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
 
 
 def main() -> int:
@@ -57,6 +64,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--strict-env", choices=("error", "warn"), required=True, help="runtime.strict_env"
     )
+    parser.add_argument(
+        "--attempt", type=int, default=0, help="number of the attempt that the job has begun"
+    )
     parser.add_argument("--ledger", action="store_true", help="runtime.ledger")
     parser.add_argument("--oversubscribe", action="store_true", help="runtime.oversubscribe")
     parser.add_argument(
@@ -69,14 +79,17 @@ def _run(args: argparse.Namespace, world: World) -> None:
     # torch is imported only once the arguments are good
     from shardline import provenance, script
 
+    timeline = _begin(args, world)
     spec = read_json(args.run_json, remedy="run the pipeline again to resolve the run")
-    settings = spec["settings"]
-    if is_script(spec["model_class"]) and world.rank == 0:
+    settings, is_own = spec["settings"], is_script(spec["model_class"])
+    if is_own and world.rank == 0:
         script.prepare(args.work)
     differences = find_differences(**spec["environment"])
     problem = explain_differences(differences)
     if problem and args.strict_env == "warn":
         print(f"warning: {problem}", flush=True)
+    importlib.import_module("torch")  # its seconds are not the ranks' waiting
+    timeline.switch("rendezvous")
     rehearsed = rehearse_run(
         settings,
         world,
@@ -86,14 +99,13 @@ def _run(args: argparse.Namespace, world: World) -> None:
         differences=differences,
         problem=problem if args.strict_env == "error" else "",
     )
+    timeline.switch("startup")
     clock = time.monotonic()
     sources = (
         provenance.sources() if world.rank == 0 else {}
     )  # as they are before hours have passed
     action = Action(id=f"train/{spec['run']}", git=sources.get("git", {}))
-    attempts = _count_attempt(args.work) if world.rank == 0 else 0
-    work = _run_script if is_script(spec["model_class"]) else _train
-    training = work(args, spec, world)
+    training, measured = (_run_script if is_own else _train)(args, spec, world, timeline)
     if world.rank == 0:
         document = provenance.make_provenance(
             spec,
@@ -103,7 +115,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
             manifest_sha256=file_sha256(args.manifest),
             started=action.started,
             duration_s=time.monotonic() - clock,
-            attempts=attempts,
+            measured=measured(),
             training=training,
             files={name: file_sha256(args.results / name) for name in _SEALED},
         )
@@ -112,12 +124,28 @@ def _run(args: argparse.Namespace, world: World) -> None:
     _leave(world)
 
 
-def _train(args: argparse.Namespace, spec: dict[str, Any], world: World) -> dict[str, Any]:
-    """Train a LightningModule; rank 0 seals model and metrics. Returns what is known of the training."""
+def _begin(args: argparse.Namespace, world: World) -> Timeline:
+    """Find the attempt that the job has begun; begin one where ranks were started without a job."""
+    if world.rank != 0:
+        return Timeline(time.time())
+    args.attempt = args.attempt or begin_attempt(args.work)
+    return Timeline(started_s(read_attempts(args.work)[args.attempt - 1]))
+
+
+def _train(
+    args: argparse.Namespace, spec: dict[str, Any], world: World, timeline: Timeline
+) -> _Trained:
+    """Train a LightningModule; rank 0 seals model and metrics."""
     from shardline import train
     from shardline.ledger import SampleLedger
     from shardline.metrics import JsonLinesLogger, PlainProgress
+    from shardline.stopwatch import Parts, Stopwatch
 
+    def note(step: int, kept: Parts) -> None:
+        if world.rank == 0:
+            note_resumed(args.work, args.attempt, step, kept_seconds(kept))
+
+    stopwatch = Stopwatch(timeline, args.attempt, note)
     trained = train.train(
         spec,
         world,
@@ -131,21 +159,28 @@ def _train(args: argparse.Namespace, spec: dict[str, Any], world: World) -> dict
         work=args.work,
         logger=JsonLinesLogger(args.work / "metrics.jsonl"),
         callbacks=[
+            stopwatch,
             PlainProgress(),
             *([SampleLedger(args.work / "ledger", world)] if args.ledger else []),
         ],
     )
+    used = gather(used_by_rank(world), world)
     if world.rank == 0:
         train.seal_model(trained, spec, args.results / "model.safetensors")
         write_bytes(args.results / "metrics.jsonl", (args.work / "metrics.jsonl").read_bytes())
-    return {key: value for key, value in asdict(trained).items() if key != "best"}
+    told = {key: value for key, value in asdict(trained).items() if key != "best"}
+    readings = stopwatch.readings, stopwatch.steps_a_reading
+    return told, lambda: _measured(args.work, spec, stopwatch.kept(), used, readings)
 
 
-def _run_script(args: argparse.Namespace, spec: dict[str, Any], world: World) -> dict[str, Any]:
-    """Run a training script; rank 0 seals what it left. Returns what is known of the training."""
+def _run_script(
+    args: argparse.Namespace, spec: dict[str, Any], world: World, timeline: Timeline
+) -> _Trained:
+    """Run a training script; rank 0 seals what it left."""
     from shardline import script
 
-    script.run_script(
+    timeline.switch("other")
+    used = script.run_script(
         spec,
         world,
         run_json=args.run_json,
@@ -153,14 +188,25 @@ def _run_script(args: argparse.Namespace, spec: dict[str, Any], world: World) ->
         shards=args.shards,
         work=args.work,
     )
-    return script.seal(spec, work=args.work, results=args.results) if world.rank == 0 else {}
+    told = script.seal(spec, work=args.work, results=args.results) if world.rank == 0 else {}
+    return told, lambda: _measured(args.work, spec, {args.attempt: timeline.seconds()}, used)
 
 
-def _count_attempt(work: Path) -> int:
-    path = work / "attempts.json"
-    attempts = 1 + (read_json(path, remedy=f"delete {path}")["attempts"] if path.exists() else 0)
-    write_json(path, {"attempts": attempts})
-    return attempts
+def _measured(
+    work: Path, spec: Mapping[str, Any], kept: Mapping[int, Mapping[str, float]],
+    used: Sequence[Mapping[str, Any]], readings: tuple[Sequence[float], int] = ((), 1),
+) -> dict[str, Any]:  # fmt: skip
+    """Return what the training tells of itself, for its provenance."""
+    log = sealed_log(work)
+    return {
+        "attempts": len(log),
+        "attempt_log": log,
+        "goodput": goodput(log, kept, is_script=is_script(spec["model_class"])),
+        "throughput": throughput(
+            *readings, global_batch=spec["settings"]["global_batch"], ranks=len(used)
+        ),
+        "resources": {**machine(), "ranks": list(used)},
+    }
 
 
 def _leave(world: World) -> None:

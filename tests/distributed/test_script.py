@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors import safe_open
@@ -36,7 +37,7 @@ save_file({"w": torch.ones(2, dtype=torch.bfloat16)}, os.environ["SHARDLINE_OUTP
 """
 
 
-def sealed(workspace: Workspace, name: str) -> dict[str, object]:
+def sealed(workspace: Workspace, name: str) -> dict[str, Any]:
     folder = workspace.path / "results/latest" / name
     return {
         "model": load_file(folder / "model.safetensors"),
@@ -76,6 +77,7 @@ def test_the_documented_script_trains_fails_by_name_resumes_and_is_reported(tiny
     plain, stops = sealed(workspace, "plain"), sealed(workspace, "stops")
     check_sealed(plain, workspace)
     assert [stops["provenance"]["attempts"], plain["provenance"]["attempts"]] == [2, 1]
+    check_measured(stops["provenance"])
     assert stops["records"] == plain["records"]
     for name, weight in plain["model"].items():
         assert (stops["model"][name] == weight).all(), "resumed, it ends where the other ended"
@@ -83,6 +85,16 @@ def test_the_documented_script_trains_fails_by_name_resumes_and_is_reported(tiny
     check_report(workspace.path / "results/report/index.html")
     assert "Nothing to be done" in workspace.snakemake().stdout
     check_commands(workspace)
+
+
+def check_measured(found: dict[str, Any]) -> None:
+    assert [attempt["end"] for attempt in found["attempt_log"]] == ["failed", "sealed"]
+    goodput, used = found["goodput"], found["resources"]["ranks"]
+    known = {name: value for name, value in goodput["parts"].items() if value is not None}
+    assert known.keys() == {"startup", "rendezvous", "other"}
+    assert sum(known.values()) == pytest.approx(goodput["elapsed_s"], rel=0.02)
+    assert [(rank["rank"], rank["cpu_s"] > 0) for rank in used] == [(0, True), (1, True)]
+    assert found["throughput"]["samples_per_s"] is None
 
 
 def shardline(workspace: Workspace, *arguments: str) -> str:

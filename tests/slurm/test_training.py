@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,7 @@ def test_four_nodes_give_what_one_machine_gives(slurm4, tmp_path: Path):
     assert done.returncode == 0, done.stdout + on_four.log()
     world = on_four.provenance()["world"]
     assert [rank["host"] for rank in world["ranks"]] == ["n1", "n2", "n3", "n4"]
+    check_measured(on_four.provenance(), re.findall(r"SLURM jobid (\d+)", done.stdout))
 
     on_one = on_four.copy(tmp_path / "one")
     runtime = {"launcher": "torchrun", "oversubscribe": True}
@@ -62,3 +64,14 @@ def test_four_nodes_give_what_one_machine_gives(slurm4, tmp_path: Path):
     assert done.returncode == 0, done.stdout
     assert on_four.samples() == on_one.samples()
     assert on_four.losses() == on_one.losses()
+    assert on_one.provenance()["goodput"]["parts"]["queue"] is None
+
+
+def check_measured(found: dict[str, Any], jobs: list[str]) -> None:
+    (attempt,) = found["attempt_log"]
+    assert attempt["job"] in jobs
+    parts = found["goodput"]["parts"]
+    assert parts["queue"] == attempt["queue_s"] >= 0
+    assert sum(parts.values()) == pytest.approx(found["goodput"]["elapsed_s"], rel=0.02)
+    used = found["resources"]["ranks"]
+    assert [rank["host"] for rank in used] == ["n1", "n2", "n3", "n4"]

@@ -120,7 +120,13 @@ class Training:
     def check_end(self, *, attempts: int) -> None:
         """Assert that the command ends well, after so many starts of the training."""
         assert self.end() == 0, self.told() + self.pipeline.log()
-        assert self.pipeline.provenance()["attempts"] == attempts
+        found = self.pipeline.provenance()
+        assert found["attempts"] == len(found["attempt_log"]) == attempts
+        resumed = [attempt["resumed_step"] for attempt in found["attempt_log"]]
+        assert resumed == sorted(resumed), "each goes on from where one before it was"
+        parts = found["goodput"]["parts"]
+        assert sum(parts.values()) == pytest.approx(found["goodput"]["elapsed_s"], rel=0.02)
+        assert (parts["lost"] > 0) == (attempts > 1)
 
 
 def unbroken(run: Training) -> None:

@@ -444,6 +444,26 @@ def test_every_entry_of_the_lock(shared: Place) -> None:
         assert found[tool] == set(), tool
 
 
+def test_a_scaling_study_adds_runs_and_makes_no_other_stale(place: Place) -> None:
+    before = place.stages()
+    place.set("scaling.ranks", {"run": "linear", "sizes": ["1x1", "1x2", "1x4"]})
+    strong = place.stages()
+    assert strong.keys() - before.keys() == {
+        f"{stage} linear_nodes=1_devices={devices}"
+        for stage in ("train", "evaluate")
+        for devices in (1, 4)
+    }
+    assert stale(before, {key: strong[key] for key in before}) == REPORT
+    place.set("scaling.ranks.mode", "weak")
+    weak = place.stages()
+    assert weak.keys() - strong.keys() == {
+        f"{stage} linear_nodes=1_devices={devices}_global_batch={batch}"
+        for stage in ("train", "evaluate")
+        for devices, batch in ((2, 128), (4, 256))
+    }
+    assert stale(before, {key: weak[key] for key in before}) == REPORT
+
+
 def add_comments(place: Place) -> None:
     for path in place.path.rglob("*.py"):
         path.write_text(f"# a comment\n{path.read_text()}\n# another\n")

@@ -9,6 +9,7 @@ from shardline.config import checks, schema, scripts, sources
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
+from shardline.config.scaling import load_scaling
 from shardline.errors import ConfigError
 from shardline.identity import CodeIndex, FileDigests, load_lock, short_digest
 from shardline.identity.code import import_roots
@@ -61,6 +62,13 @@ def load_project(
     for row in rows:
         run = _load_run(project, row, config["defaults"], datasets[row.dataset])
         project.runs[run.id] = run
+    project.scaling, derived = load_scaling(
+        config["scaling"],
+        project.runs,
+        lambda row, base: _load_run(project, row, config["defaults"], base.dataset),
+        where,
+    )
+    project.runs |= derived
     return project
 
 
@@ -71,10 +79,12 @@ def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     defaults = schema.coerce(config["defaults"], settings)
     schema.validate(defaults, "settings", where=where, prefix="defaults")
     entry = shape["properties"]["datasets"]["additionalProperties"]
+    study = schema.defaults_of(shape["properties"]["scaling"]["additionalProperties"])
     return {
         **config,
         "defaults": schema.merge(schema.defaults_of(settings), defaults),
         "datasets": {key: _fill_dataset(item, entry) for key, item in config["datasets"].items()},
+        "scaling": {key: {**study, **item} for key, item in config.get("scaling", {}).items()},
         **{
             key: schema.merge(schema.defaults_of(shape)[key], config.get(key, {}))
             for key in ("runtime", "azureml", "conda", "image")

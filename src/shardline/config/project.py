@@ -1,13 +1,14 @@
 """The whole of what a config asks for: datasets and runs with identities and paths."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shardline.config import checks
 from shardline.config.runs import Row
+from shardline.config.scaling import Scaling
 from shardline.errors import ConfigError
 from shardline.identity import DIGEST_LENGTH, CodeIndex, Lock, short_digest
 from shardline.workflow import report_template, workflow_folder
@@ -140,7 +141,8 @@ class Project:
         image: how the container image is built and run; nor does this.
         lock_file: pins of every package.
         datasets: by id, those that a run uses.
-        runs: by id, in the order of the table.
+        runs: by id, in the order of the table; those that studies alone ask for come last.
+        scaling: the scaling studies.
     """
 
     workdir: Path
@@ -155,6 +157,7 @@ class Project:
     code: CodeIndex
     datasets: dict[str, Dataset] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
+    scaling: tuple[Scaling, ...] = ()
     _environments: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, Any]]] = field(
         default_factory=dict
     )
@@ -188,7 +191,10 @@ class Project:
         code, environment = self.environment_of(REPORT_ENTRY)
         return {
             "stage": "report",
-            "settings": {"generated_from": self.table},
+            "settings": {
+                "generated_from": self.table,
+                "scaling": {study.name: asdict(study) for study in self.scaling},
+            },
             "inputs": {"evaluations": {run.id: run.evaluation_id for run in self.runs.values()}},
             "template": short_digest(report_template().read_text(encoding="utf-8")),
             "code": code,
@@ -204,6 +210,16 @@ class Project:
     def crate(self) -> Path:
         """The description of report, runs and datasets as an RO-Crate."""
         return self.report.with_name("ro-crate-metadata.json")
+
+    @property
+    def measured(self) -> dict[str, int]:
+        """The runs of scaling studies, by id, each with the most devices that its studies ask for."""
+        most: dict[str, int] = {}
+        for study in self.scaling:
+            devices = max(size.devices for size in study.sizes)
+            for size in study.sizes:
+                most[size.run] = max(devices, most.get(size.run, 0))
+        return most
 
     @property
     def environment(self) -> Path | None:

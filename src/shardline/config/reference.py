@@ -20,7 +20,7 @@ What is computed stands here; where it is computed stands in `profiles/`.
 
 | file | holds |
 | --- | --- |
-| `config.yaml` | `defaults` (every setting of a run), `datasets`, and `runtime` (changes no result) |
+| `config.yaml` | `defaults` (every setting of a run), `datasets`, `scaling`, and `runtime` (changes no result) |
 | `runs.tsv` | the run table: one row is one run, or a grid of runs |
 
 Both are held to schemas: a key that is not there is refused, with the nearest name.
@@ -66,6 +66,12 @@ _DATASETS = """
 `datasets: {name: {...}}`; a row's `dataset` is one of these names. Without
 `splits` they are 0.8, 0.1 and 0.1; who gives one gives all three.
 """
+_SCALING = """
+## `scaling`
+
+`scaling: {name: {...}}`, each a run of the table trained at several sizes (Shardline's
+`docs/scaling.md`).
+"""
 _RUNTIME = """
 ## `runtime`
 
@@ -104,6 +110,8 @@ def reference() -> str:
         _table(_rows(load_schema("settings"), "train")),
         _DATASETS,
         _table(_rows(dataset, "dataset")),
+        _SCALING,
+        _table(_rows(parts["scaling"]["additionalProperties"], "report, and runs that it adds")),
         _RUNTIME,
         _table(_rows(parts["runtime"], "nothing")),
         _AZUREML,

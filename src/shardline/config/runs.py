@@ -32,6 +32,7 @@ class Row:
         where: file, row and run, as error messages begin.
         settings: the settings that the row sets, by dotted key.
         varied: those of them that vary within the row's grid.
+        in_table: False for a run that a scaling study alone asks for.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Row:
     where: str
     settings: dict[str, Any]
     varied: dict[str, Any]
+    in_table: bool = True
 
 
 def read_rows(path: Path, shown: str | None = None) -> list[Row]:
@@ -219,11 +221,7 @@ def _safe(text: str) -> str:
 def _check_names(rows: list[Row]) -> None:
     seen: dict[str, Row] = {}
     for row in rows:
-        if len(row.name) > MAX_NAME:
-            raise ConfigError(
-                f'{row.where}: the name "{row.name[:40]}..." has {len(row.name)} characters, more than '
-                f"{MAX_NAME}; shorten it or vary fewer keys"
-            )
+        check_name(row)
         if row.name in seen:
             other = seen[row.name]
             taken = "two of its grid's values" if other.where == row.where else other.where
@@ -231,3 +229,16 @@ def _check_names(rows: list[Row]) -> None:
                 f'{row.where}: the name "{row.name}" is taken by {taken}; rename one of them'
             )
         seen[row.name] = row
+
+
+def check_name(row: Row) -> None:
+    """Refuse a name that no file can have.
+
+    Raises:
+        ConfigError: it is too long.
+    """
+    if len(row.name) > MAX_NAME:
+        raise ConfigError(
+            f'{row.where}: the name "{row.name[:40]}..." has {len(row.name)} characters, more than '
+            f"{MAX_NAME}; shorten it or vary fewer keys"
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline import __version__
+from shardline.attempts import attempted
 from shardline.config import Project, Run
 from shardline.config.checks import num_cpus
 from shardline.config.schema import flatten
@@ -55,7 +56,12 @@ def train(
     ]  # fmt: skip
     story = _story_of(run, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)
-    with only_one(work, run.id), tracked(runtime["tracking"], story):
+    with (
+        only_one(work, run.id),
+        attempted(work, **_scheduled(os.environ)) as number,
+        tracked(runtime["tracking"], story),
+    ):
+        program += ["--attempt", str(number)]
         _start_ranks(project, run, program, work, log, python, files)
 
 
@@ -78,6 +84,22 @@ def rehearse(
         "--output", output,
     ]  # fmt: skip
     _start_ranks(project, run, program, work, log, _python(project, run, inputs))
+
+
+def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the scheduler tells of this job: its number, its start, its time in the queue."""
+    from shardline.launch.allocation import find_allocation
+
+    try:
+        allocation = find_allocation(env)
+    except LaunchError as error:  # a measurement is no reason to fail
+        logging.warning("time in the queue is not known: %s", error)
+        return {"job": env.get("SLURM_JOB_ID")}
+    if allocation is None:
+        return {"job": env.get("AZUREML_RUN_ID")}
+    return {
+        "job": allocation.job_id, "queue_s": allocation.queue_s, "started": allocation.started,
+    }  # fmt: skip
 
 
 def _rank_options(runtime: Mapping[str, Any], work: Path, rule: str, run_id: str) -> list[str]:
@@ -133,13 +155,15 @@ def _start_ranks(
     from shardline.launch.start import prepare_start
     from shardline.supervise import run_ranks
 
+    devices = run.settings["devices"]
     start = prepare_start(
         program,
         run_id=run.id,
         settings=run.settings,
         runtime=project.runtime,
         env=os.environ,
-        num_cpus=num_cpus(),
+        # in a scaling study a rank has as many CPUs at every size
+        num_cpus=num_cpus() * devices // project.measured.get(run.id, devices),
         files=files,
         python=python,
     )

@@ -1,6 +1,7 @@
 """The job that compares all runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def report(
     """
     from shardline.crate.pack import write_metadata
     from shardline.report import RunFiles, write_report
+    from shardline.report.studies import Size, Study
 
     action = Action(id=f"render_report/{Path(page).parent.name}")
     project = load_project(config)
@@ -29,10 +31,25 @@ def report(
     kinds = ("runs", "metrics", "evaluations", "provenances")
     each = zip(*(map(Path, inputs[kind]) for kind in kinds), strict=True)
     files = [
-        RunFiles(run=run, metrics=metrics, evaluation=evaluation, provenance=provenance)
+        RunFiles(
+            run=run,
+            metrics=metrics,
+            evaluation=evaluation,
+            provenance=provenance,
+            in_table=project.runs[run.parent.name].row.in_table,
+        )
         for run, metrics, evaluation, provenance in each
     ]
-    write_report(files, Path(page), generated_from=project.table)
+    studies = [
+        Study(
+            name=study.name,
+            run=study.run,
+            mode=study.mode,
+            sizes=tuple(Size(**asdict(size)) for size in study.sizes),
+        )
+        for study in project.scaling
+    ]
+    write_report(files, Path(page), generated_from=project.table, studies=studies)
     at = {str(_declared(Path(path))): Path(path) for paths in inputs.values() for path in paths}
     at[str(project.report)] = Path(page)
     write_metadata(project, Path(crate), at=at, report_action=action.record())

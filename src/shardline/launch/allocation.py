@@ -1,14 +1,19 @@
 """The machines that this job holds: a Slurm allocation, or the hosts that the profile lists."""
 
+import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from shardline.errors import LaunchError
 from shardline.launch.slurm_status import job_fields
 from shardline.launch.world import expand_nodelist
 
 _TIMEOUT_S = 60
+# Snakemake's Slurm plugin names its jobs by the id of its run.
+_OF_SNAKEMAKE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _REMEDY = "run the job again, or ask the site's administrators if it happens often"
 
 
@@ -21,6 +26,9 @@ class Allocation:
         cpus: CPUs on all nodes together.
         nodelist: the nodes as Slurm writes them, `n[1-2]`.
         restarts: times that the job was requeued.
+        started: when it got its nodes, seconds since the epoch; None where it is not
+            Snakemake's own job, but one that Snakemake was started in.
+        queue_s: seconds that it waited for them, from when it could have started.
     """
 
     job_id: str
@@ -28,6 +36,8 @@ class Allocation:
     cpus: int
     nodelist: str
     restarts: int
+    started: float | None = None
+    queue_s: float | None = None
 
 
 def find_allocation(env: Mapping[str, str]) -> Allocation | None:
@@ -48,7 +58,12 @@ def _scontrol(job_id: str, env: Mapping[str, str]) -> str:
     command = ["scontrol", "--oneliner", "show", "job", job_id]
     try:
         done = subprocess.run(
-            command, env=dict(env), capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+            command,
+            env={**env, "SLURM_TIME_FORMAT": "standard"},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
         )
     except FileNotFoundError:
         raise LaunchError(
@@ -77,13 +92,27 @@ def parse_job(job_id: str, text: str) -> Allocation:
         raise LaunchError(
             f"Slurm job {job_id} has no nodes, state {fields.get('JobState', '?')}; {_REMEDY}"
         )
+    started = queue_s = None
+    if _OF_SNAKEMAKE.search(fields.get("JobName", "")):
+        started, queued = _time(fields, "StartTime"), _time(fields, "EligibleTime", "SubmitTime")
+        queue_s = None if started is None or queued is None else max(0.0, started - queued)
     return Allocation(
+        started=started,
+        queue_s=queue_s,
         job_id=job_id,
         hosts=tuple(expand_nodelist(nodelist)),
         cpus=int(fields.get("NumCPUs", "0")),
         nodelist=nodelist,
         restarts=int(fields.get("Restarts", "0")),
     )
+
+
+def _time(fields: Mapping[str, str], *names: str) -> float | None:
+    """Return the first of some times that is known, in seconds since the epoch."""
+    for name in names:
+        with suppress(KeyError, ValueError):  # "Unknown"
+            return datetime.fromisoformat(fields[name]).timestamp()
+    return None
 
 
 def check_allocation(allocation: Allocation, *, nodes: int, cpus: int) -> None:

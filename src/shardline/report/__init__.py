@@ -13,6 +13,7 @@ from shardline.files import write_bytes
 from shardline.report.leaderboard import rank
 from shardline.report.run import Run, wilson_interval
 from shardline.report.sealed import RunFiles, is_number, read_run
+from shardline.report.studies import Study
 from shardline.report.template import load_template
 
 __all__ = ["RunFiles", "render", "wilson_interval", "write_report"]
@@ -21,13 +22,16 @@ MAX_SETTING_COLUMNS = 4
 _OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name"})
 
 
-def render(run_dirs: Sequence[RunFiles], *, generated_from: str) -> str:
+def render(
+    run_dirs: Sequence[RunFiles], *, generated_from: str, studies: Sequence[Study] = ()
+) -> str:
     """Render the report page.
 
     Args:
         run_dirs: The runs' files, in any order.
         generated_from: What the reader may want to go back to, such as "config/config.yaml,
             commit 1a2b3c4"; shown as text.
+        studies: The scaling studies, whose runs are among those given.
 
     Returns:
         A complete HTML document that needs no network.
@@ -47,6 +51,7 @@ def render(run_dirs: Sequence[RunFiles], *, generated_from: str) -> str:
         groups=groups,
         runs=runs,
         generated_from=generated_from,
+        studies=studies,
         columns=columns[:MAX_SETTING_COLUMNS],
         overflow=columns[MAX_SETTING_COLUMNS:],
         numeric=[key for key in columns if all(is_number(run.setting(key)) for run in runs)],
@@ -57,18 +62,23 @@ def render(run_dirs: Sequence[RunFiles], *, generated_from: str) -> str:
     )
 
 
-def write_report(run_dirs: Sequence[RunFiles], target: Path, *, generated_from: str) -> None:
+def write_report(
+    run_dirs: Sequence[RunFiles], target: Path, *, generated_from: str,
+    studies: Sequence[Study] = (),
+) -> None:  # fmt: skip
     """Write the report page; the target appears complete or not at all.
 
     Args:
         run_dirs: The runs' files, in any order.
         target: HTML file to write; its folder is made if needed.
         generated_from: See `render`.
+        studies: See `render`.
 
     Raises:
         DataError: as `render`, or the page cannot be written.
     """
-    write_bytes(target, render(run_dirs, generated_from=generated_from).encode())
+    page = render(run_dirs, generated_from=generated_from, studies=studies)
+    write_bytes(target, page.encode())
 
 
 def _setting_columns(runs: Sequence[Run]) -> list[str]:

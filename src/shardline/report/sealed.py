@@ -29,12 +29,14 @@ class RunFiles:
         metrics: metrics.jsonl, one record a line.
         evaluation: evaluation.json, the held-out result.
         provenance: provenance.json, how the run was made.
+        in_table: False for a run that only a scaling study asks for.
     """
 
     run: Path
     metrics: Path
     evaluation: Path
     provenance: Path
+    in_table: bool = True
 
 
 def read_run(files: RunFiles) -> Run:

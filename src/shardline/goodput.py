@@ -1,0 +1,138 @@
+"""Where a training's time went, and how fast its steps were once they were steady."""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardline.attempts import Attempt, duration_s
+
+# In the order in which they are drawn.
+PARTS = (
+    "queue", "startup", "rendezvous", "data_wait", "compute", "validation", "checkpoint", "lost",
+    "other",
+)  # fmt: skip
+# What can be told of a training script: the rest happens in the user's own program.
+_OF_SCRIPT = ("queue", "startup", "rendezvous", "other")
+WARMUP_STEPS, WARMUP_SHARE = 10, 10
+MIN_STEPS = 10
+
+
+class Timeline:
+    """Seconds of one attempt by part: at each moment exactly one part is under way.
+
+    Args:
+        started: when the attempt's job started, seconds since the epoch. What has
+            passed since is start-up.
+    """
+
+    def __init__(self, started: float) -> None:
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._seconds["startup"] = max(0.0, time.time() - started)
+        self.part = "startup"
+        self._since = time.perf_counter()
+
+    def switch(self, part: str) -> str:
+        """Let another part begin now, and return the one that ends."""
+        now = time.perf_counter()
+        before, self.part = self.part, part
+        self._seconds[before] += now - self._since
+        self._since = now
+        return before
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of each part up to now."""
+        self.switch(self.part)
+        return dict(self._seconds)
+
+    def stepping_s(self) -> float:
+        """Return the seconds of steps up to now: waiting for batches, and computing."""
+        self.switch(self.part)
+        return self._seconds["data_wait"] + self._seconds["compute"]
+
+
+def kept_seconds(kept: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
+    """Return, by attempt, the seconds whose work is kept."""
+    return {number: sum(parts.values()) for number, parts in kept.items()}
+
+
+def goodput(
+    attempts: Sequence[Attempt], kept: Mapping[int, Mapping[str, float]], *, is_script: bool = False
+) -> dict[str, Any]:
+    """Return where the time of all attempts went.
+
+    The time between two attempts counts nowhere. Nor does it count as lost that a resumed
+    training starts up again: that stands under the parts' own names.
+
+    Args:
+        attempts: all of them, the last one just sealed.
+        kept: by attempt (from 1), the seconds of each part whose work is in the
+            result; the rest of an attempt's time is lost.
+        is_script: whether the user's own program trained, of which no more is known than
+            when it ran; then all that is not known stands under `other`.
+
+    Returns:
+        `elapsed_s` (of all attempts, each from its submission to its end), `parts` (seconds, None
+        where unknown; their sum is `elapsed_s`), `share` (of computing in all).
+    """
+    queues = [attempt["queue_s"] for attempt in attempts if attempt["queue_s"] is not None]
+    durations = [duration_s(attempt) for attempt in attempts]
+    elapsed = sum(durations) + sum(queues)
+    parts: dict[str, float | None] = {
+        part: sum(seconds.get(part, 0.0) for seconds in kept.values()) for part in PARTS
+    }
+    parts["queue"] = sum(queues) if queues else None
+    if is_script:
+        parts = {part: parts[part] if part in _OF_SCRIPT else None for part in PARTS}
+        parts["other"] = max(0.0, elapsed - sum(parts[part] or 0.0 for part in _OF_SCRIPT[:-1]))
+    else:
+        parts["lost"] = sum(
+            max(0.0, duration - kept_seconds(kept).get(number, 0.0))
+            for number, duration in enumerate(durations[:-1], 1)
+        )
+    return {
+        "elapsed_s": round(elapsed, 3),
+        "parts": {name: None if s is None else round(s, 3) for name, s in parts.items()},
+        "share": None if is_script or not elapsed else round((parts["compute"] or 0) / elapsed, 4),
+    }
+
+
+def throughput(
+    readings: Sequence[float], steps_a_reading: int, *, global_batch: int, ranks: int
+) -> dict[str, Any]:
+    """Return how fast steps are once they are steady.
+
+    The first steps are left out: the larger of 10 steps and a tenth of all, at
+    most half of them. Validations and saves are in no reading.
+
+    Args:
+        readings: seconds of a step; each the mean of `steps_a_reading` optimiser steps.
+        global_batch: samples of a step over all ranks.
+
+    Returns:
+        `step_s` (`median`, `p10`, `p90`), `samples_per_s` of all ranks together,
+        `steps` that were measured, `warmup_steps` left out, `global_batch`, `ranks`.
+        The first two are None where fewer than 10 steps are left.
+    """
+    num_steps = len(readings) * steps_a_reading
+    dropped = min(max(WARMUP_STEPS, num_steps // WARMUP_SHARE), num_steps // 2)
+    first = -(-dropped // steps_a_reading)
+    steady = readings[first:]
+    steps = len(steady) * steps_a_reading
+    step_s = _quantiles(steady) if steps >= MIN_STEPS else None
+    return {
+        "step_s": step_s,
+        "samples_per_s": round(global_batch / step_s["median"], 3) if step_s else None,
+        "steps": steps,
+        "warmup_steps": first * steps_a_reading,
+        "global_batch": global_batch,
+        "ranks": ranks,
+    }
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float]:
+    tenths = statistics.quantiles(
+        [*values] * (1 if len(values) > 1 else 2), n=10, method="inclusive"
+    )
+    numbers = {"median": statistics.median(values), "p10": tenths[0], "p90": tenths[-1]}
+    return {name: float(f"{value:.6g}") for name, value in numbers.items()}

@@ -1,0 +1,69 @@
+"""What a training used of its machines, rank by rank."""
+
+import os
+import resource
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from shardline.launch.world import World
+
+_KIB = 1024
+
+
+def used_by_rank(world: World) -> dict[str, Any]:
+    """Return what this rank used up to now, with the programs that it ran.
+
+    Returns:
+        `rank`, `host`, `peak_rss_bytes` (of the largest process), `cpu_s` (user and system),
+        `peak_gpu_bytes` (as PyTorch allocated them; None without a GPU, or in a training script).
+    """
+    own, children = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    unit = 1 if sys.platform == "darwin" else _KIB
+    return {
+        "rank": world.rank,
+        "host": socket.gethostname(),
+        "peak_rss_bytes": max(_peak_rss() or own.ru_maxrss * unit, children.ru_maxrss * unit),
+        "cpu_s": round(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 3),
+        "peak_gpu_bytes": _peak_gpu(),
+    }
+
+
+def gather(mine: dict[str, Any], world: World) -> list[dict[str, Any]]:
+    """Return what all ranks used, by rank; each rank calls this while their group stands."""
+    if world.world_size == 1:
+        return [mine]
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * world.world_size
+    dist.all_gather_object(found, mine)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return the CPUs that this process may use, and its machine's memory."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "num_cpus": cpus,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+
+
+def _peak_rss() -> int | None:
+    """Return this program's own peak; getrusage also tells that of the one that started it."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    kib = next((line.split()[1] for line in lines if line.startswith("VmHWM:")), None)
+    return int(kib) * _KIB if kib else None
+
+
+def _peak_gpu() -> int | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.max_memory_allocated())

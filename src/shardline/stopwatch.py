@@ -1,0 +1,130 @@
+"""Times a training as Lightning runs it, and changes nothing in it.
+
+Two readings of a clock in a step. It is handed in by the caller of `train`, so
+that how a training is timed is no part of its identity.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.profilers import PassThroughProfiler
+
+from shardline.goodput import Timeline
+
+_FETCH = "[_TrainingEpochLoop].train_dataloader_next"
+_SAVE = "save_checkpoint"
+_READINGS_KEPT = 100_000
+# A GPU works behind the program, so that single steps cannot be told apart without
+# waiting for it at each. It is waited for at every tenth.
+_STEPS_A_READING_GPU = 10
+
+Parts = dict[int, dict[str, float]]
+
+
+class Stopwatch(Callback):
+    """Splits a training's time into parts, and reads how long its steps take.
+
+    A step lasts from one batch's arrival to when the next is asked for: on a GPU the wait for
+    its work shows where metrics are recorded. Validations and saves count apart.
+    What the attempts before have done that is not lost stands in the training checkpoint, and
+    is continued from there.
+
+    Args:
+        timeline: of this attempt.
+        number: of this attempt.
+        on_start: told once, when the first step is about to begin: the step that is gone on
+            from, and the kept parts of all attempts.
+    """
+
+    def __init__(
+        self, timeline: Timeline, number: int, on_start: Callable[[int, Parts], None]
+    ) -> None:
+        self._timeline, self._number, self._on_start = timeline, number, on_start
+        self._earlier: Parts = {}
+        self._readings: deque[float] = deque(maxlen=_READINGS_KEPT)
+        self._read_at, self._steps = (0, 0.0), 0
+        self.steps_a_reading = 1
+
+    @property
+    def readings(self) -> list[float]:
+        """Seconds of a step: the mean of each `steps_a_reading` of them in turn."""
+        return list(self._readings)
+
+    def kept(self) -> Parts:
+        """Return, by attempt, the seconds of each part whose work is in the present state."""
+        return {**self._earlier, self._number: self._timeline.seconds()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the kept parts, for the training checkpoint."""
+        return {"kept": self.kept()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the kept parts of the attempts before this one."""
+        self._earlier = {
+            number: parts for number, parts in state_dict["kept"].items() if number < self._number
+        }
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Have Lightning tell when it fetches a batch, and when it saves."""
+        trainer.profiler = _Watch(self._timeline)  # type: ignore[attr-defined]  # not declared there
+        self.steps_a_reading = (
+            _STEPS_A_READING_GPU if trainer.strategy.root_device.type == "cuda" else 1
+        )
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin to count steps."""
+        self._timeline.switch("other")
+        self._steps = trainer.global_step
+        self._read_at = self._steps, self._timeline.stepping_s()
+        self._on_start(trainer.global_step, self.kept())
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Read the clock, if this batch completed an optimiser step."""
+        before, since = self._read_at
+        steps = trainer.global_step - before
+        if steps < self.steps_a_reading:
+            return
+        if self.steps_a_reading > 1:
+            torch.cuda.synchronize()
+        self._read_at = trainer.global_step, self._timeline.stepping_s()
+        self._readings.append((self._read_at[1] - since) / steps)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """A validation begins."""
+        self._timeline.switch("validation")
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """It ends."""
+        self._timeline.switch("other")
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The next step begins with the next epoch's first batch."""
+        self._timeline.switch("other")
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """What comes now is the sealing."""
+        self._timeline.switch("other")
+
+
+class _Watch(PassThroughProfiler):
+    """Hears from Lightning what it is about to do."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__()
+        self._timeline, self._before = timeline, "other"
+
+    def start(self, action_name: str) -> None:
+        if action_name == _FETCH:
+            self._timeline.switch("data_wait")
+        elif action_name == _SAVE:
+            self._before = self._timeline.switch("checkpoint")
+
+    def stop(self, action_name: str) -> None:
+        if action_name == _FETCH:
+            self._timeline.switch("compute")
+        elif action_name == _SAVE:
+            self._timeline.switch(self._before)
