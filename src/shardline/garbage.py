@@ -58,6 +58,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *_old_evaluations(project),
         *_unnamed(project.store / "datasets", datasets, unused),
         *_unnamed(project.store / "work", runs),
+        *_unnamed(project.store / "tensorboard", runs),
         *_unnamed(project.store / "envs", _prefixes(project)),
         *([] if unused else _unused_downloads(project)),
     ]

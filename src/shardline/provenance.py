@@ -41,15 +41,21 @@ def git_state(folder: Path) -> dict[str, Any]:
     kept itself: it may hold what nobody meant to publish. Outside a git
     checkout every value is None.
     """
-    commit = _git(folder, "rev-parse", "HEAD")
+    commit = git_commit(folder)
     if commit is None:
         return {"commit": None, "dirty": None, "diff_digest": None}
     diff = (_git(folder, "diff", "HEAD") or b"") + (_git(folder, "status", "--porcelain") or b"")
     return {
-        "commit": commit.decode().strip(),
+        "commit": commit,
         "dirty": bool(diff),
         "diff_digest": hashlib.sha256(diff).hexdigest() if diff else None,
     }
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the commit of a checkout; None outside of one."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    return None if commit is None else commit.decode().strip()
 
 
 def sources() -> dict[str, Any]:
@@ -80,13 +86,15 @@ def now() -> str:
 def make_provenance(
     spec: Mapping[str, Any], *, sources: Mapping[str, Any], world: World,
     rehearsed: Mapping[str, Any], manifest_sha256: str, started: str, duration_s: float,
-    measured: Mapping[str, Any], training: Mapping[str, Any], files: Mapping[str, str],
+    measured: Mapping[str, Any], training: Mapping[str, Any], tracking: Mapping[str, Any],
+    files: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the provenance document of one trained run.
 
     Args:
         rehearsed: what each rank said of itself, and what was measured between them.
         measured: `attempts` and what the training measured of itself.
+        tracking: tracker -> where it shows the training.
     """
     ranks = rehearsed["ranks"]
     return {
@@ -101,6 +109,7 @@ def make_provenance(
         "duration_s": round(duration_s, 3),
         **measured,
         "training": dict(training),
+        "tracking": dict(tracking),
         "world": {
             "world_size": world.world_size,
             "nodes": world.num_nodes,

@@ -21,6 +21,7 @@ from shardline.launch.world import World
 from shardline.rehearse import rehearse_run
 from shardline.resources import gather, machine, used_by_rank
 from shardline.seals import seal
+from shardline.tracking.notes import read_places
 
 _OPTIONS = ("log_every_steps", "checkpoint_every_steps", "checkpoints_kept")
 _NUMBERS = (*_OPTIONS, "rendezvous_timeout_s")
@@ -68,6 +69,7 @@ def _parse() -> argparse.Namespace:
         "--attempt", type=int, default=0, help="number of the attempt that the job has begun"
     )
     parser.add_argument("--ledger", action="store_true", help="runtime.ledger")
+    parser.add_argument("--tracking", nargs="*", default=[], help="runtime.tracking")
     parser.add_argument("--oversubscribe", action="store_true", help="runtime.oversubscribe")
     parser.add_argument(
         "--set-by-row", nargs="*", default=[], help="settings that the run's own row sets"
@@ -117,6 +119,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
             duration_s=time.monotonic() - clock,
             measured=measured(),
             training=training,
+            tracking=read_places(args.work, args.tracking),
             files={name: file_sha256(args.results / name) for name in _SEALED},
         )
         sealed = seal({**document, "action": action.record()})

@@ -3,55 +3,20 @@
 Here, since MLflow is installed with `azureml`. On the emulated Azure ML see test_pipeline.py.
 """
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardline.tracking import Story, tracked
+from shardline.tracking import tracked
 from shardline.tracking.follow import Follower
 from tests.conftest import Workspace
-
-PROMPT = {"sealed": 1.0, "failed": 1.0, "stopped": 1.0}
-LOOK_S = 0.05
-
-
-class Service:
-    """An HTTP server that answers 500, or never; `asked` is set by a first request."""
-
-    def __init__(self, *, answers: bool) -> None:
-        self.asked, self.over = threading.Event(), threading.Event()
-        service = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                service.asked.set()
-                if answers:
-                    self.send_error(500, "https://me:secret@host is ill")
-                else:
-                    service.over.wait()
-
-            do_POST = do_GET
-
-            def log_message(self, *_: Any) -> None:
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.uri = f"http://me:secret@127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def stop(self) -> None:
-        """Let go of who waits."""
-        self.over.set()
-        self._server.shutdown()
-        self._server.server_close()
+from tests.tracking.training import PROMPT, Service, Training, follow, history
 
 
 @pytest.fixture
@@ -65,48 +30,6 @@ def serve(azure_sdks: None) -> Iterator[Callable[..., Service]]:
     yield start
     for service in started:
         service.stop()
-
-
-class Training:
-    """A run's folder in the store, and what a training does in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.work = folder / "work"
-        (self.work / "checkpoints").mkdir(parents=True)
-        self.model = folder / "results/model.safetensors"
-        self.metrics = self.work / "metrics.jsonl"
-        self.story = Story(
-            run="net-0123456789ab", name="net", work=str(self.work), metrics=str(self.metrics),
-            model=str(self.model), params={"optim.lr": 0.1, "model": "mlp", "model_args.a b(c)": [1]},
-            tags={"shardline.identity": "abc"}, look_s=LOOK_S,
-        )  # fmt: skip
-
-    def log(self, *steps: int) -> None:
-        """Append a training's record for each step, and a validation's for the even ones."""
-        with self.metrics.open("a") as file:
-            for step in steps:
-                common = {"step": step, "epoch": 0, "wall_s": step / 10}
-                file.write(json.dumps({**common, "train_loss": 1 / step}) + "\n")
-                if step % 2 == 0:
-                    file.write(json.dumps({**common, "val_loss": 2 / step}) + "\n")
-
-    def rewind(self, step: int) -> None:
-        """Drop what comes after a step, as a resumed training does."""
-        lines = self.metrics.read_text().splitlines(keepends=True)
-        self.metrics.write_text("".join(x for x in lines if json.loads(x)["step"] <= step))
-
-    def save(self, name: str) -> None:
-        """Save a checkpoint that is the best so far."""
-        (self.work / "checkpoints" / name).write_text(name)
-
-    def seal(self) -> None:
-        """Leave the model."""
-        self.model.parent.mkdir(exist_ok=True)
-        self.model.write_text("weights")
-
-    def run_id(self) -> str:
-        """Return the id of MLflow's run."""
-        return str(json.loads((self.work / "mlflow.json").read_text())["run_id"])
 
 
 @pytest.fixture
@@ -127,23 +50,6 @@ def client(azure_sdks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return MlflowClient()
 
 
-def history(client: Any, run_id: str, name: str) -> list[int]:
-    return sorted(metric.step for metric in client.get_metric_history(run_id, name))
-
-
-def follow(training: Training, *steps: int, how: str = "sealed") -> list[str]:
-    """Train, send all that can be sent without a process of its own, and return what was said."""
-    said: list[str] = []
-    follower = Follower(vars(training.story), lambda text, is_warning: said.append(text))
-    training.log(*steps)
-    if how == "sealed":
-        training.seal()
-    follower.end(how)
-    follower.run()
-    follower.report()
-    return said
-
-
 def test_a_training_and_all_that_is_told_of_it(training, client, capsys, caplog):
     with caplog.at_level(logging.INFO), tracked(["mlflow"], training.story):
         training.log(1, 2, 3)
@@ -157,7 +63,8 @@ def test_a_training_and_all_that_is_told_of_it(training, client, capsys, caplog)
     assert run.data.params == {"optim.lr": "0.1", "model": "mlp", "model_args.a b_c_": "[1]"}
     told = {key: value for key, value in run.data.tags.items() if key.startswith("shardline.")}
     assert told == {
-        "shardline.run": "net-0123456789ab", "shardline.identity": "abc", "shardline.step": "3",
+        "shardline.run": "net-0123456789ab", "shardline.identity": "abc",
+        "shardline.commit": "c0ffee", "shardline.step": "3",
     }  # fmt: skip
     assert client.get_experiment(run.info.experiment_id).name == "shardline"
     assert history(client, run.info.run_id, "train_loss") == [1, 2, 3]
@@ -273,7 +180,7 @@ def test_a_training_does_not_wait_long_for_a_silent_service(
 def test_a_service_that_goes_again_gets_what_it_missed(training, client, monkeypatch):
     said: list[str] = []
     lost = threading.Event()
-    follower = Follower(vars(training.story), lambda text, is_warning: said.append(text))
+    follower = Follower("mlflow", vars(training.story), lambda text, is_warning: said.append(text))
     log_batch = type(client).log_batch
 
     def lossy(self: Any, run_id: str, **what: Any) -> None:

@@ -99,6 +99,15 @@ def test_own_models_scripts_and_sources_count(own):
     assert "left-pad ==3" in specs_of(own.load(), "train")
 
 
+def test_trackers_that_are_chosen_bring_their_packages(own):
+    trackers = {"mlflow", "tensorboard", "wandb"}
+    own.workspace.write("my.lock", LOCK + "".join(f"{name}==1\n" for name in sorted(trackers)))
+    for tracker in trackers:
+        own.config["runtime"] = {"tracking": [tracker]}
+        asked = {spec.split()[0] for spec in specs_of(own.load(), "train")}
+        assert asked & trackers == {tracker}
+
+
 def test_names_are_mapped(own):
     own.config["conda"]["names"] = {"timm": "pytorch-image-models", "torch": "pytorch-gpu"}
     names = {spec.split()[0] for spec in specs_of(own.load(), "train")}

@@ -41,6 +41,13 @@ def test_an_edit_makes_garbage_of_exactly_what_it_concerns(fake):
     }
 
 
+def test_what_tensorboard_would_show_of_an_earlier_run_may_go(fake):
+    fake.seal_all()
+    for folder in (fake.run("net").id, "net-0123456789ab", "mine"):
+        Path("store/tensorboard", folder).mkdir(parents=True)
+    assert listed(fake) == {"store/tensorboard/net-0123456789ab": "earlier net"}
+
+
 def test_a_row_that_is_gone_leaves_its_run_and_no_dataset_that_the_config_still_has(fake):
     fake.seal_all()
     old = fake.run("net")

@@ -519,7 +519,7 @@ def repeat_a_default(place: Place) -> None:
         lambda place: place.set("runtime.log_every_steps", 1),
         lambda place: place.set("runtime.checkpoint_every_steps", 7),
         lambda place: place.set("runtime.checkpoints_kept", 3),
-        lambda place: place.set("runtime.tracking", ["mlflow"]),
+        lambda place: place.set("runtime.tracking", ["csv", "mlflow", "tensorboard", "wandb"]),
         lambda place: place.set("runtime.environment", "conda"),
         lambda place: place.set("runtime.strict_env", "warn"),
         lambda place: place.set("runtime.environment", "image"),

@@ -1,4 +1,4 @@
-"""What tracking reads and refuses; what it sends is in tests/azureml, where MLflow is installed."""
+"""What tracking reads and refuses; what trackers are sent is in tests/tracking and tests/azureml."""
 
 import json
 import sys
@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from shardline.errors import ConfigError
-from shardline.tracking.beside import Story, check_mlflow, tracked
-from shardline.tracking.follow import shorten
+from shardline.tracking import follow
+from shardline.tracking.beside import Story, check_packages, tracked
+from shardline.tracking.notes import Note, read_places
 from shardline.tracking.records import Batch, Records
+from shardline.tracking.to_csv import CsvFile
+from shardline.tracking.to_wandb import has_key
+from shardline.tracking.trouble import shorten
 
 AZURE = "azureml://westeurope.api.azureml.ms/mlflow/v1.0/subscriptions/a"
 
@@ -106,33 +110,42 @@ def test_times_are_those_of_training(path):
 
 
 @pytest.mark.parametrize(
-    ("variables", "missing", "said"),
+    ("tracker", "uri", "missing", "said"),
     [
-        ({}, "", "MLFLOW_TRACKING_URI is not set; Azure ML sets it"),
-        ({"MLFLOW_TRACKING_URI": "https://host"}, "mlflow", "pip install 'shardline[mlflow]'"),
-        ({"MLFLOW_TRACKING_URI": AZURE}, "azureml.mlflow", "pip install 'shardline[azureml]'"),
+        ("mlflow", "", "alembic", "MLFLOW_TRACKING_URI is not set), which is not installed"),
+        ("mlflow", "", "alembic", "pip install 'shardline[mlflow]'"),
+        ("mlflow", "https://host", "mlflow", "pip install 'shardline[mlflow]'"),
+        ("mlflow", AZURE, "azureml.mlflow", "pip install 'shardline[azureml]'"),
+        ("tensorboard", "", "tensorboard", "pip install 'shardline[tensorboard]'"),
+        ("wandb", "", "wandb", "pip install 'shardline[wandb]'"),
     ],
-)
-def test_a_job_that_could_never_be_tracked_is_refused(variables, missing, said, monkeypatch):
+)  # fmt: skip
+def test_a_job_that_could_never_be_tracked_is_refused(tracker, uri, missing, said, monkeypatch):
     monkeypatch.setattr(
         "shardline.tracking.beside.find_spec",
         lambda module: None if module == missing else object(),
     )
-    with pytest.raises(ConfigError, match=r"runtime\.tracking=\[mlflow\]") as error:
-        check_mlflow(variables)
+    with pytest.raises(ConfigError, match=rf"runtime\.tracking=\[{tracker}\]") as error:
+        check_packages(tracker, {"MLFLOW_TRACKING_URI": uri})
     assert said in str(error.value)
+
+
+def test_a_table_needs_no_package(monkeypatch):
+    monkeypatch.setattr("shardline.tracking.beside.find_spec", lambda module: None)
+    check_packages("csv", {})
 
 
 def test_a_package_whose_parent_is_missing_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "azureml", None)
     monkeypatch.setitem(sys.modules, "azureml.mlflow", None)
     with pytest.raises(ConfigError, match="which is not installed"):
-        check_mlflow({"MLFLOW_TRACKING_URI": AZURE})
+        check_packages("mlflow", {"MLFLOW_TRACKING_URI": AZURE})
 
 
 def test_without_a_tracker_nothing_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr("subprocess.Popen", None)
-    story = Story(run="a", name="a", work="", metrics="", model="", params={}, tags={})
+    nothing = dict.fromkeys(("run", "name", "dataset", "store", "work", "metrics", "model"), "")
+    story = Story(**nothing, params={}, tags={})
     with tracked([], story):
         pass
 
@@ -149,3 +162,45 @@ def test_errors_are_one_short_line_without_secrets(monkeypatch):
         "ValueError: no answer from https://***host/p?sv=1&sig=***&x=1 with Bearer *** token=*** ***"
     )
     assert len(shorten(ValueError("x" * 1000))) < 310
+
+
+def test_places_are_awaited_for_a_moment_and_else_unknown(tmp_path):
+    Note(tmp_path, "csv").write(where={"file": "a"}, not_sent=None)
+    assert read_places(tmp_path, []) == {}
+    assert read_places(tmp_path, ["csv"], wait_s=3600) == {"csv": {"file": "a"}}
+    assert read_places(tmp_path, ["csv", "mlflow"], wait_s=0) == {
+        "csv": {"file": "a"},
+        "mlflow": None,
+    }
+    Note(tmp_path, "mlflow").write(where={"run_id": None, "uri": "b"})
+    assert read_places(tmp_path, ["mlflow"], wait_s=0) == {"mlflow": {"run_id": None, "uri": "b"}}
+
+
+def test_wandb_is_asked_only_where_there_is_a_key_for_it(tmp_path):
+    logins = tmp_path / "netrc"
+    nobody = {"NETRC": str(logins)}
+    assert not has_key(nobody)
+    assert has_key({**nobody, "WANDB_API_KEY": "k"})
+    logins.write_text("machine api.wandb.ai login user password k\n")
+    assert has_key(nobody)
+    assert not has_key({**nobody, "WANDB_BASE_URL": "https://wandb.example.org"})
+    logins.write_text("machine\n")  # which is not whole
+    assert not has_key(nobody)
+
+
+def test_a_tracker_that_does_not_take_the_end_is_told_of(tmp_path, monkeypatch):
+    class Stuck(CsvFile):
+        def close(self, how: str) -> None:
+            raise ConnectionError("away")
+
+    monkeypatch.setitem(follow._TRACKERS, "csv", Stuck)
+    write(tmp_path / "metrics.jsonl", record(1))
+    said: list[str] = []
+    texts = dict.fromkeys(("run", "name", "dataset", "store", "model"), "")
+    story = {**texts, "work": str(tmp_path), "metrics": str(tmp_path / "metrics.jsonl")}
+    follower = follow.Follower("csv", {**story, "look_s": 0.0}, lambda text, _: said.append(text))
+    follower.end("sealed")
+    follower.run()
+    follower.report()
+    assert said[1:] == ["not sent to CSV: how the training has ended: ConnectionError: away"]
+    assert Note(tmp_path, "csv").read()["not_sent"] == "how the training has ended"

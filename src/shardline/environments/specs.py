@@ -72,7 +72,7 @@ STAGES = {
 def specs_of(project: Project, env: str) -> list[str]:
     """Return what a stage's conda environment is asked to hold, such as `numpy ==2.4.6`.
 
-    The models, scripts and sources that the project's config names count as
+    The models, scripts, sources and trackers that the project's config names count as
     Shardline's own do. What they import that is not in the lock is left out,
     as optional packages are.
 
@@ -86,6 +86,8 @@ def specs_of(project: Project, env: str) -> list[str]:
     }
     entries = {name for name in imports if not name.startswith("shardline.jobs")}
     entries |= {*stage.programs, *_own_classes(project, env)}
+    if env == "train":
+        entries |= {f"shardline.tracking.to_{name}" for name in project.runtime["tracking"]}
     found = [project.environment_of(*sorted(entries))[1]]
     if env == "train":
         scripts = {r.model_class for r in project.runs.values() if is_script(r.model_class)}

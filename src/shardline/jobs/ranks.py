@@ -49,12 +49,13 @@ def train(
         "--verify", runtime["verify"],
         "--strict-env", runtime["strict_env"],
         *(["--ledger"] if runtime["ledger"] else []),
+        "--tracking", *runtime["tracking"],
         "--log-every-steps", str(runtime["log_every_steps"]),
         "--checkpoint-every-steps", str(runtime["checkpoint_every_steps"]),
         "--checkpoints-kept", str(runtime["checkpoints_kept"]),
         "--set-by-row", *sorted(run.row.settings),
     ]  # fmt: skip
-    story = _story_of(run, work, manifest=named["manifest"], model=model)
+    story = _story_of(run, project.store, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)
     with (
         only_one(work, run.id),
@@ -192,13 +193,16 @@ def only_one(work: Path, run_id: str) -> Iterator[None]:
         ) from None
 
 
-def _story_of(run: Run, work: Path, *, manifest: Path, model: str) -> "Story":
-    """Return what a tracking service is told of a training."""
+def _story_of(run: Run, store: Path, work: Path, *, manifest: Path, model: str) -> "Story":
+    """Return what trackers are told of a training."""
+    from shardline.provenance import git_commit
     from shardline.tracking import Story
 
     return Story(
         run=run.id,
         name=run.name,
+        dataset=run.dataset.id,
+        store=str(store),
         work=str(work),
         metrics=str(work / ("output" if is_script(run.model_class) else "") / "metrics.jsonl"),
         model=model,
@@ -207,6 +211,7 @@ def _story_of(run: Run, work: Path, *, manifest: Path, model: str) -> "Story":
             "shardline.identity": digest(run.document),
             "shardline.dataset": run.dataset.id,
             "shardline.manifest": file_sha256(manifest) if manifest.exists() else "",
+            "shardline.commit": git_commit(Path.cwd()) or "",
             "shardline.version": __version__,
         },
     )

@@ -1,4 +1,4 @@
-"""The job's side: the process that tracks is started before the ranks and ended after them."""
+"""The job's side: a process for each tracker is started before the ranks and ended after them."""
 
 import json
 import logging
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -29,6 +30,8 @@ class Story:
 
     Attributes:
         run: the run's name and digest.
+        dataset: the dataset's name and digest.
+        store: folder of what is bulky.
         work: the run's folder in the store.
         metrics: file of metric records that the training appends to.
         model: where the sealed model is to be.
@@ -39,6 +42,8 @@ class Story:
 
     run: str
     name: str
+    dataset: str
+    store: str
     work: str
     metrics: str
     model: str
@@ -53,52 +58,66 @@ def tracked(
 ) -> Iterator[None]:
     """Track the training that happens within the block.
 
-    Whatever goes wrong with a service is told as a warning.
+    Each tracker has a process of its own: a client that hangs, even one that holds the
+    interpreter's lock, then holds up neither the training nor another tracker, and what it prints,
+    reads of the environment or leaves running stays its own. Whatever goes wrong is a warning.
 
     Args:
         trackers: `runtime.tracking`.
         limits_s: by how the training ended, seconds to wait for what is not yet sent.
 
     Raises:
-        ConfigError: it is not said where to, or a package is missing.
+        ConfigError: a package is missing.
     """
-    if not trackers:
-        yield
-        return
-    check_mlflow(os.environ)
-    follower = _Follower(story)
+    for tracker in trackers:
+        check_packages(tracker, os.environ)
+    followers = [_Follower(tracker, story) for tracker in trackers]
     try:
         yield
     except KeyboardInterrupt:
-        follower.end("stopped", limits_s["stopped"])
+        _end(followers, "stopped", limits_s["stopped"])
         raise
     except BaseException:
-        follower.end("failed", limits_s["failed"])
+        _end(followers, "failed", limits_s["failed"])
         raise
-    follower.end("sealed", limits_s["sealed"])
+    _end(followers, "sealed", limits_s["sealed"])
 
 
-def check_mlflow(env: Mapping[str, str]) -> None:
+def check_packages(tracker: str, env: Mapping[str, str]) -> None:
     """Refuse to begin where nothing could ever be tracked.
 
     Raises:
-        ConfigError: MLFLOW_TRACKING_URI is not set, or a package is missing.
+        ConfigError: a package is missing; the message names the extra that has it.
     """
-    uri = env.get("MLFLOW_TRACKING_URI")
-    if not uri:
-        raise ConfigError(
-            "runtime.tracking=[mlflow], but MLFLOW_TRACKING_URI is not set; Azure ML sets it in its "
-            "jobs, elsewhere name a server (https://...) or drop mlflow from runtime.tracking"
-        )
-    needs = [("mlflow", "mlflow-skinny", "mlflow")]
-    if uri.startswith("azureml:"):
-        needs.append(("azureml.mlflow", "azureml-mlflow", "azureml"))
-    for module, package, extra in needs:
+    for module, package, extra in _needs(tracker, env.get("MLFLOW_TRACKING_URI", "")):
         if not _is_installed(module):
             raise ConfigError(
-                f"runtime.tracking=[mlflow] needs the package {package}, which is not installed; "
-                f"pip install 'shardline[{extra}]', or drop mlflow from runtime.tracking"
+                f"runtime.tracking=[{tracker}] needs the package {package}, which is not installed; "
+                f"pip install 'shardline[{extra}]', or drop {tracker} from runtime.tracking"
             )
+
+
+def _needs(tracker: str, uri: str) -> list[tuple[str, str, str]]:
+    """Return module, package and extra of what a tracker needs.
+
+    Args:
+        uri: MLflow's server; empty for the local store.
+    """
+    if tracker == "csv":
+        return []
+    if tracker != "mlflow":
+        return [(tracker, tracker, tracker)]
+    if uri.startswith("azureml:"):
+        return [
+            ("mlflow", "mlflow-skinny", "azureml"),
+            ("azureml.mlflow", "azureml-mlflow", "azureml"),
+        ]
+    if uri:
+        return [("mlflow", "mlflow-skinny", "mlflow")]
+    # mlflow-skinny has no local store, but all of its modules
+    return [
+        ("alembic", "mlflow (for its local store, since MLFLOW_TRACKING_URI is not set)", "mlflow")
+    ]
 
 
 def _is_installed(module: str) -> bool:
@@ -109,9 +128,10 @@ def _is_installed(module: str) -> bool:
 
 
 class _Follower:
-    """The process that tracks: a service's client may hang, print, or keep its threads alive."""
+    """The process of one tracker: its client may hang, print, or keep its threads alive."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, tracker: str, story: Story) -> None:
+        self._tracker = tracker
         self._process = subprocess.Popen(
             # the project's folder may hold a module of a package's name
             [sys.executable, "-P", "-m", "shardline.tracking.follow"],
@@ -125,36 +145,54 @@ class _Follower:
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=_pass_on, args=(self._process.stdout,), daemon=True)
         self._reader.start()
-        self._tell(asdict(story))
+        self.tell({"tracker": tracker, "story": asdict(story)})
 
-    def end(self, how: End, limit_s: float) -> None:
-        """Let it send the rest, wait for it that long, and see that nothing is left of it.
-
-        Raises:
-            KeyboardInterrupt: told to stop meanwhile, though nothing is sealed.
-        """
-        self._tell({"ended": how, "limit_s": limit_s})
-        try:
-            with sigterm_as_interrupt():
-                code = self._process.wait(limit_s + _GRACE_S)
-            if code:
-                _warn(f"the tracking process has ended with code {code}; not all was sent")
-        except subprocess.TimeoutExpired:
-            _warn("the tracking process did not end in time and was killed; not all was sent")
-        except KeyboardInterrupt:
-            _warn("told to stop before all was sent to the tracking service")
-            if how != "sealed":
-                raise
-        finally:
-            kill_group(self._process.pid)
-            self._process.wait()
-            self._reader.join(1)  # what it left running may hold its output
-
-    def _tell(self, words: Mapping[str, Any]) -> None:
+    def tell(self, words: Mapping[str, Any]) -> None:
+        """Give it a line."""
         assert self._process.stdin is not None
         with suppress(OSError):  # it has ended, which its exit code tells
             self._process.stdin.write(json.dumps(words) + "\n")
             self._process.stdin.flush()
+
+    def wait(self, until: float) -> None:
+        """Wait for its end, on the monotonic clock."""
+        try:
+            if code := self._process.wait(max(0.0, until - time.monotonic())):
+                _warn(
+                    f"the process of {self._tracker} has ended with code {code}; not all was sent"
+                )
+        except subprocess.TimeoutExpired:
+            _warn(
+                f"the process of {self._tracker} did not end in time and is killed; not all was sent"
+            )
+
+    def kill(self) -> None:
+        """See that nothing is left of it."""
+        kill_group(self._process.pid)
+        self._process.wait()
+        self._reader.join(1)  # what it left running may hold its output
+
+
+def _end(followers: Sequence[_Follower], how: End, limit_s: float) -> None:
+    """Let all send the rest, wait for them that long, and see that nothing is left of them.
+
+    Raises:
+        KeyboardInterrupt: told to stop meanwhile, though nothing is sealed.
+    """
+    for follower in followers:
+        follower.tell({"ended": how, "limit_s": limit_s})
+    until = time.monotonic() + limit_s + _GRACE_S
+    try:
+        with sigterm_as_interrupt():
+            for follower in followers:
+                follower.wait(until)
+    except KeyboardInterrupt:
+        _warn("told to stop before all was sent to the trackers")
+        if how != "sealed":
+            raise
+    finally:
+        for follower in followers:
+            follower.kill()
 
 
 def _pass_on(stream: IO[str]) -> None:

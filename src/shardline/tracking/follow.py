@@ -1,12 +1,11 @@
 """The program of the process that tracks: `python -m shardline.tracking.follow`.
 
-Standard input brings two lines of JSON, a Story and later how the training has
-ended; standard output gets one line of JSON for each thing to be told.
+Standard input brings two lines of JSON, a tracker's name with a Story and later how the training
+has ended; standard output gets one line of JSON for each thing to be told.
 """
 
 import json
 import os
-import re
 import sys
 import threading
 import time
@@ -14,26 +13,32 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.tracking.notes import Note
 from shardline.tracking.records import Batch, Records
-from shardline.tracking.to_mlflow import VALUES_AT_ONCE, MlflowRun
+from shardline.tracking.to_csv import CsvFile
+from shardline.tracking.to_mlflow import MlflowRun
+from shardline.tracking.to_tensorboard import TensorBoardFolder
+from shardline.tracking.to_wandb import WandbRun
+from shardline.tracking.tracker import Tracker
+from shardline.tracking.trouble import Say, Trouble, shorten
 
-Say = Callable[[str, bool], None]
+_TRACKERS: Mapping[str, type[Tracker]] = {
+    "csv": CsvFile,
+    "mlflow": MlflowRun,
+    "tensorboard": TensorBoardFolder,
+    "wandb": WandbRun,
+}
 
 _TRIES = 3  # once the training has ended
 _LONGEST_PAUSE_S = 60.0
-_SECRETS = re.compile(
-    r"(?i)(?<=://)[^/@\s]+@|(?<=bearer )\S+|(?<=[?&;\s](?:sig|key)=)[^&;\s'\"]+"
-    r"|(?<=token=)[^&;\s'\"]+|(?<=password=)[^&;\s'\"]+|(?<=secret=)[^&;\s'\"]+"
-)
-_SECRET_VARIABLES = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD", "AZUREML_RUN_TOKEN")
-_REASON_CHARACTERS = 300
 
 
 def main() -> None:
     """Follow a training until its job says that it has ended, or is no more."""
     os.nice(10)  # the ranks come first
     say = _speaker()
-    follower = Follower(json.loads(sys.stdin.readline()), say)
+    begin = json.loads(sys.stdin.readline())
+    follower = Follower(begin["tracker"], begin["story"], say)
     worker = threading.Thread(target=follower.run, daemon=True)
     worker.start()
     line = sys.stdin.readline()
@@ -57,51 +62,30 @@ def _speaker() -> Say:
     return say
 
 
-class Trouble:
-    """Says once that something has begun to fail, and once that it goes again."""
-
-    def __init__(self, what: str, say: Say) -> None:
-        self._what, self._say = what, say
-        self.reason = ""
-        self.count = 0  # failures in a row
-
-    def failed(self, error: Exception) -> None:
-        """Note a failure."""
-        self.reason = shorten(error)
-        self.count += 1
-        if self.count == 1:
-            self._say(
-                f"{self._what} cannot be sent to MLflow at present, and will be tried again while "
-                f"the training goes on: {self.reason}",
-                True,
-            )
-
-    def went(self) -> None:
-        """Note that it goes."""
-        if self.count:
-            self._say(f"{self._what} can be sent to MLflow again", True)
-        self.count, self.reason = 0, ""
-
-
 class Follower:
-    """Sends what a training leaves in its folder, as it comes.
+    """Sends what a training leaves in its folder to a tracker, as it comes.
 
     Args:
+        tracker: one of `runtime.tracking`.
         story: the fields of `shardline.tracking.Story`.
         say: tells the job something.
     """
 
-    def __init__(self, story: Mapping[str, Any], say: Say) -> None:
+    def __init__(self, tracker: str, story: Mapping[str, Any], say: Say) -> None:
         self._story = story
         self._say = say
         self._records = Records(Path(story["metrics"]))
-        self._run = MlflowRun(story)
+        note = Note(story["work"], tracker)
+        note.write(ended=None, not_sent=None)
+        self._tracker = _TRACKERS[tracker](story, note)
+        self._place = ""  # as it was told
         self._sent = -1  # the last step
         self._started: float | None = None
-        self._is_open = self._was_open = False
+        self._is_open = self._was_open = self._is_closed = False
         self._how = ""
         self._is_over, self._is_known = threading.Event(), threading.Event()
-        self._metrics, self._files = Trouble("metrics", say), Trouble("files", say)
+        label = self._tracker.label
+        self._metrics, self._files = Trouble("metrics", label, say), Trouble("files", label, say)
         self._tries: dict[str, int] = {}
 
     def run(self) -> None:
@@ -111,9 +95,10 @@ class Follower:
         self._follow_metrics()
         files.join()
         try:
-            self._run.close(self._how)
+            self._tracker.close(self._how)
+            self._is_closed = True
         except Exception as error:  # whatever a client raises
-            self._metrics.failed(error)
+            self._metrics.reason = shorten(error)
 
     def end(self, how: str) -> None:
         """Say how the training has ended; what is left is sent."""
@@ -125,15 +110,18 @@ class Follower:
         return self._was_open or bool(self._num_records_left())
 
     def report(self) -> None:
-        """Tell what was not sent, if anything."""
+        """Tell what was not sent, if anything, and note it."""
         left = []
         if records := self._num_records_left():
             left.append(f"{records} metric records")
         if files := [file.name for file, _ in self._files_left()]:
             left.append(f"{len(files)} files ({', '.join(files)})")
+        if self._was_open and not self._is_closed:
+            left.append(self._tracker.closing)
         if left:
             reason = self._metrics.reason or self._files.reason or "it did not answer in time"
-            self._say(f"not sent to MLflow: {' and '.join(left)}: {reason}", True)
+            self._say(f"not sent to {self._tracker.label}: {' and '.join(left)}: {reason}", True)
+        self._tracker.note.write(ended=self._how, not_sent=" and ".join(left) or None)
 
     def _follow_metrics(self) -> None:
         self._repeat(self._send_records, self._metrics)
@@ -166,7 +154,7 @@ class Follower:
             for batch in self._batches(self._records):
                 if self._started is None:
                     self._started = self._records.started()
-                self._run.send(batch, self._started)
+                self._tracker.send(batch, self._started)
                 self._sent = batch.step
         except Exception as error:  # whatever a client raises
             self._is_open = False  # what came through is asked anew
@@ -176,12 +164,16 @@ class Follower:
         return True
 
     def _open(self) -> None:
-        is_known = self._run.run_id
-        self._sent = self._run.open()
+        tracker = self._tracker
+        self._sent = tracker.open()
         self._records.restart()
         self._is_open = self._was_open = True
-        if self._run.run_id != is_known:
-            self._say(f"MLflow run {self._run.run_id}", False)
+        if tracker.place != self._place:
+            self._place = tracker.place
+            self._say(f"{tracker.label} {tracker.place}", False)
+        if tracker.warning:
+            self._say(tracker.warning, True)
+            tracker.warning = ""
         self._is_known.set()
 
     def _send_files(self) -> bool:
@@ -190,7 +182,7 @@ class Follower:
             file, folder = left[0]
             self._tries[file.name] = self._tries.get(file.name, 0) + 1
             try:
-                self._run.upload(file, folder)
+                self._tracker.upload(file, folder)
             except Exception as error:  # whatever a client raises
                 if file.exists():  # else a better one has taken its place
                     self._files.failed(error)
@@ -204,13 +196,14 @@ class Follower:
 
         The sealed model comes first, then checkpoints, the newest first; what has failed, last.
         """
-        found = sorted(
-            Path(self._story["work"], "checkpoints").glob("best-*.ckpt"), key=_changed, reverse=True
-        )
-        files = [(file, "checkpoints") for file in found]
-        if self._how == "sealed":
+        folder = Path(self._story["work"], "checkpoints")
+        found = folder.glob("best-*.ckpt") if self._tracker.takes_checkpoints else []
+        files = [(file, "checkpoints") for file in sorted(found, key=_changed, reverse=True)]
+        if self._how == "sealed" and self._tracker.takes_model:
             files.insert(0, (Path(self._story["model"]), ""))
-        left = [file for file in files if file[0].exists() and file[0].name not in self._run.files]
+        left = [
+            file for file in files if file[0].exists() and file[0].name not in self._tracker.files
+        ]
         return sorted(left, key=lambda file: self._tries.get(file[0].name, 0))
 
     def _num_records_left(self) -> int:
@@ -218,18 +211,9 @@ class Follower:
         return sum(batch.records for batch in self._batches(fresh))
 
     def _batches(self, records: Records) -> Iterator[Batch]:
-        return records.batches(self._sent, is_whole=self._how == "sealed", size=VALUES_AT_ONCE)
-
-
-def shorten(error: Exception) -> str:
-    """Return an error as one line of limited length, without secrets."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    for name in _SECRET_VARIABLES:
-        if value := os.environ.get(name):
-            text = text.replace(value, "***")
-    text = _SECRETS.sub("***", text)
-    half = _REASON_CHARACTERS // 2  # the cause stands at the end
-    return text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"
+        return records.batches(
+            self._sent, is_whole=self._how == "sealed", size=self._tracker.values_at_once
+        )
 
 
 def _changed(file: Path) -> float:

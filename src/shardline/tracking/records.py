@@ -40,6 +40,14 @@ class Batch:
     step: int
     records: int
 
+    def rows(self) -> Iterator[dict[str, float | None]]:
+        """Yield a row per step: `step`, `wall_s` and the metrics by name."""
+        for step, values in groupby(self.values, key=lambda value: value.step):
+            row: dict[str, float | None] = {"step": step}
+            for value in values:
+                row |= {"wall_s": value.wall_s, value.name: value.value}
+            yield row
+
 
 class Records:
     """The records of a file that grows, is cut back when a training resumes, and may end in mid-line.

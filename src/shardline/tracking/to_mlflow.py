@@ -4,23 +4,28 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
+
 from shardline.errors import ShardlineError
-from shardline.files import write_json
+from shardline.files import make_folder
+from shardline.tracking.notes import Note
 from shardline.tracking.records import Batch
+from shardline.tracking.tracker import Tracker
+from shardline.tracking.trouble import shorten
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-_NOTE = "mlflow.json"
 _RUN, _STEP = "shardline.run", "shardline.step"
 _EXPERIMENT = "shardline"
 # At most in one request; MLflow takes 1000 values, Azure ML's documented limit is 250.
-VALUES_AT_ONCE, _PARAMS_AT_ONCE = 249, 100
+_VALUES_AT_ONCE, _PARAMS_AT_ONCE = 249, 100
 _PARAM_CHARACTERS, _TAG_CHARACTERS = 6000, 1000  # the latter is Azure ML's
 # A request is tried once: who follows the training tries again, and asks first what came through.
 _CLIENT = {
@@ -31,36 +36,50 @@ _CLIENT = {
 }
 _STATUS = {"sealed": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 _FORBIDDEN = re.compile(r"[^\w\-. /]")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@|[?#].*")
+_LOCK_S = 60.0  # making the tables takes seconds
 
 
-class MlflowRun:
+class MlflowRun(Tracker):
     """The run of MLflow that shows a training.
 
     It is the one that MLFLOW_RUN_ID names, as Azure ML does in its jobs, or one
     of our own, whose id the run's folder keeps so that a resumed training goes
-    on in it. Its tag `shardline.step` is the last step that it has.
-
-    Args:
-        story: the fields of `shardline.tracking.Story`.
+    on in it. Its tag `shardline.step` is the last step that it has. Where no
+    server is named it is in a SQLite store below `{store}/mlflow`.
     """
 
-    def __init__(self, story: Mapping[str, Any]) -> None:
-        self._story = story
-        self._note = Path(story["work"], _NOTE)
+    label = "MLflow"
+    takes_model = takes_checkpoints = True
+    values_at_once = _VALUES_AT_ONCE
+
+    def __init__(self, story: Mapping[str, Any], note: Note) -> None:
+        super().__init__(story, note)
+        self._local = Path(story["store"], "mlflow")
+        self._uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._local}/mlflow.db"
+        self._is_local = not os.environ.get("MLFLOW_TRACKING_URI")
         self._client: MlflowClient | None = None
         self._given = os.environ.get("MLFLOW_RUN_ID", "")
         self.run_id = ""
-        self.files: list[str] = []  # names of what it has
         for name, value in _CLIENT.items():
             os.environ.setdefault(name, value)
+        known = note.read().get("where", {})
+        uri = without_credentials(self._uri)
+        if known.get("uri") != uri:
+            note.write(where={"run_id": None, "experiment_id": None, "uri": uri})
+
+    @property
+    def place(self) -> str:
+        """The run."""
+        return f"run {self.run_id}"
 
     def open(self) -> int:
         """Find or make the run, describe it, and return the last step that it has; -1 for none."""
         from mlflow import MlflowClient
-        from mlflow.entities import Param, RunTag
 
-        self._client = MlflowClient()
-        run = self._find(self._client)
+        with self._lock():
+            self._client = MlflowClient(self._uri)
+            run = self._find(self._client)
         tags = run.data.tags
         holds = tags.get(_RUN)
         if holds not in (None, self._story["run"]):
@@ -68,16 +87,55 @@ class MlflowRun:
                 f"MLFLOW_RUN_ID={self.run_id} holds {holds} already; name another run, or none"
             )
         if holds is None:
-            params = [
-                Param(_name(key), _text(value)[:_PARAM_CHARACTERS])
-                for key, value in self._story["params"].items()
-            ]
-            for begin in range(0, len(params), _PARAMS_AT_ONCE):
-                self._client.log_batch(self.run_id, params=params[begin : begin + _PARAMS_AT_ONCE])
-            told = {**self._story["tags"], _RUN: self._story["run"]}
-            told_tags = [RunTag(key, value[:_TAG_CHARACTERS]) for key, value in told.items()]
-            self._client.log_batch(self.run_id, tags=told_tags)
+            self._describe(self._client)
         return int(tags.get(_STEP, -1))
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Have one training at a time make the local store's tables and experiment.
+
+        MLflow's client makes tables without a lock: of three at once, two failed ("duplicate column
+        name").
+        """
+        if not self._is_local:
+            yield
+            return
+        make_folder(self._local)
+        with FileLock(self._local / "lock", timeout=_LOCK_S):
+            yield
+
+    def _describe(self, client: "MlflowClient") -> None:
+        """Send what stays the same; the tag of the run's name goes last, as the proof of the rest."""
+        from mlflow.entities import Param, RunTag
+
+        params = [
+            Param(_name(key), _text(value)[:_PARAM_CHARACTERS])
+            for key, value in self._story["params"].items()
+        ]
+        for begin in range(0, len(params), _PARAMS_AT_ONCE):
+            client.log_batch(self.run_id, params=params[begin : begin + _PARAMS_AT_ONCE])
+        if not self._uri.startswith("azureml:"):  # whose service has none of MLflow's datasets
+            self._describe_dataset(client)
+        tags = {**self._story["tags"], _RUN: self._story["run"]}
+        if commit := tags.get("shardline.commit"):
+            tags["mlflow.source.git.commit"] = commit  # what MLflow's page shows as the version
+        told = [RunTag(key, value[:_TAG_CHARACTERS]) for key, value in tags.items()]
+        client.log_batch(self.run_id, tags=told)
+
+    def _describe_dataset(self, client: "MlflowClient") -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+        from mlflow.exceptions import MlflowException
+
+        name, _, identity = self._story["dataset"].rpartition("-")
+        source = json.dumps({"id": self._story["dataset"]})
+        dataset = Dataset(name, identity, "shardline", source)
+        context = InputTag("mlflow.data.context", "training")
+        try:
+            client.log_inputs(self.run_id, datasets=[DatasetInput(dataset, [context])])
+        except MlflowException as error:  # older servers, and some that speak MLflow, have none
+            self.warning = (
+                f"the dataset cannot be sent to MLflow, but stands in tags: {shorten(error)}"
+            )
 
     def send(self, batch: Batch, started: float | None) -> None:
         """Send a batch of values, and with the last of them how far it goes.
@@ -98,7 +156,7 @@ class MlflowRun:
             )
             for value in batch.values
         ]
-        size = VALUES_AT_ONCE
+        size = _VALUES_AT_ONCE
         parts = [metrics[begin : begin + size] for begin in range(0, len(metrics), size)] or [[]]
         for part in parts[:-1]:
             self._client.log_batch(self.run_id, metrics=part)
@@ -110,7 +168,7 @@ class MlflowRun:
         assert self._client is not None
         self._client.log_artifact(self.run_id, str(file), folder or None)
         self.files.append(file.name)
-        self._write_note()
+        self.note.write(files=self.files)
 
     def close(self, how: str) -> None:
         """Say how the training has ended; a run that was given is ended by who gave it."""
@@ -118,20 +176,24 @@ class MlflowRun:
             self._client.set_terminated(self.run_id, _STATUS[how])
 
     def _find(self, client: "MlflowClient") -> "Run":
-        note = self._read_note()
+        note = self.note.read()
+        where = note["where"]
         if self._given:
             run = client.get_run(self._given)
         else:
-            run = self._resume(client, note.get("run_id", "")) or client.create_run(
-                _experiment(client), run_name=self._story["name"]
+            artifacts = (self._local / "artifacts").absolute().as_uri() if self._is_local else None
+            run = self._resume(client, where["run_id"]) or client.create_run(
+                _experiment(client, artifacts), run_name=self._story["name"]
             )
-        if run.info.run_id != self.run_id:
-            self.run_id = run.info.run_id
-            self.files = note["files"] if note.get("run_id") == self.run_id else []
-            self._write_note()
+        info = run.info
+        if info.run_id != self.run_id:
+            self.run_id = info.run_id
+            self.files = note.get("files", []) if where["run_id"] == self.run_id else []
+            ids = {"run_id": info.run_id, "experiment_id": info.experiment_id}
+            self.note.write(where={**ids, "uri": where["uri"]}, files=self.files)
         return run
 
-    def _resume(self, client: "MlflowClient", run_id: str) -> "Run | None":
+    def _resume(self, client: "MlflowClient", run_id: str | None) -> "Run | None":
         """Return the run of an earlier start; None where there is none any more."""
         from mlflow.exceptions import MlflowException
 
@@ -148,19 +210,18 @@ class MlflowRun:
         client.update_run(run_id, status="RUNNING")
         return run
 
-    def _read_note(self) -> dict[str, Any]:
-        try:
-            note: dict[str, Any] = json.loads(self._note.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return note
 
-    def _write_note(self) -> None:
-        write_json(self._note, {"run_id": self.run_id, "files": self.files})
+def without_credentials(uri: str) -> str:
+    """Return a URI without user, password and query, as it may be recorded."""
+    return _CREDENTIALS.sub("", uri)
 
 
-def _experiment(client: "MlflowClient") -> str:
-    """Return the experiment's id; it is made where there is none."""
+def _experiment(client: "MlflowClient", artifacts: str | None) -> str:
+    """Return the experiment's id; it is made where there is none.
+
+    Args:
+        artifacts: URI of the folder for its files; None leaves it to the server.
+    """
     from mlflow.exceptions import MlflowException
 
     if identifier := os.environ.get("MLFLOW_EXPERIMENT_ID"):
@@ -170,7 +231,7 @@ def _experiment(client: "MlflowClient") -> str:
         if found := client.get_experiment_by_name(name):
             return str(found.experiment_id)
         try:
-            return str(client.create_experiment(name))
+            return str(client.create_experiment(name, artifacts))
         except MlflowException:  # another training may just have made it
             if is_last:
                 raise

@@ -1,0 +1,65 @@
+"""A training as a table that any tool reads: a row per step, a column per metric."""
+
+import csv
+from collections.abc import Iterable, Mapping
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO
+
+from shardline.files import atomic_writer
+from shardline.tracking.notes import FOLDER, Note
+from shardline.tracking.records import Batch
+from shardline.tracking.tracker import Tracker
+
+_FIRST = ("step", "wall_s")
+
+
+class CsvFile(Tracker):
+    """`work/{run}/tracking/metrics.csv`, written anew by each start of a training.
+
+    Columns stand in the order in which the metrics first appear; a late one is added at the right.
+    """
+
+    label = "CSV"
+
+    def __init__(self, story: Mapping[str, Any], note: Note) -> None:
+        super().__init__(story, note)
+        self._path = Path(story["work"], FOLDER, "metrics.csv")
+        self._columns = list(_FIRST)
+        note.write(where={"file": str(self._path)})
+
+    @property
+    def place(self) -> str:
+        """The file."""
+        return f"file {self._path}"
+
+    def open(self) -> int:
+        """Begin the file; metrics.jsonl has all that was in it."""
+        self._columns = list(_FIRST)
+        self._rewrite([])
+        return -1
+
+    def send(self, batch: Batch, started: float | None) -> None:
+        """Append a row per step, to a wider table where there are new metrics."""
+        rows = list(batch.rows())
+        names = dict.fromkeys(name for row in rows for name in row)
+        if new := [name for name in names if name not in self._columns]:
+            self._columns += new
+            with self._path.open(newline="") as file:
+                self._rewrite(csv.DictReader(file))
+        with self._path.open("a", newline="") as file:
+            self._writer(file).writerows(rows)
+
+    def close(self, how: str) -> None:
+        """Do nothing: every batch is in the file."""
+
+    def _rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        with atomic_writer(self._path) as file:
+            text = TextIOWrapper(file, newline="", encoding="utf-8")
+            writer = self._writer(text)
+            writer.writeheader()
+            writer.writerows(rows)
+            text.detach()  # flushes, and leaves the file open
+
+    def _writer(self, file: TextIO) -> "csv.DictWriter[str]":
+        return csv.DictWriter(file, self._columns, lineterminator="\n")

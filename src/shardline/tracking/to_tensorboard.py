@@ -1,0 +1,99 @@
+"""A training as TensorBoard shows it: https://www.tensorflow.org/tensorboard."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardline.tracking.notes import Note
+from shardline.tracking.records import Batch
+from shardline.tracking.tracker import Tracker
+
+if TYPE_CHECKING:
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+_EVENTS = "events.out.tfevents.*"
+
+
+class TensorBoardFolder(Tracker):
+    """An event file in `{store}/tensorboard/{run}`, written anew by each start of a training.
+
+    By TensorBoard's own writer, which needs neither torch nor TensorFlow.
+    """
+
+    label = "TensorBoard"
+
+    def __init__(self, story: Mapping[str, Any], note: Note) -> None:
+        super().__init__(story, note)
+        self._folder = Path(story["store"], "tensorboard", story["run"])
+        self._writer: EventFileWriter | None = None
+        note.write(where={"folder": str(self._folder)})
+
+    @property
+    def place(self) -> str:
+        """The folder."""
+        return f"folder {self._folder}"
+
+    def open(self) -> int:
+        """Begin an event file, which takes the place of earlier ones, with the hyperparameters."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        writer, self._writer = self._writer, None
+        if writer:  # of an attempt that failed, as may its end, but only once
+            writer.close()
+        earlier = list(self._folder.glob(_EVENTS))
+        self._writer = EventFileWriter(str(self._folder))
+        for file in earlier:  # metrics.jsonl has all that is in it
+            file.unlink()
+        # has a TensorBoard that shows the earlier file forget it
+        self._write(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
+        params = {key: _plain(value) for key, value in self._story["params"].items()}
+        summary = hparams_pb(params, trial_id=self._story["run"], start_time_secs=time.time())
+        self._write(Event(summary=summary))
+        self._writer.flush()
+        return -1
+
+    def send(self, batch: Batch, started: float | None) -> None:
+        """Write values, at the time of training."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        assert self._writer is not None
+        for value in batch.values:
+            scalar = Summary.Value(tag=value.name, simple_value=value.value)
+            summary = Summary(value=[scalar])
+            time_s = None if started is None or value.wall_s is None else started + value.wall_s
+            self._write(Event(step=value.step, summary=summary), time_s)
+        self._writer.flush()
+
+    def close(self, how: str) -> None:
+        """Write how the training has ended, for the table of hyperparameters."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+        if not self._writer:
+            return
+        status = api_pb2.STATUS_SUCCESS if how == "sealed" else api_pb2.STATUS_FAILURE
+        end = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+        about = metadata.create_summary_metadata(
+            plugin_data_pb2.HParamsPluginData(session_end_info=end)
+        )
+        value = Summary.Value(
+            tag=metadata.SESSION_END_INFO_TAG, metadata=about, tensor=metadata.NULL_TENSOR
+        )
+        self._write(Event(summary=Summary(value=[value])))
+        self._writer.close()
+        self._writer = None
+
+    def _write(self, event: Any, time_s: float | None = None) -> None:
+        assert self._writer is not None
+        event.wall_time = time.time() if time_s is None else time_s
+        self._writer.add_event(event)
+
+
+def _plain(value: Any) -> bool | int | float | str:
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)

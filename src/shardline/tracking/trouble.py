@@ -1,0 +1,61 @@
+"""What is said of a tracker that fails, without what nobody may read."""
+
+import os
+import re
+from collections.abc import Callable
+
+Say = Callable[[str, bool], None]  # text, whether it is a warning
+
+_SECRETS = re.compile(
+    r"(?i)(?<=://)[^/@\s]+@|(?<=bearer )\S+|(?<=[?&;\s](?:sig|key)=)[^&;\s'\"]+"
+    r"|(?<=token=)[^&;\s'\"]+|(?<=password=)[^&;\s'\"]+|(?<=secret=)[^&;\s'\"]+"
+)
+_SECRET_VARIABLES = (
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "AZUREML_RUN_TOKEN",
+    "WANDB_API_KEY",
+)
+_REASON_CHARACTERS = 300
+
+
+class Trouble:
+    """Says once that something has begun to fail, and once that it goes again.
+
+    Args:
+        what: what cannot be sent.
+        label: where to.
+    """
+
+    def __init__(self, what: str, label: str, say: Say) -> None:
+        self._what, self._label, self._say = what, label, say
+        self.reason = ""
+        self.count = 0  # failures in a row
+
+    def failed(self, error: Exception) -> None:
+        """Note a failure."""
+        self.reason = shorten(error)
+        self.count += 1
+        if self.count == 1:
+            self._say(
+                f"{self._what} cannot be sent to {self._label} at present, and will be tried again "
+                f"while the training goes on: {self.reason}",
+                True,
+            )
+
+    def went(self) -> None:
+        """Note that it goes."""
+        if self.count:
+            self._say(f"{self._what} can be sent to {self._label} again", True)
+        self.count, self.reason = 0, ""
+
+
+def shorten(error: Exception) -> str:
+    """Return an error as one line of limited length, without secrets."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    for name in _SECRET_VARIABLES:
+        if value := os.environ.get(name):
+            text = text.replace(value, "***")
+    text = _SECRETS.sub("***", text)
+    half = _REASON_CHARACTERS // 2  # the cause stands at the end
+    return text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"
