@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from shardline.datamodule import Dataset, Normalizer
 from shardline.errors import DataError
+from shardline.evidence import MAX_SAMPLES, Samples, calibration, evenly, largest, residuals
 from shardline.integrity import Policy
 from shardline.modelling import make_model
 
@@ -29,8 +30,11 @@ def evaluate(
         verify: when a shard is held against its digest.
 
     Returns:
-        Number of samples, metrics, the headline metric and, for
-        classification, the confusion matrix (rows: true class).
+        Number of samples, metrics, the headline metric; for classification the
+        confusion matrix (rows: true class) and the `calibration`, for
+        regression the `residuals`; `samples`: `typical` ones, spread evenly
+        over the split, and the `hardest`, those of the largest loss (of a
+        classifier's mistakes).
 
     Raises:
         DataError: outputs have the wrong shape or are not finite.
@@ -46,11 +50,14 @@ def evaluate(
             f'run "{spec["name"]}": the model gave NaN or infinite outputs; it cannot be judged'
         )
     judged = _classification if schema["task"] == "classification" else _regression
+    result, columns = judged(outputs, labels, schema, spec["name"])
+    split = settings["evaluation"]["split"]
     return {
-        "split": settings["evaluation"]["split"],
+        "split": split,
         "task": schema["task"],
         "num_samples": len(labels),
-        **judged(outputs, labels, schema, spec["name"]),
+        **result,
+        "samples": _samples(dataset, split, columns),
         "reference": dataset.manifest.get("reference"),
     }
 
@@ -73,9 +80,20 @@ def _predict(
     return torch.cat(outputs), torch.cat(labels)
 
 
+def _samples(
+    dataset: Dataset, split: str, columns: Mapping[str, np.ndarray]
+) -> dict[str, list[dict[str, Any]]]:
+    samples, loss = Samples(dataset, split, columns), columns["loss"]
+    is_mistake = columns["label"] != columns["predicted"]
+    return {
+        "typical": samples.describe(evenly(len(loss), MAX_SAMPLES)),
+        "hardest": samples.describe(largest(loss, among=is_mistake)),
+    }
+
+
 def _classification(
     logits: torch.Tensor, labels: torch.Tensor, schema: Mapping[str, Any], name: str
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     classes = schema["classes"]
     if logits.shape != (len(labels), len(classes)):
         raise DataError(
@@ -86,17 +104,27 @@ def _classification(
     confusion = np.zeros((len(classes), len(classes)), dtype=np.int64)
     np.add.at(confusion, (labels.numpy(), predicted.numpy()), 1)
     accuracy = float(np.trace(confusion) / len(labels))
-    loss = float(functional.cross_entropy(logits.double(), labels))
-    return {
+    logits = logits.double()
+    loss = float(functional.cross_entropy(logits, labels))
+    confidence = (logits.amax(dim=1) - logits.logsumexp(dim=1)).exp()
+    columns = {
+        "label": labels,
+        "predicted": predicted,
+        "confidence": confidence,
+        "loss": functional.cross_entropy(logits, labels, reduction="none"),
+    }
+    result = {
         "metrics": {"accuracy": accuracy, "loss": loss},
         "headline": {"metric": "accuracy", "value": accuracy, "mode": "max"},
         "confusion": {"classes": list(classes), "counts": confusion.tolist()},
+        "calibration": calibration(confidence.numpy(), (predicted == labels).numpy()),
     }
+    return result, {name: column.numpy() for name, column in columns.items()}
 
 
 def _regression(
     values: torch.Tensor, labels: torch.Tensor, schema: Mapping[str, Any], name: str
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     values = values.squeeze(1) if values.ndim == 2 and values.shape[1] == 1 else values
     if values.shape != labels.shape:
         raise DataError(
@@ -105,7 +133,10 @@ def _regression(
         )
     error = (values - labels).double()
     mse, mae = float((error**2).mean()), float(error.abs().mean())
-    return {
+    columns = {"label": labels.numpy(), "predicted": values.numpy(), "loss": (error**2).numpy()}
+    result = {
         "metrics": {"mse": mse, "mae": mae},
         "headline": {"metric": "mse", "value": mse, "mode": "min"},
+        "residuals": residuals(columns["label"], columns["predicted"]),
     }
+    return result, columns

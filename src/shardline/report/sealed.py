@@ -17,6 +17,7 @@ MAX_MISTAKES = 20
 _REMEDY = (
     "the report needs this file of every run: delete what is left of it and run `snakemake` again"
 )
+_Point = tuple[float, Any, Any]  # value, epoch and seconds of training
 _NOT_METRICS = frozenset({"step", "epoch", "wall_s"})
 
 
@@ -80,13 +81,14 @@ def read_curves(path: Path) -> dict[str, Curve]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read ({error}); {_REMEDY}") from error
-    points: dict[str, dict[int, float]] = {}
+    points: dict[str, dict[int, _Point]] = {}
     for number, line in enumerate(lines, start=1):
         record = _parse_record(line, f"{path} line {number}") if line.strip() else {}
         for name, value in record.items():
             if name not in _NOT_METRICS and is_number(value):
                 measured = math.nan if value is None else float(value)
-                points.setdefault(name, {})[record["step"]] = measured
+                place = record.get("epoch"), record.get("wall_s")
+                points.setdefault(name, {})[record["step"]] = measured, *place
     return {name: _curve(by_step) for name, by_step in points.items()}
 
 
@@ -122,13 +124,22 @@ def _parse_record(line: str, place: str) -> dict[str, Any]:
     return dict(record)
 
 
-def _curve(by_step: Mapping[int, float]) -> Curve:
-    steps = [step for step in sorted(by_step) if math.isfinite(by_step[step])]
+def _curve(by_step: Mapping[int, _Point]) -> Curve:
+    steps = [step for step in sorted(by_step) if math.isfinite(by_step[step][0])]
+    points = [by_step[step] for step in steps]
     return Curve(
         steps=tuple(steps),
-        values=tuple(by_step[step] for step in steps),
+        values=tuple(value for value, _, _ in points),
         num_non_finite=len(by_step) - len(steps),
+        epochs=_if_whole([epoch for _, epoch, _ in points]),
+        wall_s=_if_whole([seconds for _, _, seconds in points]),
     )
+
+
+def _if_whole(column: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a column, or nothing where it lacks a number: a script need not record it."""
+    is_whole = all(is_number(one) and one is not None and math.isfinite(one) for one in column)
+    return tuple(column) if is_whole else ()
 
 
 def _read_confusion(evaluation: Mapping[str, Any], path: Path) -> dict[str, Any] | None:

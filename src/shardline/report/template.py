@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import ChainableUndefined, Environment, Template, Undefined
 
+from shardline.report.figures import FILTERS
 from shardline.workflow import report_template
 
 
@@ -27,6 +28,7 @@ def load_template() -> Template:
         "show": _show,
         "show_devices": _show_devices,
         "sort_key": _sort_key,
+        **FILTERS,
     }
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return environment.from_string(report_template().read_text(encoding="utf-8"))

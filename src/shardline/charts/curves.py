@@ -1,101 +1,21 @@
-"""Learning curves as Vega-Lite specifications, and the libraries that draw them.
+"""Learning curves as Vega-Lite specifications.
 
 Field names in a specification are ours and fixed (run, label, step, value); a user's metric or run
 name only ever appears as a value, so no name can be misread as a Vega expression or a nested field.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
-import vl_convert
+
+from shardline.charts.series import Curve, Series, thin
 
 MAX_POINTS_PER_CURVE = 300
 MAX_POINTS_PER_PANEL = 12_000  # hovering stays instant; 100 runs get 120 points each
-OTHER_RUNS = "other runs"
-OTHER_COLOR = "#9aa1ab"
-# Each has at least 3:1 contrast to both page backgrounds (WCAG 2.2, 1.4.11), the best run first.
-PALETTE = (
-    "#3f74d1",
-    "#d9730d",
-    "#2b9464",
-    "#c2489b",
-    "#8b6ad6",
-    "#1591a3",
-    "#a37a1a",
-    "#d4505f",
-)
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _PICKED = "length(picked) == 0 || indexof(picked, datum.label) >= 0"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One metric of one run.
-
-    Attributes:
-        steps: Optimizer steps, rising.
-        values: Metric at each step; finite.
-        num_non_finite: Points dropped because they were null, NaN or infinite.
-    """
-
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-    num_non_finite: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Series:
-    """One run's curves and how they are drawn.
-
-    Attributes:
-        run: Name shown in the tooltip.
-        rank: 0 for the best run; the first ones have a colour and a legend entry of their own.
-        curves: Metric name to curve.
-    """
-
-    run: str
-    rank: int
-    curves: Mapping[str, Curve]
-
-    @property
-    def label(self) -> str:
-        """Legend entry."""
-        return self.run if self.rank < len(PALETTE) else OTHER_RUNS
-
-    @property
-    def color(self) -> str:
-        """CSS colour."""
-        return PALETTE[self.rank] if self.rank < len(PALETTE) else OTHER_COLOR
-
-
-def thin(curve: Curve, max_points: int) -> Curve:
-    """Keep the lowest and highest value of each stretch of steps, so that no spike is lost.
-
-    Args:
-        curve: Any curve.
-        max_points: Upper bound on the points kept; at least 4.
-
-    Returns:
-        The same curve if it is small enough, else at most max_points of its points, the first
-        and the last among them.
-    """
-    num_points = len(curve.steps)
-    if num_points <= max_points:
-        return curve
-    num_buckets = (max_points - 2) // 2
-    kept = {0, num_points - 1}
-    for bucket in range(num_buckets):
-        inside = range(bucket * num_points // num_buckets, (bucket + 1) * num_points // num_buckets)
-        kept.add(min(inside, key=curve.values.__getitem__))
-        kept.add(max(inside, key=curve.values.__getitem__))
-    order = sorted(kept)
-    return Curve(
-        steps=tuple(curve.steps[index] for index in order),
-        values=tuple(curve.values[index] for index in order),
-    )
 
 
 def learning_curves(series: Sequence[Series], metrics: Sequence[str]) -> dict[str, Any] | None:
@@ -107,15 +27,18 @@ def learning_curves(series: Sequence[Series], metrics: Sequence[str]) -> dict[st
 
     Returns:
         The specification, or None where nothing was recorded. The page's script sets the number
-        of columns and the panel width, and the signal `picked` (labels to bring out).
+        of columns and the panel width, the signal `picked` (labels to bring out) and which of the
+        axes in `usermeta.axes` (field to title) lies across; `step` does at first.
     """
     drawn = [name for name in metrics if any(_has(one, name) for one in series)]
     if not drawn:
         return None
     max_points = min(MAX_POINTS_PER_CURVE, max(4, MAX_POINTS_PER_PANEL // len(series)))
-    panels = [_panel(series, name, index, max_points) for index, name in enumerate(drawn)]
+    unit = _time_unit(series)
+    panels = [_panel(series, name, index, max_points, unit) for index, name in enumerate(drawn)]
     chart = alt.concat(*panels, columns=3).add_params(alt.param(name="picked", value=[]))
     spec = dict(chart.resolve_scale(x="shared").to_dict())
+    spec["usermeta"] = {"axes": _axes(series, unit)}
     # Not by add_params: within layers in a concatenation Altair 6.3 gives a selection to every
     # layer, and Vega then stops at the duplicate signal.
     spec["params"] += [_hover_params(index) for index in range(len(panels))]
@@ -126,22 +49,48 @@ def _has(series: Series, metric: str) -> bool:
     return metric in series.curves and bool(series.curves[metric].steps)
 
 
-def _panel(series: Sequence[Series], metric: str, index: int, max_points: int) -> Any:
+def _time_unit(series: Sequence[Series]) -> str:
+    longest = max(
+        (curve.wall_s[-1] for one in series for curve in one.curves.values() if curve.wall_s),
+        default=0.0,
+    )
+    fitting = [unit for unit, seconds in _UNITS.items() if longest >= 2 * seconds]
+    return fitting[-1] if fitting else "s"
+
+
+def _axes(series: Sequence[Series], unit: str) -> dict[str, str]:
+    curves = [curve for one in series for curve in one.curves.values()]
+    axes = {"step": "step"}
+    if any(curve.epochs for curve in curves):
+        axes["epoch"] = "epoch"
+    if any(curve.wall_s for curve in curves):
+        axes["time"] = f"training time, {unit}"
+    return axes
+
+
+def _columns(one: Series, curve: Curve, unit: str) -> dict[str, Any]:
+    columns = {
+        "epoch": one.epochs_at(curve) if curve.epochs else (),
+        "time": [seconds / _UNITS[unit] for seconds in curve.wall_s],
+        "value": curve.values,
+    }
+    return {
+        "step": curve.steps,
+        **{name: [float(f"{x:.5g}") for x in column] for name, column in columns.items()},
+    }
+
+
+def _panel(series: Sequence[Series], metric: str, index: int, max_points: int, unit: str) -> Any:
     drawn = [(one, thin(one.curves[metric], max_points)) for one in series if _has(one, metric)]
     rows = [
-        {
-            "run": one.run,
-            "label": one.label,
-            "step": curve.steps,
-            "value": [float(f"{value:.5g}") for value in curve.values],
-        }
+        {"run": one.run, "label": one.label, **_columns(one, curve, unit)}
         for one, curve in reversed(drawn)
     ]
     colors = {one.label: one.color for one, _ in drawn}
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     base = (
         alt.Chart(alt.InlineData(values=rows))
-        .transform_flatten(["step", "value"])
+        .transform_flatten(["step", "epoch", "time", "value"])
         .encode(
             x=alt.X("step:Q", title="step", axis=alt.Axis(tickCount=4)),
             y=_y([value for _, curve in drawn for value in curve.values], metric.replace("_", " ")),
@@ -200,16 +149,3 @@ def _y(values: Sequence[float], title: str) -> alt.Y:
     ticks = ticks if len(powers) <= 3 else ticks[:: 2 * (1 + len(powers) // 9)]
     scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=ticks, format="~g")
     return alt.Y("value:Q", title=f"{title} (log scale)", scale=scale, axis=axis)
-
-
-@cache
-def javascript_bundle() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script that needs no network (0.9 MB).
-
-    The version of Vega-Lite is the one that the installed Altair writes. The text may stand
-    between script tags as it is, and its names stay out of the page's global scope.
-    """
-    version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    script: str = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]
-    script = script.replace("\r\n", "\n").replace("</script", r"<\/script")
-    return "(() => {" + script.replace("<!--", r"<\!--") + "})();"

@@ -1,0 +1,120 @@
+"""A run's curves, and the colour that it has in every chart."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+OTHER_RUNS = "other runs"
+OTHER_COLOR = "#9aa1ab"
+# Each has at least 3:1 contrast to both page backgrounds (WCAG 2.2, 1.4.11), the best run first.
+PALETTE = (
+    "#3f74d1",
+    "#d9730d",
+    "#2b9464",
+    "#c2489b",
+    "#8b6ad6",
+    "#1591a3",
+    "#a37a1a",
+    "#d4505f",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One metric of one run.
+
+    Attributes:
+        steps: Optimizer steps, rising.
+        values: Metric at each step; finite.
+        num_non_finite: Points dropped because they were null, NaN or infinite.
+        epochs: Number of the epoch that each step is of, from 0; empty where not recorded.
+        wall_s: Seconds of training at each step; empty where not recorded.
+    """
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    num_non_finite: int = 0
+    epochs: tuple[int, ...] = ()
+    wall_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One run's curves and how they are drawn.
+
+    Attributes:
+        run: Name shown in the tooltip.
+        rank: 0 for the best run; the first ones have a colour and a legend entry of their own.
+        curves: Metric name to curve.
+    """
+
+    run: str
+    rank: int
+    curves: Mapping[str, Curve]
+
+    @property
+    def label(self) -> str:
+        """Legend entry."""
+        return self.run if self.rank < len(PALETTE) else OTHER_RUNS
+
+    @property
+    def color(self) -> str:
+        """CSS colour."""
+        return PALETTE[self.rank] if self.rank < len(PALETTE) else OTHER_COLOR
+
+    @cached_property
+    def _epoch_ends(self) -> tuple[list[int], list[float]]:
+        """Return steps, rising, and the passes over the data that are complete at each."""
+        last: dict[int, int] = {}
+        for curve in self.curves.values():
+            for step, epoch in zip(curve.steps, curve.epochs, strict=False):
+                last[epoch] = max(step, last.get(epoch, 0))
+        steps, passes = [0], [0.0]
+        for epoch in sorted(last):
+            # the last one may be cut short: as long as those before it, it is complete
+            whole = steps[-1] / passes[-1] * (epoch + 1 - passes[-1]) if passes[-1] else 0.0
+            is_cut = epoch == max(last) and last[epoch] - steps[-1] < whole
+            share = (last[epoch] - steps[-1]) / whole if is_cut else 1.0
+            passes.append(passes[-1] + share * (epoch + 1 - passes[-1]))
+            steps.append(last[epoch])
+        return steps, passes
+
+    def epochs_at(self, curve: Curve) -> list[float]:
+        """Return the passes over the data at each point of one of its curves.
+
+        Training records the number of the epoch that a step is in; the last record of each
+        tells where it ends, and steps between are as long as one another.
+        """
+        return [float(passed) for passed in np.interp(curve.steps, *self._epoch_ends)]
+
+
+def thin(curve: Curve, max_points: int) -> Curve:
+    """Keep the lowest and highest value of each stretch of steps, so that no spike is lost.
+
+    Args:
+        curve: Any curve.
+        max_points: Upper bound on the points kept; at least 4.
+
+    Returns:
+        The same curve if it is small enough, else at most max_points of its points, the first
+        and the last among them.
+    """
+    num_points = len(curve.steps)
+    if num_points <= max_points:
+        return curve
+    num_buckets = (max_points - 2) // 2
+    kept = {0, num_points - 1}
+    for bucket in range(num_buckets):
+        inside = range(bucket * num_points // num_buckets, (bucket + 1) * num_points // num_buckets)
+        kept.add(min(inside, key=curve.values.__getitem__))
+        kept.add(max(inside, key=curve.values.__getitem__))
+    order = sorted(kept)
+    return replace(
+        curve,
+        steps=tuple(curve.steps[index] for index in order),
+        values=tuple(curve.values[index] for index in order),
+        epochs=tuple(curve.epochs[index] for index in order if curve.epochs),
+        wall_s=tuple(curve.wall_s[index] for index in order if curve.wall_s),
+    )

@@ -1,0 +1,253 @@
+"""What the varied settings did: each one's effect, and all of them side by side.
+
+As in the learning curves, fields have fixed names; a setting's name is a title or a value.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+import altair as alt
+
+from shardline.charts.series import Series
+
+# From the worst result to the best; told apart by the colour-blind, legible on both backgrounds.
+RESULT_COLORS = ("#d9730d", "#8a8f98", "#3f74d1")
+_RULE_COLOR = "#8a8f98"
+_MAX_TICKS = 7
+_UNORDERED = frozenset({"seed"})  # numbers of which more is not more
+
+_PLACE = {
+    "x": alt.X("axis:O", axis=None, scale=alt.Scale(padding=0.5)),
+    "y": alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[0, 1])),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A run's settings and what came of them.
+
+    Attributes:
+        series: Its name and colour.
+        value: Headline metric; finite.
+        settings: Setting by dotted key; all trials have the same keys.
+    """
+
+    series: Series
+    value: float
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One setting's values over all trials, as an axis."""
+
+    key: str
+    values: Sequence[Any]
+
+    @cached_property
+    def is_numeric(self) -> bool:
+        is_number = (type(v) in (int, float) and math.isfinite(v) for v in self.values)
+        return self.key.rsplit(".", 1)[-1] not in _UNORDERED and all(is_number)
+
+    @cached_property
+    def is_log(self) -> bool:
+        return (
+            self.is_numeric and min(self.values) > 0 and max(self.values) >= 10 * min(self.values)
+        )
+
+    @cached_property
+    def categories(self) -> list[str]:
+        numbers = sorted({v for v in self.values if type(v) in (int, float)})
+        others = sorted({shown(v) for v in self.values if type(v) not in (int, float)})
+        return list(dict.fromkeys([*map(shown, numbers), *others]))
+
+    def at(self, value: Any) -> float:
+        """Return where a value lies, from 0 to 1."""
+        if not self.is_numeric:
+            return self.categories.index(shown(value)) / max(1, len(self.categories) - 1)
+        scale = math.log if self.is_log else float
+        low, high = scale(min(self.values)), scale(max(self.values))
+        return (scale(value) - low) / (high - low) if high > low else 0.5
+
+    def plotted(self, trial: Trial) -> Any:
+        """Return a trial's value as a panel's axis takes it."""
+        value = trial.settings[self.key]
+        return value if self.is_numeric else shown(value)
+
+    def ticks(self, index: int) -> list[dict[str, Any]]:
+        """Return what is written along the axis: its values, of many the ends and some between."""
+        values = sorted(set(self.values)) if self.is_numeric else self.categories
+        every = -(-(len(values) - 1) // (_MAX_TICKS - 1)) or 1
+        kept = [*values[:-1:every], values[-1]]
+        at = self.at if self.is_numeric else lambda v: values.index(v) / max(1, len(values) - 1)
+        return [{"axis": index, "at": _short(at(v)), "text": shown(v)} for v in kept]
+
+
+def effects(trials: Sequence[Trial], metric: str) -> dict[str, Any] | None:
+    """Build a small panel per setting: headline metric against its values, and their mean.
+
+    Args:
+        trials: The best first.
+        metric: Name of the headline metric.
+
+    Returns:
+        A Vega-Lite specification, or None where nothing varies. An axis is logarithmic where its
+        values span a factor of ten, and of categories where they are not all numbers.
+    """
+    axes = _axes(trials)
+    if not axes:
+        return None
+    rows = [
+        {
+            **_tip(trial, axes, metric),
+            "label": trial.series.label,
+            "value": _short(trial.value),
+            **{f"s{index}": axis.plotted(trial) for index, axis in enumerate(axes)},
+        }
+        for trial in reversed(trials)
+    ]
+    colors = {trial.series.label: trial.series.color for trial in trials}
+    panels = [_panel(axis, index, metric, colors) for index, axis in enumerate(axes)]
+    return dict(alt.concat(*panels, columns=3, data=alt.InlineData(values=rows)).to_dict())
+
+
+def _panel(axis: _Axis, index: int, metric: str, colors: Mapping[str, str]) -> Any:
+    x = _x(axis, f"s{index}")
+    y = alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5))
+    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
+    points = (
+        alt.Chart()
+        .mark_point(filled=True, size=48, opacity=0.85, tooltip=alt.TooltipContent("data"))
+        .encode(x=x, y=y, color=alt.Color("label:N", scale=scale, legend=None))
+    )
+    # between categories there is no line to be drawn
+    style: dict[str, Any] = {"color": _RULE_COLOR}
+    mean = (
+        alt.Chart().mark_line(strokeWidth=1.25, strokeDash=[4, 3], **style)
+        if axis.is_numeric
+        else alt.Chart().mark_tick(thickness=2, width=36, **style)
+    ).encode(x=x, y=alt.Y("mean(value):Q", title=metric))
+    layers = (mean.properties(name=f"means_{index}"), points.properties(name=f"trials_{index}"))
+    return alt.layer(*layers).properties(height=170, width=280)
+
+
+def _x(axis: _Axis, field: str) -> alt.X:
+    if not axis.is_numeric:
+        labels = alt.Axis(labelAngle=0 if len(axis.categories) <= 4 else -40, labelLimit=90)
+        # not `sort`, which would put the user's words into an expression
+        scale = alt.Scale(domain=axis.categories)
+        return alt.X(f"{field}:N", title=axis.key, sort=None, scale=scale, axis=labels)
+    kind: dict[str, Any] = {"type": "log"} if axis.is_log else {"zero": False}
+    scale = alt.Scale(**kind, nice=False, padding=12)
+    values = sorted(set(axis.values))
+    ticks = (
+        alt.Axis(format="~g", values=values)
+        if len(values) <= _MAX_TICKS
+        else alt.Axis(format="~g", tickCount=4)
+    )
+    title = f"{axis.key} (log scale)" if axis.is_log else axis.key
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=ticks)
+
+
+def parallel_coordinates(trials: Sequence[Trial], metric: str, mode: str) -> dict[str, Any] | None:
+    """Build parallel coordinates: a vertical axis per setting, a line per run, coloured by result.
+
+    Args:
+        trials: The best first; drawn in reverse so that the best lies on top.
+        metric: Name of the headline metric, which is the last axis.
+        mode: "max" if higher is better, else "min".
+
+    Returns:
+        A Vega-Lite specification, or None where fewer than two settings vary.
+    """
+    axes, result = _axes(trials), _Axis(metric, [trial.value for trial in trials])
+    if len(axes) < 2:
+        return None
+    shares = [
+        [*(axis.at(trial.settings[axis.key]) for axis in axes), result.at(trial.value)]
+        for trial in trials
+    ]
+    rows = [
+        {
+            **_tip(trial, axes, metric),
+            "result": _short(trial.value),
+            "axis": list(range(len(share))),
+            "at": [_short(one) for one in share],
+        }
+        for trial, share in zip(trials, shares, strict=True)
+    ]
+    names = [
+        {"axis": index, "at": 1, "text": axis.key} for index, axis in enumerate((*axes, result))
+    ]
+    ticks = [tick for index, axis in enumerate(axes) for tick in axis.ticks(index)]
+    layers = (
+        alt.Chart(alt.InlineData(values=names)).mark_rule(color=_RULE_COLOR).encode(x=_PLACE["x"]),
+        _trial_lines(rows[::-1], mode),
+        _texts(ticks, align="right", dx=-6, fontSize=11, limit=90),
+        _texts(result.ticks(len(axes)), align="left", dx=6, fontSize=11),
+        _texts(names, dy=-18, fontSize=12, fontWeight=600, limit=140),
+    )
+    named = [layer.properties(name=f"layer_{index}") for index, layer in enumerate(layers)]
+    return dict(alt.layer(*named).properties(height=220, width=600).to_dict())
+
+
+def _trial_lines(rows: Sequence[Mapping[str, Any]], mode: str) -> Any:
+    hover = alt.selection_point(
+        name="hovered", fields=["run"], on="pointerover", clear="pointerout", empty=False
+    )
+    values = [row["result"] for row in rows]
+    # the median, so that one run that went astray does not make all others look alike
+    domain = [min(values), _short(median(values)), max(values)]
+    colors = RESULT_COLORS if mode == "max" else RESULT_COLORS[::-1]
+    scale = alt.Scale(type="linear", domain=domain, range=list(colors), interpolate="rgb")
+    return (
+        alt.Chart(alt.InlineData(values=list(rows)))
+        .transform_flatten(["axis", "at"])
+        .mark_line(tooltip=alt.TooltipContent("data"))
+        .encode(
+            **_PLACE,
+            detail="run:N",
+            color=alt.Color("result:Q", scale=scale, legend=None),
+            strokeWidth=alt.condition(hover, alt.value(4), alt.value(1.75)),
+            opacity=alt.condition(hover, alt.value(1), alt.value(0.75)),
+        )
+        .add_params(hover)
+    )
+
+
+def _texts(rows: Sequence[Mapping[str, Any]], **style: Any) -> Any:
+    return (
+        alt.Chart(alt.InlineData(values=list(rows)))
+        .mark_text(**style)
+        .encode(**_PLACE, text="text:N")
+    )
+
+
+def _tip(trial: Trial, axes: Sequence[_Axis], metric: str) -> dict[str, Any]:
+    """Return what a tooltip says: the run and, below, its result and varied settings."""
+    settings = [f"{axis.key} {shown(trial.settings[axis.key])}" for axis in axes]
+    return {"run": trial.series.run, "said": [f"{metric} {shown(trial.value)}", *settings]}
+
+
+def _axes(trials: Sequence[Trial]) -> list[_Axis]:
+    keys = trials[0].settings if trials else ()
+    axes = [_Axis(key, [trial.settings[key] for trial in trials]) for key in keys]
+    return [axis for axis in axes if len({shown(value) for value in axis.values}) > 1]
+
+
+def shown(value: Any) -> str:
+    """Return a setting or a metric as a person would write it."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")

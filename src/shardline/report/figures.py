@@ -1,0 +1,90 @@
+"""What the macros of `report/studies.html.j2` draw, as filters of the template."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardline import charts
+from shardline.report.leaderboard import Group
+from shardline.report.run import Run
+
+MAX_BARS = 100
+# In the order of time; "compute" alone brings the model on.
+GOODPUT_PARTS = {
+    "queue": "queue",
+    "startup": "start-up",
+    "rendezvous": "rendezvous",
+    "data_wait": "data wait",
+    "compute": "compute",
+    "validation": "validation",
+    "checkpoint": "checkpoint",
+    "lost": "lost to restarts",
+    "other": "other",
+}
+
+
+def trials_of(group: Group) -> list[charts.Trial]:
+    """Return a group's measured runs with the settings that differ among them."""
+    measured = [entry for entry in group.entries if math.isfinite(entry.run.value)]
+    keys = sorted({key for entry in measured for key in entry.run.spec.get("varied", {})})
+    keys = [key for key in keys if key not in ("dataset", "dataset.name")]
+    return [
+        charts.Trial(
+            series=entry.series,
+            value=entry.run.value,
+            settings={key: entry.run.setting(key) for key in keys},
+        )
+        for entry in measured
+    ]
+
+
+def effects_chart(group: Group) -> dict[str, Any] | None:
+    """Return the small panels of each setting's effect; None where nothing was varied."""
+    return charts.effects(trials_of(group), group.metric)
+
+
+def parallel_chart(group: Group) -> dict[str, Any] | None:
+    """Return the parallel coordinates; None where fewer than two settings were varied."""
+    return charts.parallel_coordinates(trials_of(group), group.metric, group.mode)
+
+
+def goodput_bars(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return a bar per run that measured where its time went, at most the first 100.
+
+    Returns:
+        Per run `title`, `elapsed_s`, `share` (of computing, 0 to 1, None if unknown) and `parts`:
+        `name` and `label`, `seconds` (None if unknown) and `percent` of the elapsed time.
+    """
+    known = [run for run in runs if (run.provenance.get("goodput") or {}).get("elapsed_s")]
+    names = Counter(run.name for run in known)
+    return [
+        {
+            "title": run.name if names[run.name] == 1 else run.key,
+            "elapsed_s": run.provenance["goodput"]["elapsed_s"],
+            "share": run.provenance["goodput"].get("share"),
+            "parts": _parts(run.provenance["goodput"]),
+        }
+        for run in known[:MAX_BARS]
+    ]
+
+
+def _parts(goodput: Mapping[str, Any]) -> list[dict[str, Any]]:
+    seconds = {name: goodput.get("parts", {}).get(name) for name in GOODPUT_PARTS}
+    return [
+        {
+            "name": name,
+            "label": label,
+            "seconds": seconds[name],
+            "percent": round(100 * (seconds[name] or 0) / goodput["elapsed_s"], 2),
+        }
+        for name, label in GOODPUT_PARTS.items()
+    ]
+
+
+FILTERS = {
+    "effects_chart": effects_chart,
+    "goodput_bars": goodput_bars,
+    "lay_out": charts.lay_out,
+    "parallel_chart": parallel_chart,
+}
