@@ -6,6 +6,9 @@ min_version("9.27")
 configfile: "config/config.yaml"
 
 
+report: "report/captions/workflow.rst"
+
+
 include: "rules/common.smk"
 
 

@@ -140,7 +140,7 @@
     figure.isQueued = false;
     const host = figure.querySelector(".chart");
     const width = host.clientWidth;
-    if (!width) return;  // hidden: drawn when it is opened
+    if (!width) return;  // hidden
     const spec = JSON.parse(figure.querySelector("script").textContent);
     const axes = spec.usermeta?.axes;
     if (axes && !figure.querySelector(".controls")) addControls(figure, axes);
@@ -187,8 +187,10 @@
 
   function drawWithin(root) {
     if (typeof vegaEmbed !== "function") return;  // a page without any chart
-    all(FIGURES, root).filter((figure) => !figure.isWired).forEach(addListeners);
-    all(FIGURES, root).filter((figure) => !figure.view && !figure.isQueued).forEach(draw);
+    // what is closed has a width, too: browsers lay it out when asked for it
+    const open = all(FIGURES, root).filter((figure) => !figure.closest("details:not([open])"));
+    open.filter((figure) => !figure.isWired).forEach(addListeners);
+    open.filter((figure) => !figure.view && !figure.isQueued).forEach(draw);
   }
 
   function startCharts() {

@@ -8,7 +8,24 @@ rule render_report:
         manifests=ancient(manifests_of_report),
         datasets=ancient(provenances_of_report),
     output:
-        page="results/reports/{report}/index.html",
+        page=report(
+            "results/reports/{report}/index.html",
+            caption="../report/captions/page.rst",
+            category="Report",
+            labels={"file": "page"},
+        ),
+        data=report(
+            "results/reports/{report}/report.json",
+            caption="../report/captions/data.rst",
+            category="Report",
+            labels={"file": "report.json"},
+        ),
+        table=report(
+            "results/reports/{report}/runs.csv",
+            caption="../report/captions/table.rst",
+            category="Report",
+            labels={"file": "runs.csv"},
+        ),
         crate="results/reports/{report}/ro-crate-metadata.json",
     log:
         "logs/render_report/{report}.log",

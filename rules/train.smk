@@ -22,7 +22,12 @@ rule train:
     output:
         model="results/runs/{run}/model.safetensors",
         metrics="results/runs/{run}/metrics.jsonl",
-        provenance="results/runs/{run}/provenance.json",
+        provenance=report(
+            "results/runs/{run}/provenance.json",
+            caption="../report/captions/provenance.rst",
+            category="Runs",
+            labels={"run": "{run}", "file": "provenance"},
+        ),
     log:
         "logs/train/{run}.log",
     benchmark:
@@ -47,7 +52,12 @@ rule evaluate:
         model=ancient(model_of_run),
         provenance=ancient(provenance_of_run),
     output:
-        evaluation="results/runs/{run}/evaluations/{evaluation}.json",
+        evaluation=report(
+            "results/runs/{run}/evaluations/{evaluation}.json",
+            caption="../report/captions/evaluation.rst",
+            category="Runs",
+            labels={"run": "{run}", "file": "evaluation"},
+        ),
     log:
         "logs/evaluate/{run}-{evaluation}.log",
     benchmark:

@@ -1,10 +1,28 @@
-"""How sure a difference of two held-out metrics is."""
+"""How sure a held-out metric is, and a difference of two."""
 
 import math
 from collections.abc import Sequence
 from statistics import fmean, variance
 
 Interval = tuple[float, float]
+_Z_95 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
+
+
+def wilson_interval(proportion: float, num_samples: int) -> Interval:
+    """Return the 95 % Wilson score interval of a proportion.
+
+    Unlike the normal approximation it stays within 0 and 1 and keeps its coverage near both
+    (Brown, Cai, DasGupta 2001, doi:10.1214/ss/1009213286).
+
+    Args:
+        proportion: Share of successes, 0 to 1.
+        num_samples: Number of trials, at least 1.
+    """
+    square = _Z_95**2 / num_samples
+    center = (proportion + square / 2) / (1 + square)
+    spread = proportion * (1 - proportion) / num_samples + square / (4 * num_samples)
+    half_width = _Z_95 / (1 + square) * math.sqrt(spread)
+    return max(0.0, center - half_width), min(1.0, center + half_width)
 
 
 def sampling_interval(old: float, new: float, num_samples: int) -> Interval:
@@ -18,8 +36,6 @@ def sampling_interval(old: float, new: float, num_samples: int) -> Interval:
         old: share of correct samples, 0 to 1, as is `new`.
         num_samples: held-out samples, the same number for both.
     """
-    from shardline.report.run import wilson_interval
-
     before, after = (wilson_interval(value, num_samples) for value in (old, new))
     difference = new - old
     return (
@@ -34,8 +50,6 @@ def seed_interval(old: Sequence[float], new: Sequence[float]) -> Interval | None
     Welch 1947, doi:10.1093/biomet/34.1-2.28. None where a side has fewer than two values, or
     nothing varies.
     """
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
-
     if min(len(old), len(new)) < 2:
         return None
     squares = [variance(values) / len(values) for values in (old, new)]
@@ -45,6 +59,13 @@ def seed_interval(old: Sequence[float], new: Sequence[float]) -> Interval | None
         square**2 / (len(values) - 1) for square, values in zip(squares, (old, new), strict=True)
     )
     freedom = sum(squares) ** 2 / sum(terms)
-    half_width = float(stdtrit(freedom, 0.975)) * math.sqrt(sum(squares))
+    half_width = t_quantile(freedom) * math.sqrt(sum(squares))
     difference = fmean(new) - fmean(old)
     return difference - half_width, difference + half_width
+
+
+def t_quantile(degrees_of_freedom: float) -> float:
+    """Return the 97.5 % quantile of Student's t distribution."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees_of_freedom, 0.975))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline import started
 from shardline.config import Project, load_project
 from shardline.errors import ShardlineError
 from shardline.files import check_writable
@@ -42,6 +43,7 @@ def open_project(
         project.check_store_stays()
     if not is_making:
         return project
+    started.record()
     sealed = (exists(run.model) and exists(run.evaluation) for run in project.runs.values())
     # of a storage's remote jobs each has the store on its own node
     if not (storage and is_remote) and not all(sealed):

@@ -46,7 +46,7 @@ class Stopwatch(Callback):
         self._timeline, self._number, self._on_start = timeline, number, on_start
         self._earlier: Parts = {}
         self._readings: deque[float] = deque(maxlen=_READINGS_KEPT)
-        self._read_at, self._steps = (0, 0.0), 0
+        self._read_at = (0, 0.0)
         self.steps_a_reading = 1
 
     @property
@@ -78,8 +78,7 @@ class Stopwatch(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin to count steps."""
         self._timeline.switch("other")
-        self._steps = trainer.global_step
-        self._read_at = self._steps, self._timeline.stepping_s()
+        self._read_at = trainer.global_step, self._timeline.stepping_s()
         self._on_start(trainer.global_step, self.kept())
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:

@@ -178,7 +178,9 @@ def results_of(project: Project) -> Iterator[Path]:
         yield run.model
         yield run.evaluation
         yield RESULTS / "rehearsals" / f"{run.id}.json"
-    yield project.report
+    yield from (
+        project.report.with_name(name) for name in ("index.html", "report.json", "runs.csv")
+    )
     yield project.crate
 
 

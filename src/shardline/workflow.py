@@ -15,9 +15,9 @@ def shipped_snakefile() -> Path:
     return workflow_folder() / "Snakefile"
 
 
-def report_template() -> Path:
-    """Return the template of the report's page."""
-    return workflow_folder() / "report" / "template.html.j2"
+def report_folder() -> Path:
+    """Return the folder of the templates, the style and the scripts that make the report's page."""
+    return workflow_folder() / "report"
 
 
 def snakefile_option() -> list[str]:

@@ -226,7 +226,7 @@ def test_a_job_trains_as_usual_where_the_service_is_ill(
 
 
 @pytest.mark.slow
-def test_a_job_that_does_not_know_where_to_is_refused_before_it_trains(tiny):
+def test_without_a_server_and_the_whole_of_mlflow_a_job_is_refused_before_it_trains(tiny):
     row = {"name": "run", "dataset": "table", "model": "mlp", "devices": 1, "trainer.max_epochs": 1}
     project = tiny(row, runtime={"tracking": ["mlflow"]})
     done = project.snakemake("--until", "train", "--cores", "2", env={"MLFLOW_TRACKING_URI": ""})

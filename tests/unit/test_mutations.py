@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 from shardline.config import load_project, project
 from shardline.config.schema import defaults_of, flatten, load_schema, merge, unflatten
 from shardline.identity import code, environment
-from shardline.workflow import report_template
+from shardline.workflow import report_folder
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -85,7 +85,7 @@ class Place:
 
     @property
     def template(self) -> Path:
-        return self.path / "template.html.j2"
+        return self.path / "report"
 
     def fill(self) -> None:
         ignored = shutil.ignore_patterns("__pycache__")
@@ -93,7 +93,7 @@ class Place:
             REPOSITORY / "src" / "shardline", self.library / "shardline", ignore=ignored
         )
         shutil.copy(REPOSITORY / "requirements.lock", self.lock)
-        shutil.copy(report_template(), self.template)
+        shutil.copytree(report_folder(), self.template)
         for name, text in USER_FILES.items():
             self.write(name, text)
         rows = [("name", "dataset", "model"), *ROWS]
@@ -149,7 +149,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place], Place]:
     def make(place: Place) -> Place:
         monkeypatch.setattr(code, "LIBRARY", place.library)
         monkeypatch.setattr(code, "parse_module", parsed_once)
-        monkeypatch.setattr(project, "report_template", lambda: place.template)
+        monkeypatch.setattr(project, "report_folder", lambda: place.template)
         return place
 
     return make
@@ -367,7 +367,9 @@ def test_statement_in_every_module_of_the_library(shared: Place, tmp_path: Path)
         ("mypkg/deep.py", of_runs("own")),  # two imports away from the model
         ("mypkg/sources.py", of_dataset("rings")),
         ("mypkg/unused.py", set()),
-        ("template.html.j2", REPORT),
+        ("report/page.html.j2", REPORT),
+        ("report/page.js", REPORT),
+        ("report/page.css", REPORT),
     ],
 )
 def test_edit_of_a_users_file(file: str, expected: set[str], place: Place) -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,67 +10,7 @@ from shardline import charts
 from shardline.errors import DataError
 from shardline.report import RunFiles, render, wilson_interval, write_report
 from shardline.report.sealed import MAX_CLASSES, read_curves
-
-CLASSES = [str(digit) for digit in range(10)]
-
-
-def write_run(folder: Path, name: str, *, accuracy=0.97, num_samples=270, num_steps=100, **changes):
-    """Write one run's files, shaped like training on the digits: noisy decay, validation each 50."""
-    folder = folder / f"{len(list(folder.iterdir())):03d}" if folder.exists() else folder / "000"
-    folder.mkdir(parents=True)
-    run = f"{name}-0123456789ab"
-    documents = {
-        "run": {
-            "run": run,
-            "name": name,
-            "dataset": {"name": "digits", "id": "digits-0123456789ab"},
-            "model": "mlp",
-            "settings": {"seed": 7, "optim": {"name": "adam", "lr": 0.1}, "devices": 2},
-            "varied": {},
-            "identity": "ab" * 32,
-        },
-        "evaluation": {
-            "run": run,
-            "split": "test",
-            "task": "classification",
-            "num_samples": num_samples,
-            "metrics": {"accuracy": accuracy, "loss": 0.11},
-            "headline": {"metric": "accuracy", "value": accuracy, "mode": "max"},
-            "confusion": {
-                "classes": CLASSES,
-                "counts": [[27 if i == j else (i + j) % 3 for j in range(10)] for i in range(10)],
-            },
-        },
-        "provenance": {
-            "run": run,
-            "duration_s": 3725.0,
-            "world": {"world_size": 2, "nodes": 1, "launcher": "torchrun"},
-            "devices": ["cuda:0", "cuda:1"],
-            "software": {"python": "3.11.7", "torch": "2.13.0"},
-            "git": {"commit": "5f0c2d1", "dirty": False, "diff_digest": None},
-        },
-    }
-    for stem, document in documents.items():
-        (folder / f"{stem}.json").write_text(json.dumps(document | changes.get(stem, {})))
-    lines = [
-        json.dumps({"step": step, "epoch": 0, "wall_s": step / 9, "train_loss": loss(step)})
-        for step in range(1, num_steps + 1)
-    ]
-    lines += [
-        json.dumps({"step": step, "epoch": 0, "val_loss": loss(step), "val_accuracy": 1 - 1 / step})
-        for step in range(50, num_steps + 1, 50)
-    ]
-    (folder / "metrics.jsonl").write_text("\n".join(changes.get("lines", lines)) + "\n")
-    return RunFiles(
-        run=folder / "run.json",
-        metrics=folder / "metrics.jsonl",
-        evaluation=folder / "evaluation.json",
-        provenance=folder / "provenance.json",
-    )
-
-
-def loss(step: int) -> float:
-    return 2.3 * math.exp(-step / 300) + 0.2 + 0.09123456 * math.sin(step * 12.9898)
+from tests.unit.report_runs import write_run
 
 
 def page_of(*runs: RunFiles) -> str:
@@ -126,7 +65,10 @@ def test_runs_are_best_close_or_neither(tmp_path):
     assert "acc0.97 best mlp" in text
     assert "acc0.955 ≈ best mlp" in text
     assert "acc0.7 mlp" in text
-    assert "Best of 3 runs; 1 is not clearly different." in text
+    assert (
+        "Best of 3 runs; 1 is not clearly different by the held-out sample alone; seed noise is not known."
+        in text
+    )
 
 
 def test_lower_is_better_for_an_error_and_no_interval_is_claimed(tmp_path):
@@ -180,7 +122,7 @@ def test_text_from_files_is_escaped_everywhere(tmp_path):
     page = render([files], generated_from=hostile)
     assert "<script>alert" not in page
     assert "<img" not in markup(page)
-    assert page.count("</script") == 3  # one chart, the libraries, our own
+    assert page.count("</script") == 5  # one chart, images, the libraries, two of our own
     assert specs(page)[0]["concat"]
 
 
@@ -314,5 +256,9 @@ def test_panels_follow_what_was_recorded(tmp_path):
 def test_write_report_makes_the_folder_and_leaves_no_partial_file(tmp_path):
     target = tmp_path / "results" / "report.html"
     write_report([write_run(tmp_path / "runs", "one")], target, generated_from="config/runs.tsv")
-    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+    assert sorted(path.name for path in target.parent.iterdir()) == [
+        "report.html",
+        "report.json",
+        "runs.csv",
+    ]
     assert target.read_text().startswith("<!doctype html>")

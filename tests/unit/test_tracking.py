@@ -159,7 +159,7 @@ def test_errors_are_one_short_line_without_secrets(monkeypatch):
         )
     )
     assert text == (
-        "ValueError: no answer from https://***host/p?sv=1&sig=***&x=1 with Bearer *** token=*** ***"
+        "ValueError: no answer from https://***@host/p?*** with Bearer *** token=*** ***"
     )
     assert len(shorten(ValueError("x" * 1000))) < 310
 

@@ -89,7 +89,7 @@ def test_the_axis_across_can_be_chosen(browser):
         field.select_by_visible_text(name)
         until(browser, f"{CURVES}.querySelector('.role-axis-title text').textContent === '{name}'")
         found = browser.execute_script(f"return {CURVES}.view.scale('x').domain()[1]")
-        assert found == last
+        assert last <= found < 1.1 * last
     assert len(lengths(browser)) == num_lines
 
 
@@ -117,7 +117,7 @@ def test_a_picked_run_stays_picked_when_the_axis_changes(browser):
 
 def test_a_closed_figure_is_drawn_when_it_is_opened(browser):
     closed = "document.querySelector('#closed')"
-    assert browser.execute_script(f"return {closed}.querySelector('figure').view") is None
+    assert browser.execute_script(f"return {closed}.querySelector('figure').view === undefined")
     browser.execute_script(f"{closed}.open = true; shardlineCharts.draw({closed})")
     until(browser, f"{closed}.querySelector('.chart svg') !== null")
 

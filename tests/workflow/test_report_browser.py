@@ -1,194 +1,20 @@
-"""The report opened from disk in a real browser: Debian's chromium, driven by selenium.
+"""The report opened from disk in a real browser: Debian's chromium, driven by selenium."""
 
-The runs are real: scikit-learn models trained for a few hundred steps on digits and diabetes.
-"""
-
-import hashlib
 import json
 import re
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
-from sklearn.datasets import load_diabetes, load_digits
-from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, mean_squared_error
-from sklearn.model_selection import train_test_split
-from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.preprocessing import StandardScaler
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from shardline.report import RunFiles, write_report
-from tests.conftest import require
-
-HOSTILE = "<script>window.hacked=1</script>"
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--force-prefers-reduced-motion",  # else a click hits where the link was before scrolling
-    "--window-size=1280,1000",
-)
-BATCH = 64
-
-
-def split_parts(load):
-    features, target = load(return_X_y=True)
-    train, rest, train_y, rest_y = train_test_split(features, target, test_size=0.4, random_state=0)
-    valid, test, valid_y, test_y = train_test_split(rest, rest_y, test_size=0.5, random_state=0)
-    scaler = StandardScaler().fit(train)
-    return (
-        (scaler.transform(train), train_y),
-        (scaler.transform(valid), valid_y),
-        (scaler.transform(test), test_y),
-    )
-
-
-def digits_run(folder: Path, name: str, *, lr: float, hidden: tuple[int, ...], epochs=6):
-    train, valid, test = split_parts(load_digits)
-    model = MLPClassifier(
-        hidden_layer_sizes=hidden, learning_rate_init=lr, solver="sgd", random_state=7
-    )
-    classes = list(range(10))
-
-    def measure(part):
-        probabilities = model.predict_proba(part[0])
-        return {
-            "loss": float(log_loss(part[1], probabilities, labels=classes)),
-            "accuracy": float(accuracy_score(part[1], probabilities.argmax(axis=1))),
-        }
-
-    metrics = fit(model, train, valid, lr, epochs, measure, {"classes": classes})
-    held_out = measure(test)
-    counts = confusion_matrix(test[1], model.predict(test[0]), labels=classes).tolist()
-    evaluation = {
-        "task": "classification",
-        "num_samples": len(test[1]),
-        "metrics": held_out,
-        "headline": {"metric": "accuracy", "value": held_out["accuracy"], "mode": "max"},
-        "confusion": {"classes": [str(name) for name in classes], "counts": counts},
-    }
-    return seal(folder, name, "digits", "mlp" if hidden else "linear", lr, metrics, evaluation)
-
-
-def diabetes_run(folder: Path, name: str, *, lr: float, hidden: tuple[int, ...]):
-    train, valid, test = split_parts(load_diabetes)
-    model = MLPRegressor(hidden_layer_sizes=hidden, learning_rate_init=lr, random_state=7)
-
-    def measure(part):
-        error = float(mean_squared_error(part[1], model.predict(part[0])))
-        return {"loss": error, "mse": error}
-
-    metrics = fit(model, train, valid, lr, 20, measure, {})
-    held_out = measure(test)
-    evaluation = {
-        "task": "regression",
-        "num_samples": len(test[1]),
-        "metrics": held_out,
-        "headline": {"metric": "mse", "value": held_out["mse"], "mode": "min"},
-        "reference": {"metric": "mse", "value": 5200.0, "meaning": "error of predicting the mean"},
-    }
-    return seal(folder, name, "diabetes", "mlp", lr, metrics, evaluation)
-
-
-def fit(model, train, valid, lr, epochs, measure, first_fit):
-    records, step, begin = [], 0, time.monotonic()
-    generator = np.random.default_rng(0)
-    for epoch in range(epochs):
-        for batch in np.array_split(generator.permutation(len(train[1])), len(train[1]) // BATCH):
-            model.partial_fit(train[0][batch], train[1][batch], **first_fit)
-            step += 1
-            stamp = {"step": step, "epoch": epoch, "wall_s": round(time.monotonic() - begin, 3)}
-            records.append({**stamp, "train_loss": float(model.loss_), "lr": lr})
-        records.append({**stamp, **{f"val_{key}": v for key, v in measure(valid).items()}})
-    return records
-
-
-def seal(folder, name, dataset, model, lr, metrics, evaluation) -> RunFiles:
-    identity = hashlib.sha256(name.encode()).hexdigest()
-    run = f"{name}-{identity[:12]}"
-    target = folder / identity[:12]
-    target.mkdir(parents=True)
-    settings = {
-        "seed": 7,
-        "nodes": 1,
-        "devices": 2,
-        "global_batch": BATCH,
-        "optim": {"name": "sgd", "lr": lr},
-    }
-    documents = {
-        "run": {
-            "run": run,
-            "name": name,
-            "dataset": {"name": dataset, "id": f"{dataset}-0123456789ab"},
-            "model": model,
-            "settings": settings,
-            "varied": {"optim.lr": lr, "model": model},
-            "identity": identity,
-        },
-        "evaluation": {"run": run, "split": "test", "identity": identity, **evaluation},
-        "provenance": {
-            "run": run,
-            "seed": 7,
-            "started": "2026-05-04T09:12:00Z",
-            "ended": "2026-05-04T09:13:10Z",
-            "duration_s": metrics[-1]["wall_s"],
-            "attempts": 1,
-            "world": {"world_size": 2, "nodes": 1, "launcher": "torchrun"},
-            "devices": ["cpu", "cpu"],
-            "software": {"python": "3.11.7", "torch": "2.13.0", "pytorch-lightning": "2.6.6"},
-            "git": {"commit": "5f0c2d1e9ab34c77", "dirty": lr == 0.3, "diff_digest": "9be1"},
-            "host": "node-01",
-            "manifest_sha256": identity[::-1],
-        },
-    }
-    for stem, document in documents.items():
-        (target / f"{stem}.json").write_text(json.dumps(document))
-    (target / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in metrics))
-    return RunFiles(
-        run=target / "run.json",
-        metrics=target / "metrics.jsonl",
-        evaluation=target / "evaluation.json",
-        provenance=target / "provenance.json",
-    )
-
-
-def real_runs(folder: Path) -> list[RunFiles]:
-    return [
-        digits_run(folder, "digits-mlp_lr=0.1", lr=0.1, hidden=(64,)),
-        digits_run(folder, "digits-mlp_lr=0.3", lr=0.3, hidden=(64,)),
-        digits_run(folder, "digits-mlp_lr=0.01", lr=0.01, hidden=(64,)),
-        digits_run(folder, "digits-linear", lr=0.1, hidden=()),
-        digits_run(folder, HOSTILE, lr=0.001, hidden=(16,), epochs=2),
-        diabetes_run(folder, "diabetes-mlp_lr=0.01", lr=0.01, hidden=(32,)),
-        diabetes_run(folder, "diabetes-mlp_lr=0.1", lr=0.1, hidden=(32,)),
-    ]
-
-
-def start_browser(profile: Path) -> webdriver.Chrome:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    require(
-        chromium and driver,
-        f"the browser test found chromium={chromium} and chromedriver={driver}; it needs both: "
-        "apt-get install -y --no-install-recommends chromium chromium-driver",
-    )
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+from shardline.report import write_report
+from tests.workflow.browser import start_browser
+from tests.workflow.real_runs import HOSTILE, real_runs
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +51,11 @@ def wait_for_charts(browser: webdriver.Chrome) -> None:
 
 def shown_runs(browser: webdriver.Chrome, dataset: int = 1) -> list[str]:
     rows = browser.find_elements(By.CSS_SELECTOR, f"tbody[data-group=group-{dataset}] tr.run")
-    return [row.find_element(By.CSS_SELECTOR, "th a").text for row in rows if row.is_displayed()]
+    return [
+        row.find_element(By.CSS_SELECTOR, "th a, th button").text
+        for row in rows
+        if row.is_displayed()
+    ]
 
 
 def header(browser: webdriver.Chrome, title: str):
@@ -249,13 +79,13 @@ def test_a_run_named_like_a_script_is_harmless(browser):
 
 
 def test_charts_are_drawn_with_curves_inside_the_page(browser):
-    charts = browser.find_elements(By.CSS_SELECTOR, ".chart svg, .chart canvas")
+    charts = browser.find_elements(By.CSS_SELECTOR, ".curves .chart :is(svg, canvas).marks")
     assert len(charts) == 2
     for chart in charts:
         assert chart.size["width"] > 600
         assert chart.size["height"] > 200
-    lines = browser.find_elements(By.CSS_SELECTOR, ".chart svg .mark-line path")
-    assert len(lines) == 2 * 2 + 3 * 5  # panels times runs; val_mse only repeats val_loss
+    lines = browser.find_elements(By.CSS_SELECTOR, ".curves .chart svg .mark-line path")
+    assert len(lines) == 2 * 2 + 3 * 7  # panels times runs; val_mse only repeats val_loss
     assert browser.execute_script(
         "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
     )
@@ -281,19 +111,176 @@ def test_filter_narrows_leaderboard_and_details(browser):
     field.send_keys("digits linear")
     assert shown_runs(browser, dataset=2) == ["digits-linear"]
     assert shown_runs(browser, dataset=1) == []
-    assert browser.find_element(By.ID, "filter-count").text == "1 of 7 runs shown"
-    details = browser.find_elements(By.CSS_SELECTOR, ".details > details")
+    assert browser.find_element(By.ID, "filter-count").text == "1 of 9 runs shown"
+    details = browser.find_elements(By.CSS_SELECTOR, "#runs-title ~ .details > details")
     assert [one.is_displayed() for one in details].count(True) == 1
     field.send_keys(Keys.CONTROL, "a")
     field.send_keys(Keys.BACKSPACE)
     assert len(shown_runs(browser, dataset=2)) == 5
 
 
+def open_run(browser: webdriver.Chrome, name: str):
+    """Follow the link of a run in the leaderboard; return its details, with the curves drawn."""
+    link = browser.find_element(By.LINK_TEXT, name)
+    link.click()
+    details = browser.find_element(By.ID, link.get_attribute("href").rpartition("#")[2])
+    WebDriverWait(browser, 10).until(
+        lambda b: b.execute_script("return !!arguments[0].querySelector('figure')?.view", details)
+    )
+    return details
+
+
 def test_link_in_the_leaderboard_opens_the_details(browser):
+    details = open_run(browser, "digits-linear")
+    for said in (
+        "Confusion matrix",
+        "5f0c2d1e9ab34c77",
+        "Calibration",
+        "shardline replay digits-linear",
+    ):
+        assert said in details.text
+    lines = details.find_elements(By.CSS_SELECTOR, ".curves .mark-line path")
+    assert len(lines) == 3  # of this run alone
+    images = details.find_elements(By.TAG_NAME, "img")
+    assert len(images) == 9
+    assert all(image.get_property("naturalWidth") == 8 for image in images)
+    assert browser.get_log("browser") == []
+
+
+def test_details_are_made_when_they_are_opened(browser):
+    made = "return document.querySelectorAll('.details .pairs').length"
+    before = browser.execute_script(made)
+    open_run(browser, "digits-linear")
+    after = browser.execute_script(made)
+    assert after > before
     browser.find_element(By.LINK_TEXT, "digits-linear").click()
-    details = browser.find_element(By.CSS_SELECTOR, "details[open]")
-    assert "Confusion matrix" in details.text
-    assert "5f0c2d1e9ab34c77" in details.text
+    assert browser.execute_script(made) == after
+
+
+def test_without_javascript_everything_but_the_charts_can_be_read(browser, page):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get(page.as_uri())
+        details = browser.find_elements(By.CSS_SELECTOR, "#runs-title ~ .details > details")
+        details[0].find_element(By.TAG_NAME, "summary").click()
+        assert "Confusion matrix" in details[2].get_attribute("textContent")
+        assert "Lineage" in details[0].text
+        seeds = browser.find_elements(By.CSS_SELECTOR, "tr.seed")
+        assert [row.is_displayed() for row in seeds] == [True] * 3
+        assert "Compare two runs" not in browser.find_element(By.TAG_NAME, "main").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_runs_of_several_seeds_open_below_their_line(browser):
+    button = browser.find_element(By.CSS_SELECTOR, "button.seeds")
+    row = button.find_element(By.XPATH, "./ancestor::tr")
+    assert button.text == "digits-mlp_lr=0.1"
+    assert "±" in row.text
+    assert "3 seeds" in row.text
+
+    def shown():
+        return [
+            one for one in browser.find_elements(By.CSS_SELECTOR, "tr.seed") if one.is_displayed()
+        ]
+
+    assert shown() == []
+    button.send_keys(Keys.ENTER)
+    assert button.get_attribute("aria-expanded") == "true"
+    assert len(shown()) == 3
+    header(browser, "Loss").click()  # they stay below their line
+    following = browser.execute_script("return arguments[0].nextElementSibling.className", row)
+    assert following == "seed"
+    browser.find_element(By.ID, "filter-text").send_keys("linear")
+    assert shown() == []
+
+
+def compare(browser: webdriver.Chrome, one: str, other: str) -> str:
+    for field, name in (("compare-a", one), ("compare-b", other)):
+        Select(browser.find_element(By.ID, field)).select_by_visible_text(name)
+    return browser.find_element(By.ID, "compare-result").text
+
+
+def test_two_chosen_runs_are_compared(browser):
+    told = compare(browser, "digits-mlp_lr=0.3", "digits-linear")
+    assert "optim.lr 0.3 → 0.1" in told
+    assert "model mlp → linear" in told
+    assert "shardline.models.mlp: only the first imports it" in told
+    assert re.search(r"Their 95 % intervals .* (overlap|do not overlap)", told)
+    assert "held-out accuracy" in told
+    assert re.search(r"evaluate/digits-linear-[0-9a-f]{12}/evaluation", told)
+    assert "other data" in compare(browser, "digits-linear", "diabetes-mlp_lr=0.1")
+    same = compare(browser, "digits-mlp_lr=0.1_seed=1", "digits-mlp_lr=0.1_seed=2")
+    assert "nothing but the seed" in same
+    assert "seed 1 → 2" in same
+
+
+def test_a_comparison_has_a_link_and_can_be_swapped(browser, page):
+    compare(browser, "digits-mlp_lr=0.3", "digits-linear")
+    link = browser.current_url
+    browser.find_element(By.ID, "compare-swap").click()
+    assert "optim.lr 0.1 → 0.3" in browser.find_element(By.ID, "compare-result").text
+    browser.get("about:blank")
+    browser.get(link)
+    assert "optim.lr 0.3 → 0.1" in browser.find_element(By.ID, "compare-result").text
+
+
+def test_what_is_open_is_printed_and_what_only_serves_the_screen_is_not(browser):
+    details = open_run(browser, "digits-linear")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert details.find_element(By.CSS_SELECTOR, ".confusion").is_displayed()
+        for gone in (".filters", ".contents", ".print-run"):
+            assert not browser.find_element(By.CSS_SELECTOR, gone).is_displayed()
+        # what "Print this run" sets while it prints
+        browser.execute_script(
+            "document.body.classList.add('one-run'); arguments[0].classList.add('printed')", details
+        )
+        assert details.is_displayed()
+        assert not browser.find_element(By.ID, "leaderboard").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_keyboard_alone_reaches_table_and_details(browser):
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.TAB)
+    skip = browser.switch_to.active_element
+    assert skip.text == "Skip to the leaderboard"
+    skip.send_keys(Keys.ENTER)
+    seen = []
+    while "Ranks" not in seen:
+        ActionChains(browser).send_keys(Keys.TAB).perform()
+        seen.append(browser.switch_to.active_element.text)
+    assert "Held-out score" in seen
+    summary = browser.find_element(By.CSS_SELECTOR, "#runs-title ~ .details summary")
+    summary.send_keys(Keys.ENTER)
+    assert "Lineage" in summary.find_element(By.XPATH, "./..").text
+
+
+def test_a_screen_reader_finds_names_and_landmarks(browser):
+    """What its tree of the page says, as Chromium gives it to assistive programs."""
+    open_run(browser, "digits-linear")
+    nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in nodes
+        if not node["ignored"]
+    ]
+    roles = {role for role, _ in named}
+    assert {"banner", "navigation", "main", "contentinfo", "search", "status"} <= roles
+    must = {
+        "button",
+        "link",
+        "combobox",
+        "searchbox",
+        "img",
+        "image",
+        "region",
+        "columnheader",
+        "slider",
+    }
+    assert [role for role, name in named if role in must and not name.strip()] == []
 
 
 def test_legend_brings_out_a_run(browser):
@@ -311,7 +298,7 @@ def test_legend_brings_out_a_run(browser):
 
 
 def test_pointing_at_a_curve_tells_its_run_value_and_step(browser):
-    chart = browser.find_element(By.CSS_SELECTOR, ".chart svg")
+    chart = browser.find_element(By.CSS_SELECTOR, ".curves .chart svg")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
     ActionChains(browser).move_to_element_with_offset(chart, -200, 0).perform()
     tooltip = WebDriverWait(browser, 10).until(
@@ -324,7 +311,7 @@ def test_dark_scheme_recolors_page_and_charts(browser):
     def colors():
         return browser.execute_script(
             "return [getComputedStyle(document.body).backgroundColor,"
-            " document.querySelector('.chart svg .role-axis-title text').getAttribute('fill')]"
+            " document.querySelector('.curves .chart svg .role-axis-title text').getAttribute('fill')]"
         )
 
     def emulate(scheme):

@@ -11,7 +11,7 @@ from shardline.config.runs import Row
 from shardline.config.scaling import Scaling
 from shardline.errors import ConfigError
 from shardline.identity import DIGEST_LENGTH, CodeIndex, Lock, short_digest
-from shardline.workflow import report_template, workflow_folder
+from shardline.workflow import report_folder, workflow_folder
 
 RESULTS = Path("results")
 REPORT_ENTRY = "shardline.report"
@@ -196,7 +196,7 @@ class Project:
                 "scaling": {study.name: asdict(study) for study in self.scaling},
             },
             "inputs": {"evaluations": {run.id: run.evaluation_id for run in self.runs.values()}},
-            "template": short_digest(report_template().read_text(encoding="utf-8")),
+            "template": short_digest(_page_files()),
             "code": code,
             "environment": environment,
         }
@@ -257,6 +257,12 @@ class Project:
         for run in self.runs.values():
             if not exists(run.model):
                 checks.check_devices(run.settings, self.runtime, run.row.where)
+
+
+def _page_files() -> dict[str, str]:
+    """Return the text of every file that makes the report's page, by name."""
+    files = sorted(path for path in report_folder().iterdir() if path.is_file())
+    return {path.name: path.read_text(encoding="utf-8") for path in files}
 
 
 def pointer(file: Path) -> Path:

@@ -12,6 +12,8 @@ from shardline.crate.steps import RULES, Step
 from shardline.files import read_json
 from shardline.secrets import mask_values
 
+_SOURCE_FILES = 10  # named with their digests; of more, the manifest alone does
+
 
 def describe_step(graph: Graph, workflow: Entity, contents: Contents, step: Step) -> Entity:
     """Add one executed job: its tool, its step of the workflow, its action, and what controlled it."""
@@ -90,21 +92,19 @@ def _files(
 def _source(graph: Graph, contents: Contents, dataset: str) -> Entity:
     identity = mask_values(contents.manifests[dataset]["identity"])
     digests = identity.get("source") or {}
-    settings = identity.get("settings", {}).get("source", {})
+    kind = identity.get("settings", {}).get("source", {}).get("type", "A source")
+    files = [f" {name}: SHA-256 {digest}." for name, digest in digests.items()]
+    if len(files) > _SOURCE_FILES:
+        files = [f" {len(files)} files; their digests are in the manifest."]
     return graph.local(
-        "source", dataset, "CreativeWork",
-        name=f"Source of {dataset}",
-        description=f"{settings.get('type', 'A source')}; not in this crate."
-        + ("".join(f" {name}: SHA-256 {digest}." for name, digest in digests.items())),
+        "source", dataset, "CreativeWork", name=f"Source of {dataset}",
+        description=f"{kind}; not in this crate.{''.join(files)}",
     )  # fmt: skip
 
 
 def _environment(graph: Graph, record: Mapping[str, Any]) -> list[Entity]:
     """Return versions of software and the recorded environment variables."""
-    versions = [
-        graph.value("software", name, version)
-        for name, version in record["software"].items()
-    ]  # fmt: skip
+    versions = [graph.value("software", name, told) for name, told in record["software"].items()]
     git = record.get("git") or {}
     commit = git.get("commit") and f"{git['commit']}{'-dirty' if git.get('dirty') else ''}"
     variables = [

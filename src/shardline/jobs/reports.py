@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shardline import started
 from shardline.actions import Action
 from shardline.config import load_project
 from shardline.config.project import RESULTS
@@ -14,11 +15,13 @@ from shardline.jobs.common import check_environment, of_this_identity
 def report(
     config: Mapping[str, Any], page: str, crate: str, inputs: Mapping[str, Sequence[str]]
 ) -> None:
-    """Write the report over all runs of the present table, and what it was made from as an RO-Crate.
+    """Write the report over all runs of the present table: page, data, table and crate, side by side.
 
     Args:
-        inputs: `runs`, `metrics`, `evaluations` and `provenances`, in one order;
-            `identities`, `manifests` and `datasets` (their provenances).
+        page: the page's path; data and table go beside it.
+        crate: path of what all was made from, as an RO-Crate.
+        inputs: `runs`, `identities`, `metrics`, `evaluations` and `provenances`, in one order,
+            the `manifests` that are there, and `datasets` (their provenances).
     """
     from shardline.crate.pack import write_metadata
     from shardline.report import RunFiles, write_report
@@ -28,17 +31,18 @@ def report(
     project = load_project(config)
     of_this_identity({project.report.parent.name: project}, Path(page).parent.name)
     check_environment(project, project.report_document)
-    kinds = ("runs", "metrics", "evaluations", "provenances")
+    kinds = ("runs", "identities", "metrics", "evaluations", "provenances")
     each = zip(*(map(Path, inputs[kind]) for kind in kinds), strict=True)
     files = [
         RunFiles(
             run=run,
+            identity=identity,
             metrics=metrics,
             evaluation=evaluation,
             provenance=provenance,
             in_table=project.runs[run.parent.name].row.in_table,
         )
-        for run, metrics, evaluation, provenance in each
+        for run, identity, metrics, evaluation, provenance in each
     ]
     studies = [
         Study(
@@ -49,10 +53,19 @@ def report(
         )
         for study in project.scaling
     ]
-    write_report(files, Path(page), generated_from=project.table, studies=studies)
+    record = action.record()
+    write_report(
+        files,
+        Path(page),
+        generated_from=project.table,
+        studies=studies,
+        manifests=[Path(path) for path in inputs["manifests"]],
+        started=started.recorded(),
+        action=record,
+    )
     at = {str(_declared(Path(path))): Path(path) for paths in inputs.values() for path in paths}
     at[str(project.report)] = Path(page)
-    write_metadata(project, Path(crate), at=at, report_action=action.record())
+    write_metadata(project, Path(crate), at=at, report_action=record)
 
 
 def _declared(path: Path) -> Path:

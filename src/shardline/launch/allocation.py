@@ -3,7 +3,6 @@
 import re
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -94,8 +93,10 @@ def parse_job(job_id: str, text: str) -> Allocation:
         )
     started = queue_s = None
     if _OF_SNAKEMAKE.search(fields.get("JobName", "")):
-        started, queued = _time(fields, "StartTime"), _time(fields, "EligibleTime", "SubmitTime")
-        queue_s = None if started is None or queued is None else max(0.0, started - queued)
+        started = _time(fields, "StartTime")
+        # a job that is queued again is submitted anew, and may start only after a while
+        queued = [time for name in ("SubmitTime", "EligibleTime") if (time := _time(fields, name))]
+        queue_s = max(0.0, started - max(queued)) if started and queued else None
     return Allocation(
         started=started,
         queue_s=queue_s,
@@ -107,12 +108,12 @@ def parse_job(job_id: str, text: str) -> Allocation:
     )
 
 
-def _time(fields: Mapping[str, str], *names: str) -> float | None:
-    """Return the first of some times that is known, in seconds since the epoch."""
-    for name in names:
-        with suppress(KeyError, ValueError):  # "Unknown"
-            return datetime.fromisoformat(fields[name]).timestamp()
-    return None
+def _time(fields: Mapping[str, str], name: str) -> float | None:
+    """Return a time in seconds since the epoch; None where it is not known."""
+    try:
+        return datetime.fromisoformat(fields[name]).timestamp()
+    except (KeyError, ValueError):  # "Unknown"
+        return None
 
 
 def check_allocation(allocation: Allocation, *, nodes: int, cpus: int) -> None:

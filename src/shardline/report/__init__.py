@@ -1,40 +1,46 @@
-"""The report: one self-contained HTML page from the small sealed files of every run.
+"""The report over all runs, from their small sealed files: a self-contained page, `report.json` and `runs.csv`.
 
-Reads files only; knows nothing of torch, Snakemake or how a run was made. The same files give the
-same bytes, whatever their order: the page holds no time of its own making.
+Reads files only; knows nothing of torch, Snakemake or how a run was made. The same files and the
+same `started` and `action` give the same bytes, whatever the files' order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from shardline import charts
 from shardline.errors import DataError
-from shardline.files import write_bytes
-from shardline.report.leaderboard import rank
-from shardline.report.run import Run, wilson_interval
-from shardline.report.sealed import RunFiles, is_number, read_run
+from shardline.files import write_bytes, write_json
+from shardline.noise import wilson_interval
+from shardline.report.document import describe, summary_of
+from shardline.report.graph import workflow_graph
+from shardline.report.images import choose_images, with_tokens
+from shardline.report.leaderboard import anchors_of, entries_of, rank
+from shardline.report.lineage import read_datasets
+from shardline.report.notes import notes_on
+from shardline.report.page import Report, render_page
+from shardline.report.sealed import RunFiles, read_run
 from shardline.report.studies import Study
-from shardline.report.template import load_template
+from shardline.report.table import write_csv
 
-__all__ = ["RunFiles", "render", "wilson_interval", "write_report"]
-
-MAX_SETTING_COLUMNS = 4
-_OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name"})
+__all__ = ["Report", "RunFiles", "read_report", "render", "wilson_interval", "write_report"]
 
 
-def render(
-    run_dirs: Sequence[RunFiles], *, generated_from: str, studies: Sequence[Study] = ()
-) -> str:
-    """Render the report page.
+def read_report(
+    run_dirs: Sequence[RunFiles], *, generated_from: str, studies: Sequence[Study] = (),
+    manifests: Iterable[Path] = (), started: str | None = None,
+    action: Mapping[str, Any] | None = None,
+) -> Report:  # fmt: skip
+    """Read the runs' files and rank the runs.
 
     Args:
         run_dirs: The runs' files, in any order.
         generated_from: What the reader may want to go back to, such as "config/config.yaml,
             commit 1a2b3c4"; shown as text.
-        studies: The scaling studies, whose runs are among those given.
-
-    Returns:
-        A complete HTML document that needs no network.
+        studies: Scaling studies over some of the runs.
+        manifests: The datasets' manifests, as far as they are there.
+        started: When the pipeline run began that writes this (UTC, ISO 8601), if that is known.
+        action: The record of the action that writes this, kept in `report.json`.
 
     Raises:
         DataError: there is no run, or a file is missing or malformed; names file and remedy.
@@ -44,65 +50,54 @@ def render(
             "the report was given no runs; expected at least one finished run: "
             "add a row to config/runs.tsv and run `snakemake` again"
         )
-    groups = rank([read_run(files) for files in run_dirs])
-    runs = [entry.run for group in groups for entry in group.entries]
-    columns = _setting_columns(runs)
-    return load_template().render(
-        groups=groups,
-        runs=runs,
-        generated_from=generated_from,
-        studies=studies,
-        columns=columns[:MAX_SETTING_COLUMNS],
-        overflow=columns[MAX_SETTING_COLUMNS:],
-        numeric=[key for key in columns if all(is_number(run.setting(key)) for run in runs)],
-        notes=_notes(runs),
-        max_points=charts.MAX_POINTS_PER_CURVE,
-        other_runs=charts.OTHER_RUNS,
-        bundle=charts.javascript_bundle() if any(group.chart for group in groups) else "",
-    )
+    read = sorted(map(read_run, run_dirs), key=lambda run: run.key)
+    images = choose_images(read)
+    runs = [with_tokens(run, images) for run in read]
+    groups = rank(runs)
+    apart = entries_of([run for run in runs if not run.in_table], anchors_of(runs))
+    ordered = [entry.run for group in groups for entry in group.entries] + [e.run for e in apart]
+    datasets = read_datasets(ordered, manifests)
+    graph = workflow_graph(ordered, datasets, started)
+    for dataset in datasets:
+        dataset["actions"] = [summary_of(record) for record in dataset.pop("records", ()) if record]
+    document = describe(
+        groups, ordered,
+        generated_from=generated_from, **({"action": action} if action else {}),
+        notes=notes_on(ordered, datasets, images), workflow=graph, datasets=datasets,
+        studies=[asdict(study) for study in studies],
+    )  # fmt: skip
+    return Report(groups=groups, apart=apart, studies=studies, images=images, document=document)
 
 
-def write_report(
-    run_dirs: Sequence[RunFiles], target: Path, *, generated_from: str,
-    studies: Sequence[Study] = (),
-) -> None:  # fmt: skip
-    """Write the report page; the target appears complete or not at all.
+def render(run_dirs: Sequence[RunFiles], **options: Any) -> str:
+    """Render the report page.
 
     Args:
         run_dirs: The runs' files, in any order.
-        target: HTML file to write; its folder is made if needed.
-        generated_from: See `render`.
-        studies: See `render`.
+        options: See `read_report`.
+
+    Returns:
+        A complete HTML document that needs no network.
 
     Raises:
-        DataError: as `render`, or the page cannot be written.
+        DataError: as `read_report`.
     """
-    page = render(run_dirs, generated_from=generated_from, studies=studies)
-    write_bytes(target, page.encode())
+    return render_page(read_report(run_dirs, **options))
 
 
-def _setting_columns(runs: Sequence[Run]) -> list[str]:
-    varied = sorted({key for run in runs for key in run.spec.get("varied", {})} - _OWN_COLUMNS)
-    return [key for key in varied if len({repr(run.setting(key)) for run in runs}) > 1]
+def write_report(run_dirs: Sequence[RunFiles], target: Path, **options: Any) -> None:
+    """Write page, data and table; each appears complete or not at all.
 
+    Args:
+        run_dirs: The runs' files, in any order.
+        target: HTML file to write; `report.json` and `runs.csv` come beside it, and its folder
+            is made if needed.
+        options: See `read_report`.
 
-def _notes(runs: Sequence[Run]) -> list[str]:
-    states = [run.provenance.get("git", {}) for run in runs]
-    dirty = [run.name for run, git in zip(runs, states, strict=True) if git.get("dirty")]
-    broken = [run.name for run in runs if any(c.num_non_finite for c in run.curves.values())]
-    num_commits = len({git.get("commit") for git in states} - {None})
-    notes = []
-    if dirty:
-        notes.append(f"Trained from a working tree with uncommitted changes: {_listing(dirty)}.")
-    if num_commits > 1:
-        notes.append(f"These runs were trained from {num_commits} different git commits.")
-    if broken:
-        notes.append(
-            f"Recorded values that are not finite, left out of curves: {_listing(broken)}."
-        )
-    return notes
-
-
-def _listing(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+    Raises:
+        DataError: as `read_report`, or a file cannot be written.
+    """
+    report = read_report(run_dirs, **options)
+    write_json(target.with_name("report.json"), report.document)
+    write_bytes(target.with_name("runs.csv"), write_csv(report.document).encode())
+    write_bytes(target, render_page(report).encode())

@@ -1,53 +1,97 @@
-"""Ranking runs into leaderboards: who is best, and who is not clearly worse."""
+"""Ranking runs into leaderboards: who is best, and what noise leaves of the differences."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, groupby
+from itertools import groupby
 from typing import Any
 
 from shardline import charts
+from shardline.report.noise import Repeats, Verdict, interval_of, judge
 from shardline.report.run import Run
+from shardline.report.seeds import name_of_repeats, repeats_of
 
-_WHISKER_WIDTH = 84  # of the template's drawing
+WHISKER_WIDTH = 84  # of the template's drawing
+_BOUNDS = {"accuracy": (0.0, 1.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A run in its leaderboard.
+    """One run and how it is shown.
 
     Attributes:
         run: The run.
+        title: Its name, or its whole key where two runs share the name.
         anchor: Element id of its details.
-        place: 1 for the best; equal values share a place.
-        standing: "best", "close" (interval reaches the best's) or "".
         series: Its curves as they are drawn.
-        whisker: Lower end, value and upper end of the interval, 0 to the width of the drawing.
     """
 
     run: Run
+    title: str
+    anchor: str
+    series: charts.Series
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of a leaderboard: one run, or its repeats with other seeds.
+
+    Attributes:
+        entries: The run, or the repeats, the best first.
+        title: What it is called.
+        anchor: Element id of the line.
+        place: 1 for the best; equal values share a place.
+        repeats: The measured values over seeds.
+        verdict: What its difference from the best is worth.
+        whisker: Lower end, value and upper end of the interval, 0 to the width of the drawing.
+    """
+
+    entries: Sequence[Entry]
+    title: str
     anchor: str
     place: int
-    standing: str
-    series: charts.Series
+    repeats: Repeats
+    verdict: Verdict
     whisker: tuple[float, float, float] | None
 
     @property
-    def title(self) -> str:
-        """The run's name, or its whole key where two runs share the name."""
-        return self.series.run
+    def run(self) -> Run:
+        """The run, or the best of the repeats."""
+        return self.entries[0].run
+
+    @property
+    def value(self) -> float:
+        """The mean over seeds, or the one value; NaN of none."""
+        return self.repeats.mean
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval: of the mean over seeds, else by the choice of held-out samples."""
+        return interval_of(self.repeats, self.run)
+
+    def setting(self, key: str) -> Any:
+        """Return a setting that all its runs share; None where they do not."""
+        values = [entry.run.setting(key) for entry in self.entries]
+        return values[0] if all(value == values[0] for value in values) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that were evaluated on the same samples by the same metric, the best first."""
+    """Runs that were evaluated on the same samples by the same metric.
+
+    Attributes:
+        rows: The leaderboard, the best first.
+        entries: The runs of all rows, the best first.
+    """
 
     title: str
     anchor: str
     metric: str
     split: str
+    rows: Sequence[Row]
     entries: Sequence[Entry]
 
     @cached_property
@@ -76,76 +120,145 @@ class Group:
         }
 
     @property
-    def num_close(self) -> int:
-        """Runs that are not clearly different from the best."""
-        return sum(entry.standing == "close" for entry in self.entries)
+    def num_by_standing(self) -> Counter[str]:
+        """How many rows are best, close to it, apart from it or unknown."""
+        return Counter(row.verdict.standing for row in self.rows)
+
+    @property
+    def bases(self) -> set[str]:
+        """By what the rows were told apart."""
+        return {row.verdict.basis for row in self.rows} - {""}
 
 
 def rank(runs: Sequence[Run]) -> list[Group]:
-    """Rank all runs against those that they can be compared with.
+    """Rank the runs that have a place in the table against those that they can be compared with.
 
     Args:
         runs: In any order; the result does not depend on it.
     """
-    ordered = sorted(runs, key=lambda run: (run.group_key, run.name, run.key))
-    num_ids = Counter(dataset for dataset, _ in {run.group_key[:2] for run in runs})
-    numbers = count(1)
+    anchors = anchors_of(runs)
+    ordered = sorted(
+        (run for run in runs if run.in_table), key=lambda run: (run.group_key, run.name, run.key)
+    )
+    num_ids = Counter(dataset for dataset, _ in {run.group_key[:2] for run in ordered})
     return [
-        Group(
+        _group(
+            list(members),
+            anchors,
             title=dataset if num_ids[dataset] == 1 else dataset_id,
             anchor=f"group-{index}",
-            metric=metric,
-            split=split,
-            entries=_entries(list(members), numbers),
         )
-        for index, ((dataset, dataset_id, split, metric), members) in enumerate(
+        for index, ((dataset, dataset_id, _, _), members) in enumerate(
             groupby(ordered, key=lambda run: run.group_key), start=1
         )
     ]
 
 
-def _entries(runs: Sequence[Run], numbers: Iterator[int]) -> list[Entry]:
-    sign = -1 if runs[0].mode == "max" else 1
-    ranked = sorted(runs, key=lambda run: math.inf if math.isnan(run.value) else sign * run.value)
-    names = Counter(run.name for run in ranked)
-    titles = [run.name if names[run.name] == 1 else run.key for run in ranked]
-    low, high = _scale(ranked)
+def anchors_of(runs: Sequence[Run]) -> dict[str, str]:
+    """Return each run's element id by its key: made of its digest, so that links to it last."""
+    keys = sorted(run.key for run in runs)
+    digests = Counter(_digest(key) for key in keys)
+    return {
+        key: f"run-{_digest(key)}" if digests[_digest(key)] == 1 else f"run-{index}"
+        for index, key in enumerate(keys, start=1)
+    }
+
+
+def entries_of(runs: Sequence[Run], anchors: Mapping[str, str]) -> list[Entry]:
+    """Return how runs are shown, in their order.
+
+    Args:
+        runs: The first of them has the first colour of the charts.
+        anchors: Element ids by run key.
+    """
+    names = Counter(run.name for run in runs)
+    titles = [run.name if names[run.name] == 1 else run.key for run in runs]
     return [
         Entry(
             run=run,
-            anchor=f"run-{next(numbers)}",
-            # NaN equals nothing: runs without a value share no place
-            place=1 + sum(other.value != run.value for other in ranked[:index]),
-            standing=_standing(run, ranked[0]),
+            title=title,
+            anchor=anchors[run.key],
             series=charts.Series(run=title, rank=index, curves=run.curves),
-            whisker=_whisker(run, low, high),
         )
-        for index, (run, title) in enumerate(zip(ranked, titles, strict=True))
+        for index, (run, title) in enumerate(zip(runs, titles, strict=True))
     ]
 
 
-def _standing(run: Run, best: Run) -> str:
-    if run.value == best.value:
-        return "best"
-    reaches = run.interval and best.interval and run.interval[1] >= best.interval[0]
-    return "close" if reaches else ""
+def _digest(key: str) -> str:
+    return re.sub(r"[^0-9a-z]", "", key.rpartition("-")[2].lower())
 
 
-def _scale(ranked: Sequence[Run]) -> tuple[float, float]:
+def _group(runs: Sequence[Run], anchors: Mapping[str, str], *, title: str, anchor: str) -> Group:
+    sign = -1 if runs[0].mode == "max" else 1
+
+    def order(value: float) -> float:
+        return math.inf if math.isnan(value) else sign * value
+
+    entries = entries_of(sorted(runs, key=lambda run: order(run.value)), anchors)
+    by_key = {entry.run.key: entry for entry in entries}
+    alike = [
+        [by_key[run.key] for run in repeats]
+        for repeats in repeats_of(entry.run for entry in entries)
+    ]
+    measured = [(_repeats(members), members) for members in alike]
+    measured.sort(key=lambda item: order(item[0].mean))
+    return Group(
+        title=title,
+        anchor=anchor,
+        metric=runs[0].metric,
+        split=runs[0].split,
+        rows=_rows(measured, anchor, sign),
+        entries=entries,
+    )
+
+
+def _repeats(entries: Sequence[Entry]) -> Repeats:
+    values = [entry.run.value for entry in entries if math.isfinite(entry.run.value)]
+    bounds = _BOUNDS.get(entries[0].run.metric, (-math.inf, math.inf))
+    return Repeats(values=values, bounds=bounds)
+
+
+def _rows(measured: Sequence[tuple[Repeats, Sequence[Entry]]], group: str, sign: int) -> list[Row]:
+    intervals = [interval_of(repeats, members[0].run) for repeats, members in measured]
+    means = [repeats.mean for repeats, _ in measured]
+    scale = _scale(list(filter(None, intervals)), sign)
+    best, best_run = measured[0][0], measured[0][1][0].run
+    return [
+        Row(
+            entries=members,
+            title=name_of_repeats([entry.title for entry in members]),
+            anchor=f"{group}-row-{index + 1}",
+            # NaN equals nothing: runs without a value share no place
+            place=1 + sum(other != repeats.mean for other in means[:index]),
+            repeats=repeats,
+            verdict=judge(repeats, members[0].run, best, best_run),
+            whisker=_whisker(repeats.mean, intervals[index], scale),
+        )
+        for index, (repeats, members) in enumerate(measured)
+    ]
+
+
+def _scale(intervals: Sequence[tuple[float, float]], sign: int) -> tuple[float, float]:
     """Return the ends of the interval drawings: a failed run must not flatten all others."""
-    intervals = [run.interval for run in ranked if run.interval]
     if not intervals:
         return 0.0, 0.0
-    high = max(high for _, high in intervals)
-    lowest = high - 6 * (intervals[0][1] - intervals[0][0])
-    return min((low for low, _ in intervals if low >= lowest), default=lowest), high
+    # the widest that is left of the best: two seeds can give an interval of any width
+    widths = (high - low for low, high in intervals[:3])
+    room = 6 * min((width for width in widths if width), default=0.0)
+    ends = [min(low for low, _ in intervals), max(high for _, high in intervals)]
+    if sign < 0:
+        return max(ends[0], intervals[0][1] - room), min(ends[1], intervals[0][1])
+    return max(ends[0], intervals[0][0]), min(ends[1], intervals[0][0] + room)
 
 
-def _whisker(run: Run, low: float, high: float) -> tuple[float, float, float] | None:
-    if run.interval is None or run.value < low:
+def _whisker(
+    value: float, interval: tuple[float, float] | None, scale: tuple[float, float]
+) -> tuple[float, float, float] | None:
+    low, high = scale
+    if interval is None or not low <= value <= high or low == high:
         return None
-    ends = (max(low, run.interval[0]), run.value, run.interval[1])
-    first, middle, last = (round(_WHISKER_WIDTH * (end - low) / (high - low), 1) for end in ends)
+    ends = (max(low, interval[0]), value, min(high, interval[1]))
+    first, middle, last = (round(WHISKER_WIDTH * (end - low) / (high - low), 1) for end in ends)
     return first, middle, last
 
 

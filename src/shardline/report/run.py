@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from shardline.charts import Curve
-
-_Z_95 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
+from shardline.noise import wilson_interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,17 +16,25 @@ class Run:
 
     Attributes:
         spec: run.json.
-        evaluation: evaluation.json.
+        identity: identity.json, all that the training depends on.
+        evaluation: The evaluation's file.
+        evaluation_id: Its name, the digest of what it depends on.
         provenance: provenance.json.
         curves: Metric name to its curve, from metrics.jsonl.
         confusion: Its confusion matrix for the template, if it has one.
+        files: Name of each file read to its SHA-256.
+        in_table: Whether it has a place in the leaderboard; a scaling study's run has none.
     """
 
     spec: Mapping[str, Any]
+    identity: Mapping[str, Any]
     evaluation: Mapping[str, Any]
+    evaluation_id: str
     provenance: Mapping[str, Any]
     curves: Mapping[str, Curve]
     confusion: Mapping[str, Any] | None
+    files: Mapping[str, str]
+    in_table: bool = True
 
     @property
     def key(self) -> str:
@@ -40,11 +47,28 @@ class Run:
         return str(self.spec.get("name", self.key))
 
     @property
+    def actions(self) -> dict[str, str]:
+        """Rule to the id of the action that made this run's files by it."""
+        return {
+            "resolve_run": f"resolve_run/{self.key}",
+            "train": f"train/{self.key}",
+            "evaluate": f"evaluate/{self.key}/{self.evaluation_id}",
+        }
+
+    @property
+    def dataset_id(self) -> str:
+        """The dataset's name with its identity digest."""
+        return str(self.spec["dataset"].get("id", self.spec["dataset"]["name"]))
+
+    @property
     def group_key(self) -> tuple[str, str, str, str]:
         """Dataset, its id, split and metric: runs of equal ones are ranked against each other."""
-        dataset = self.spec["dataset"]
-        split = str(self.evaluation.get("split", "test"))
-        return str(dataset["name"]), str(dataset.get("id", "")), split, self.metric
+        return str(self.spec["dataset"]["name"]), self.dataset_id, self.split, self.metric
+
+    @property
+    def split(self) -> str:
+        """The held-out split that it was judged on."""
+        return str(self.evaluation.get("split", "test"))
 
     @property
     def metric(self) -> str:
@@ -111,20 +135,3 @@ class Run:
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
-
-
-def wilson_interval(proportion: float, num_samples: int) -> tuple[float, float]:
-    """Return the 95 % Wilson score interval of a proportion.
-
-    Unlike the normal approximation it stays within 0 and 1 and keeps its coverage near both
-    (Brown, Cai, DasGupta 2001, doi:10.1214/ss/1009213286).
-
-    Args:
-        proportion: Share of successes, 0 to 1.
-        num_samples: Number of trials, at least 1.
-    """
-    square = _Z_95**2 / num_samples
-    center = (proportion + square / 2) / (1 + square)
-    spread = proportion * (1 - proportion) / num_samples + square / (4 * num_samples)
-    half_width = _Z_95 / (1 + square) * math.sqrt(spread)
-    return max(0.0, center - half_width), min(1.0, center + half_width)

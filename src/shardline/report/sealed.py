@@ -1,5 +1,6 @@
 """Reading one run's sealed files, and saying which of them is at fault."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -27,13 +28,15 @@ class RunFiles:
 
     Attributes:
         run: run.json, the resolved run.
+        identity: identity.json, all that the training depends on.
         metrics: metrics.jsonl, one record a line.
-        evaluation: evaluation.json, the held-out result.
+        evaluation: evaluations/{id}.json, the held-out result.
         provenance: provenance.json, how the run was made.
         in_table: False for a run that only a scaling study asks for.
     """
 
     run: Path
+    identity: Path
     metrics: Path
     evaluation: Path
     provenance: Path
@@ -46,22 +49,40 @@ def read_run(files: RunFiles) -> Run:
     Raises:
         DataError: a file is missing, malformed or of another run; names file and remedy.
     """
-    spec = _read_object(files.run, "run", "dataset.name")
-    evaluation = _read_object(files.evaluation, "headline.metric", "headline.value")
-    provenance = _read_object(files.provenance)
+    spec = read_object(files.run, "run", "dataset.name")
+    evaluation = read_object(files.evaluation, "headline.metric", "headline.value")
+    provenance = read_object(files.provenance)
     for path, document in ((files.evaluation, evaluation), (files.provenance, provenance)):
         if document.get("run", spec["run"]) != spec["run"]:
             raise DataError(
                 f"{path} is of run {document['run']!r}, but {files.run} is of run "
                 f"{spec['run']!r}; expected files of one run: run `snakemake` again"
             )
+    beside = (files.run, files.identity, files.metrics, files.provenance)
     return Run(
         spec=spec,
+        identity=read_object(files.identity),
         evaluation=evaluation,
+        evaluation_id=files.evaluation.stem,
         provenance=provenance,
         curves=read_curves(files.metrics),
         confusion=_read_confusion(evaluation, files.evaluation),
+        files={path.name: sha256_of(path) for path in beside}
+        | {f"evaluations/{files.evaluation.name}": sha256_of(files.evaluation)},
+        in_table=files.in_table,
     )
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); {_REMEDY}") from error
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
@@ -97,7 +118,16 @@ def is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _read_object(path: Path, *required: str) -> dict[str, Any]:
+def read_object(path: Path, *required: str) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Args:
+        path: The file.
+        required: Dotted keys that it must have.
+
+    Raises:
+        DataError: it is missing, malformed, or lacks one of them; names file and remedy.
+    """
     document = read_json(path, remedy=_REMEDY)
     for key in required:
         value: Any = document

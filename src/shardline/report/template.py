@@ -5,33 +5,41 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from jinja2 import ChainableUndefined, Environment, Template, Undefined
+from jinja2 import ChainableUndefined, Environment, FileSystemLoader, Template, Undefined
 
+from shardline.report.document import figures_of, flatten
 from shardline.report.figures import FILTERS
-from shardline.workflow import report_template
+from shardline.workflow import report_folder
 
 
 def load_template() -> Template:
-    """Return the page's template."""
+    """Return the page's template, which puts the other files of its folder together."""
+    folder = report_folder()
     # Chainable: an optional key that a file lacks reads as empty, at any depth.
     environment = Environment(
-        autoescape=True, undefined=ChainableUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+        loader=FileSystemLoader(folder), autoescape=True, undefined=ChainableUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters |= {
+        "bytes": _show_bytes,
         "csp_hash": _csp_hash,
         "duration": _show_duration,
-        "flatten": _flatten,
+        "difference": _show_difference,
+        "figures": figures_of,
+        "flatten": lambda settings: list(flatten(settings).items()),
         "score": _show_score,
         "show": _show,
         "show_devices": _show_devices,
         "sort_key": _sort_key,
+        "spread": _show_spread,
         **FILTERS,
     }
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    return environment.from_string(report_template().read_text(encoding="utf-8"))
+    environment.globals["asset"] = lambda name: (folder / name).read_text(encoding="utf-8")
+    return environment.get_template("page.html.j2")
 
 
 def _csp_hash(script: str) -> str:
@@ -48,18 +56,31 @@ def _show_duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    flat: list[tuple[str, Any]] = []
-    for key in sorted(settings):
-        value, path = settings[key], f"{prefix}{key}"
-        nested = isinstance(value, Mapping) and value
-        flat.extend(_flatten(value, f"{path}.") if nested else [(path, value)])
-    return flat
-
-
 def _show_score(value: float, metric: str) -> str:
     is_share = metric.removeprefix("val_") == "accuracy" and 0 <= value <= 1
     return f"{100 * value:.1f} %" if is_share else _show(float(value))
+
+
+def _show_spread(value: float, metric: str) -> str:
+    """Format a standard deviation as its mean is."""
+    return f"{100 * value:.1f} %" if metric == "accuracy" else _show(float(value))
+
+
+def _show_difference(ends: Sequence[float], metric: str) -> str:
+    """Format an interval of a difference, in percentage points where shares differ."""
+    if metric == "accuracy":
+        return " to ".join(f"{100 * end:+.1f}" for end in ends).replace("-", "−") + " points"
+    return " to ".join(f"{'+' if end > 0 else ''}{_show(float(end))}" for end in ends)
+
+
+def _show_bytes(number: float | Undefined | None) -> str:
+    if number is None or isinstance(number, Undefined):
+        return "–"
+    units = iter(("bytes", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while number >= 999.5 and unit != "TB":
+        number, unit = number / 1000, next(units)
+    return f"{number:.3g} {unit}"
 
 
 def _show(value: Any) -> str:

@@ -1,15 +1,12 @@
 """What is said of a tracker that fails, without what nobody may read."""
 
 import os
-import re
 from collections.abc import Callable
+
+from shardline.secrets import mask
 
 Say = Callable[[str, bool], None]  # text, whether it is a warning
 
-_SECRETS = re.compile(
-    r"(?i)(?<=://)[^/@\s]+@|(?<=bearer )\S+|(?<=[?&;\s](?:sig|key)=)[^&;\s'\"]+"
-    r"|(?<=token=)[^&;\s'\"]+|(?<=password=)[^&;\s'\"]+|(?<=secret=)[^&;\s'\"]+"
-)
 _SECRET_VARIABLES = (
     "MLFLOW_TRACKING_TOKEN",
     "MLFLOW_TRACKING_PASSWORD",
@@ -53,9 +50,6 @@ class Trouble:
 def shorten(error: Exception) -> str:
     """Return an error as one line of limited length, without secrets."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    for name in _SECRET_VARIABLES:
-        if value := os.environ.get(name):
-            text = text.replace(value, "***")
-    text = _SECRETS.sub("***", text)
+    text = mask(text, (os.environ.get(name, "") for name in _SECRET_VARIABLES))
     half = _REASON_CHARACTERS // 2  # the cause stands at the end
     return text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"

@@ -1,0 +1,152 @@
+"""What the page needs to tell two chosen runs apart: only what differs between any of them, each once."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shardline.noise import t_quantile
+from shardline.report.document import finite, flatten
+from shardline.report.leaderboard import Entry, Group
+from shardline.report.run import Run
+
+_MAX_DEGREES = 60  # of freedom in the page's table; Student's t changes little beyond
+_ABSENT = -1
+_DIGEST_SHOWN = 12
+_Keys = Mapping[tuple[str, ...], Any]
+
+
+def comparison(groups: Sequence[Group], entries: Sequence[Entry]) -> dict[str, Any]:
+    """Return the data of the page's comparison.
+
+    Args:
+        groups: The leaderboards, for the noise of what repeats.
+        entries: All runs, by whose order parts and runs are numbered.
+
+    Returns:
+        `parts`: by kind (`settings`, `data`, `code`, `environment`) the `keys` that differ between
+        any two runs, the distinct `values` of each, and the distinct `rows` of positions in these
+        (-1 where a run has no such key). `runs`: by element id the title, the results, its row in
+        the leaderboard and, by kind, its row. `rows`: mean, sd and number over seeds.
+        `t`: the 97.5 % quantile of Student's t by degrees of freedom, from 1.
+    """
+    runs = [entry.run for entry in entries]
+    parts, places = {}, []
+    for kind, read in _PARTS.items():
+        part, numbers = _part([read(run) for run in runs])
+        parts[kind] = part
+        places.append(numbers)
+    rows = [row for group in groups for row in group.rows]
+    row_of = {entry.anchor: index for index, row in enumerate(rows) for entry in row.entries}
+    document = {
+        "parts": parts,
+        "runs": {
+            entry.anchor: {
+                "title": entry.title,
+                "dataset": entry.run.dataset_id,
+                "headline": [entry.run.metric, entry.run.mode, entry.run.split],
+                "interval": entry.run.interval,
+                "results": _results(entry.run),
+                "actions": [entry.run.actions["evaluate"], entry.run.actions["train"]],
+                "row": row_of.get(entry.anchor),
+                "parts": list(numbers),
+            }
+            for entry, numbers in zip(entries, zip(*places, strict=True), strict=True)
+        },
+        "rows": [[row.repeats.mean, row.repeats.sd, len(row.repeats.values)] for row in rows],
+        "t": [round(t_quantile(degrees), 4) for degrees in range(1, _MAX_DEGREES + 1)],
+    }
+    return dict(finite(document))
+
+
+def _part(documents: Sequence[_Keys]) -> tuple[dict[str, Any], list[int]]:
+    """Return keys, values and rows of what differs, and each document's row."""
+    texts = [
+        {key: json.dumps(value, sort_keys=True) for key, value in one.items()} for one in documents
+    ]
+    keys = sorted({key for one in texts for key in one})
+    differing = [key for key in keys if len({one.get(key) for one in texts}) > 1]
+    values = [list(dict.fromkeys(one[key] for one in texts if key in one)) for key in differing]
+    numbers = [{text: index for index, text in enumerate(column)} for column in values]
+    rows = [
+        tuple(
+            number[one[key]] if key in one else _ABSENT
+            for key, number in zip(differing, numbers, strict=True)
+        )
+        for one in texts
+    ]
+    distinct = {row: index for index, row in enumerate(dict.fromkeys(rows))}
+    part = {
+        "keys": [list(key) for key in differing],
+        "values": [[json.loads(text) for text in column] for column in values],
+        "rows": [list(row) for row in distinct],
+    }
+    return part, [distinct[row] for row in rows]
+
+
+def _settings(run: Run) -> _Keys:
+    flat = flatten({"model": run.spec.get("model"), **run.spec.get("settings", {})})
+    return {(key,): value for key, value in flat.items()}
+
+
+def _data(run: Run) -> _Keys:
+    return {
+        ("dataset",): run.dataset_id,
+        ("manifest",): str(run.provenance.get("manifest_sha256", ""))[:_DIGEST_SHOWN],
+    }
+
+
+def _code(run: Run) -> _Keys:
+    """Return digests by module and definition, from the identity document."""
+    code = run.identity.get("code", {})
+    return {
+        ("git commit",): (run.provenance.get("git") or {}).get("commit"),
+        **{
+            (module, name): str(digest)[:_DIGEST_SHOWN]
+            for module, names in code.items()
+            for name, digest in names.items()
+        },
+    }
+
+
+def _environment(run: Run) -> _Keys:
+    recorded = run.provenance.get("environment", {})
+    locked = run.identity.get("environment", {})
+    world = run.provenance.get("world", {})
+    return {
+        ("host",): run.provenance.get("host"),
+        ("launcher",): world.get("launcher"),
+        ("devices",): run.provenance.get("devices"),
+        ("image",): recorded.get("image"),
+        ("python",): recorded.get("python") or locked.get("python"),
+        **{
+            (name,): version
+            for name, version in (recorded.get("packages") or locked.get("packages", {})).items()
+        },
+    }
+
+
+def _results(run: Run) -> dict[str, Any]:
+    """Return the figures that are shown side by side, by name: value and whose action made it."""
+    evaluated = {
+        f"held-out {key}": [value, 0] for key, value in run.evaluation.get("metrics", {}).items()
+    }
+    evaluated.setdefault(f"held-out {run.metric}", [run.value, 0])
+    best = run.best_validation
+    throughput = (run.provenance.get("throughput") or {}).get("samples_per_s")
+    share = (run.provenance.get("goodput") or {}).get("share")
+    trained = {
+        **({f"best {best[0]}": best[1]} if best else {}),
+        "steps": run.num_steps,
+        "training time (s)": run.provenance.get("duration_s"),
+        "samples per second": throughput,
+        "goodput share": share,
+    }
+    return evaluated | {key: [value, 1] for key, value in trained.items() if value is not None}
+
+
+_PARTS: dict[str, Callable[[Run], _Keys]] = {
+    "settings": _settings,
+    "data": _data,
+    "code": _code,
+    "environment": _environment,
+}

@@ -1,0 +1,206 @@
+"""The report as data: `report.json`, which the page and `runs.csv` are made of as well.
+
+Every number stands beside `action`, the id of the action that made it (docs/report.md).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from shardline.report.environment import describe_environment
+from shardline.report.leaderboard import Group, Row
+from shardline.report.run import Run
+
+SCHEMA = "shardline-report/1"
+_RECORDED = ("id", "started", "ended", "host", "agent", "image", "num_cpus", "memory_bytes")
+
+
+def describe(groups: Sequence[Group], runs: Sequence[Run], **parts: Any) -> dict[str, Any]:
+    """Return the report's document.
+
+    Args:
+        groups: The leaderboards.
+        runs: All runs, those of scaling studies too.
+        parts: Further top-level keys, such as `datasets` and `workflow`.
+    """
+    records = {run.key: describe_run(run) for run in runs}
+    document = {
+        "schema": SCHEMA,
+        **parts,
+        "groups": [_describe_group(group, records) for group in groups],
+        "runs": list(records.values()),
+    }
+    return dict(finite(document))
+
+
+def finite(value: Any) -> Any:
+    """Return a JSON value with null for NaN and infinity, which JSON lacks."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted key, in the keys' order."""
+    flat: dict[str, Any] = {}
+    for key in sorted(settings):
+        value, path = settings[key], f"{prefix}{key}"
+        nested = isinstance(value, Mapping) and value
+        flat |= flatten(value, f"{path}.") if nested else {path: value}
+    return flat
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    """Return one run's part of the document."""
+    made = run.actions
+    return {
+        "id": run.key,
+        "name": run.name,
+        "identity": run.spec.get("identity"),
+        "dataset": run.dataset_id,
+        "model": run.spec.get("model"),
+        "settings": flatten(run.spec.get("settings", {})),
+        "varied": sorted(run.spec.get("varied", {})),
+        "in_table": run.in_table,
+        "headline": _headline(run) | {"action": made["evaluate"]},
+        "metrics": dict(run.evaluation.get("metrics", {})) | {"action": made["evaluate"]},
+        "calibration": _measured(
+            {"ece": run.evaluation.get("calibration", {}).get("ece")}, made["evaluate"]
+        ),
+        "best_validation": _measured(_best_validation(run), made["train"]),
+        "training": _training(run) | {"action": made["train"]},
+        **{
+            key: _measured(run.provenance.get(key), made["train"])
+            for key in ("throughput", "goodput", "resources")
+        },
+        "code": run.provenance.get("git"),
+        "environment": describe_environment(run),
+        "tracking": run.provenance.get("tracking", {}),
+        "manifest_sha256": run.provenance.get("manifest_sha256"),
+        "files": dict(run.provenance.get("files", {})) | dict(run.files),
+        "actions": _actions(run),
+    }
+
+
+def _measured(values: Mapping[str, Any] | None, action: str) -> dict[str, Any] | None:
+    known = values and any(value is not None for value in values.values())
+    return {**values, "action": action} if values and known else None
+
+
+def _headline(run: Run) -> dict[str, Any]:
+    return {
+        "metric": run.metric,
+        "mode": run.mode,
+        "split": run.split,
+        "value": run.value,
+        "interval": run.interval and list(run.interval),
+        "interval_method": "wilson" if run.interval else None,
+        "num_samples": run.num_samples,
+        "measured_by": "script" if run.is_measured_by_script else "evaluate",
+    }
+
+
+def _best_validation(run: Run) -> dict[str, Any] | None:
+    if not run.best_validation:
+        return None
+    metric, value, step = run.best_validation
+    return {"metric": metric, "value": value, "step": step}
+
+
+def _training(run: Run) -> dict[str, Any]:
+    provenance = run.provenance
+    world = provenance.get("world", {})
+    return {
+        "steps": run.num_steps,
+        "epochs": provenance.get("training", {}).get("epochs"),
+        "duration_s": provenance.get("duration_s"),
+        "attempts": provenance.get("attempts"),
+        "attempt_log": provenance.get("attempt_log"),
+        "started": provenance.get("started"),
+        "ended": provenance.get("ended"),
+        "world_size": world.get("world_size"),
+        "nodes": world.get("nodes"),
+        "launcher": world.get("launcher"),
+        "devices": provenance.get("devices"),
+    }
+
+
+def _actions(run: Run) -> dict[str, Any]:
+    """Return each action by rule: its id, and when and where it ran as far as that is recorded."""
+    trained = {key: run.provenance.get(key) for key in ("started", "ended", "host")}
+    recorded = {
+        "resolve_run": run.spec.get("action"),
+        "train": run.provenance.get("action") or trained,
+        "evaluate": run.evaluation.get("action"),
+    }
+    return {
+        rule: {"id": action} | summary_of(recorded[rule]) for rule, action in run.actions.items()
+    }
+
+
+def summary_of(action: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the report tells of an action's record."""
+    return {key: action[key] for key in _RECORDED if action and action.get(key) is not None}
+
+
+def figures_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a run that stand in the leaderboard beside its score."""
+    best = record["best_validation"] or {}
+    training = record["training"]
+    return {
+        "loss": record["metrics"].get("loss"),
+        "best_validation": best.get("value"),
+        "best_step": best.get("step"),
+        **{key: training[key] for key in ("steps", "duration_s", "world_size")},
+        "samples_per_s": (record["throughput"] or {}).get("samples_per_s"),
+    }
+
+
+def _means(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means of runs' figures; null for what none of them has."""
+    figures = [figures_of(record) for record in records]
+    known = {key: [one[key] for one in figures if one[key] is not None] for key in figures[0]}
+    return {
+        key: values[0] if len(values) == 1 else fmean(values) if values else None
+        for key, values in known.items()
+    }
+
+
+def _describe_group(group: Group, records: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "dataset": group.entries[0].run.dataset_id,
+        "title": group.title,
+        "split": group.split,
+        "metric": group.metric,
+        "mode": group.mode,
+        "reference": group.reference,
+        "ranking": [_describe_row(row, records) for row in group.rows],
+    }
+
+
+def _describe_row(row: Row, records: Mapping[str, Any]) -> dict[str, Any]:
+    repeats, verdict = row.repeats, row.verdict
+    return {
+        "title": row.title,
+        "place": row.place,
+        "runs": [entry.run.key for entry in row.entries],
+        "num_measured": len(repeats.values),
+        "mean": repeats.mean,
+        "sd": repeats.sd,
+        "interval": row.interval,
+        "interval_method": _method(row),
+        "standing": verdict.standing,
+        "judged_by": verdict.basis or None,
+        "difference_from_best": verdict.difference,
+        "means": _means([records[entry.run.key] for entry in row.entries]),
+        "actions": [entry.run.actions["evaluate"] for entry in row.entries],
+    }
+
+
+def _method(row: Row) -> str | None:
+    if row.repeats.interval:
+        return "student-t"
+    return "wilson" if row.interval else None

@@ -1,0 +1,71 @@
+"""What a run was trained in, beside what the lock says."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from shardline.report.run import Run
+
+
+def describe_environment(run: Run) -> dict[str, Any]:
+    """Return Python, number of packages, image, digest, and how the run's environment differs from the lock.
+
+    `differences` is None where the run recorded no packages (runs of older versions).
+    """
+    recorded = run.provenance.get("environment", {})
+    packages = recorded.get("packages")
+    software = run.provenance.get("software", {})
+    return {
+        "python": recorded.get("python") or software.get("python"),
+        "platform": software.get("platform"),
+        "num_packages": None if packages is None else len(packages),
+        "sha256": packages and _digest(packages),
+        "image": recorded.get("image"),
+        "differences": None if packages is None else find_differences(run.spec, recorded),
+    }
+
+
+def find_differences(spec: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
+    """Return how what was installed differs from what was locked, a sentence for each.
+
+    Args:
+        spec: run.json; `environment` has `python` and the lock's `requirements`.
+        recorded: `python` and `packages` (version by name) of the provenance.
+    """
+    locked = spec.get("environment", {})
+    python, packages = str(recorded.get("python", "")), recorded["packages"]
+    expected = locked.get("python")
+    same = not expected or python == expected or python.startswith(f"{expected}.")
+    found = [] if same else [f"Python {python} ran, {expected} is locked"]
+    pins: dict[str, list[Requirement]] = {}
+    for line in locked.get("requirements", ()):
+        requirement = _parse(line)
+        pins.setdefault(canonicalize_name(requirement.name), []).append(requirement)
+    for name, allowed in sorted(pins.items()):
+        found.extend(_difference(name, packages.get(name), allowed))
+    return found
+
+
+@cache
+def _parse(line: str) -> Requirement:
+    return Requirement(line)
+
+
+def _difference(name: str, version: str | None, allowed: Sequence[Requirement]) -> list[str]:
+    locked = " or ".join(str(one.specifier).removeprefix("==") for one in allowed)
+    if version is None:
+        # the lock may have it for other platforms alone
+        is_for_all = any(one.marker is None for one in allowed)
+        return [f"{name} was not installed, {locked} is locked"] if is_for_all else []
+    if any(one.specifier.contains(version, prereleases=True) for one in allowed):
+        return []
+    return [f"{name} {version} was installed, {locked} is locked"]
+
+
+def _digest(packages: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(packages, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,66 @@
+"""The samples' images: each once in the page, however many runs show it, and not too many."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+from shardline.report.run import Run
+
+BUDGET_BYTES = 800_000  # of the page's 5 MB for 100 runs
+_IMAGE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+={0,2}")
+
+
+@dataclass(kw_only=True)
+class Images:
+    """Images of the page, by the token that stands for them in the runs' details.
+
+    Attributes:
+        tokens: Token of each image that is kept.
+        num_left_out: Images that the budget has no room for, each counted once.
+    """
+
+    tokens: dict[str, str] = field(default_factory=dict)
+    num_left_out: int = 0
+
+    @property
+    def by_token(self) -> dict[str, str]:
+        """Token to image."""
+        return {token: image for image, token in self.tokens.items()}
+
+
+def choose_images(runs: Sequence[Run], budget_bytes: int = BUDGET_BYTES) -> Images:
+    """Choose the images to keep: the hardest of every run before the second hardest of any."""
+    columns = zip_longest(*(list(_images(run)) for run in runs))
+    distinct = dict.fromkeys(image for column in columns for image in column if image)
+    chosen, room = Images(), budget_bytes
+    for image in distinct:
+        if len(image) <= room:
+            chosen.tokens[image] = f"#image-{len(chosen.tokens)}"
+            room -= len(image)
+    chosen.num_left_out = len(distinct) - len(chosen.tokens)
+    return chosen
+
+
+def with_tokens(run: Run, images: Images) -> Run:
+    """Return a run whose samples have tokens in the place of images; no other address stays."""
+    samples = run.evaluation.get("samples")
+    if not isinstance(samples, Mapping):
+        return run
+    shown = {kind: [_with_token(one, images) for one in samples.get(kind, [])] for kind in samples}
+    return replace(run, evaluation={**run.evaluation, "samples": shown})
+
+
+def _with_token(sample: Mapping[str, Any], images: Images) -> dict[str, Any]:
+    token = images.tokens.get(str(sample.get("image")))
+    rest = {key: value for key, value in sample.items() if key != "image"}
+    return rest | ({"image": token} if token else {})
+
+
+def _images(run: Run) -> Iterator[str]:
+    samples = run.evaluation.get("samples") or {}
+    for kind in ("hardest", "typical"):
+        for sample in samples.get(kind, []):
+            if _IMAGE.fullmatch(str(sample.get("image"))):
+                yield sample["image"]

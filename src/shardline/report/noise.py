@@ -1,0 +1,94 @@
+"""What noise leaves of a difference: means over seeds, their intervals, and the verdict on two."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, stdev
+
+from shardline.noise import seed_interval, t_quantile, wilson_interval
+from shardline.report.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """Held-out values of runs that differ in nothing but the seed.
+
+    Attributes:
+        values: One finite value per measured run.
+        bounds: Least and greatest value that the metric can have.
+    """
+
+    values: Sequence[float]
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+
+    @cached_property
+    def mean(self) -> float:
+        """Their mean; NaN of none."""
+        return fmean(self.values) if self.values else math.nan
+
+    @cached_property
+    def sd(self) -> float | None:
+        """The standard deviation of the sample (n - 1); None of fewer than two."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of the mean, by Student's t; None of fewer than two.
+
+        Student (1908), doi:10.1093/biomet/6.1.1. It is cut to the values that the metric can have.
+        """
+        if self.sd is None:
+            return None
+        half_width = t_quantile(len(self.values) - 1) * self.sd / math.sqrt(len(self.values))
+        least, greatest = self.bounds
+        return max(least, self.mean - half_width), min(greatest, self.mean + half_width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What can be said of a difference from the best, at 95 % confidence.
+
+    Attributes:
+        standing: "best", "close" (the difference may be noise), "apart" (it is clear) or
+            "unknown" (nothing tells how large the noise is).
+        basis: "seeds" (Welch's interval of the difference of means over seeds), "sampling" (the
+            choice of held-out samples alone) or "".
+        difference: Ends of the interval of the difference, this less the best, by seeds.
+    """
+
+    standing: str
+    basis: str = ""
+    difference: tuple[float, float] | None = None
+
+
+def judge(one: Repeats, run: Run, best: Repeats, best_run: Run) -> Verdict:
+    """Say what a difference from the best is worth.
+
+    Args:
+        one: Values over seeds, and `run`, one of these.
+        best: Those of the best, and `best_run`.
+    """
+    if one.mean == best.mean:
+        return Verdict(standing="best")
+    if interval := seed_interval(best.values, one.values):
+        is_close = interval[0] <= 0 <= interval[1]
+        return Verdict(
+            standing="close" if is_close else "apart", basis="seeds", difference=interval
+        )
+    mine, other = (_sampling_interval(*each) for each in ((one, run), (best, best_run)))
+    if not mine or not other:
+        return Verdict(standing="unknown")
+    return Verdict(standing="close" if mine[1] >= other[0] else "apart", basis="sampling")
+
+
+def interval_of(repeats: Repeats, run: Run) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean over seeds, else that by the choice of held-out samples."""
+    return repeats.interval or _sampling_interval(repeats, run)
+
+
+def _sampling_interval(repeats: Repeats, run: Run) -> tuple[float, float] | None:
+    """Return the Wilson interval of a held-out accuracy, of a mean one as of one so measured."""
+    if not (run.metric == "accuracy" and run.num_samples and 0 <= repeats.mean <= 1):
+        return None
+    return wilson_interval(repeats.mean, run.num_samples)

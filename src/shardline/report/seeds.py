@@ -1,0 +1,45 @@
+"""Which runs repeat each other with another seed."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from shardline.report.run import Run
+
+_SEED_IN_NAME = re.compile(r"_seed=[^_]+")
+
+
+def repeats_of(runs: Iterable[Run]) -> list[list[Run]]:
+    """Put runs together that differ in nothing but the seed, in the order in which they come."""
+    found: dict[tuple[str, int], list[Run]] = {}
+    num_seen: Counter[tuple[str, str]] = Counter()
+    for run in runs:
+        what, seed = _but_seed(run), json.dumps(run.setting("seed"))
+        # the same seed again repeats nothing: it would make the spread too small
+        found.setdefault((what, num_seen[what, seed]), []).append(run)
+        num_seen[what, seed] += 1
+    return list(found.values())
+
+
+def name_of_repeats(names: Sequence[str]) -> str:
+    """Return what runs that differ in the seed are called together."""
+    short = {_SEED_IN_NAME.sub("", name) for name in names}
+    return short.pop() if len(short) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _but_seed(run: Run) -> str:
+    """Return everything that a run's result depends on, except for its seed."""
+    document = dict(run.identity) or {"model": run.spec.get("model")}
+    settings = document.get("settings") or run.spec.get("settings") or {}
+    judged = run.evaluation.get("identity")
+    judged = (
+        {key: judged[key] for key in judged if key != "inputs"}
+        if isinstance(judged, Mapping)
+        else None
+    )
+    document |= {
+        "settings": {key: value for key, value in settings.items() if key != "seed"},
+        "judged": judged,
+    }
+    return json.dumps(document, sort_keys=True)

@@ -1,0 +1,23 @@
+"""When the present `snakemake` began: told by its own process, read by the local job that writes the report."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from shardline.errors import DataError
+from shardline.files import read_json, write_json
+
+_FILE = Path(".snakemake/shardline-started.json")  # Snakemake's own folder, which nobody keeps
+
+
+def record() -> None:
+    """Write down that a pipeline run begins now."""
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    write_json(_FILE, {"started": now})
+
+
+def recorded() -> str | None:
+    """Return when the present pipeline run began (UTC, ISO 8601); None where that is not known."""
+    try:
+        return str(read_json(_FILE, remedy="")["started"])
+    except (DataError, KeyError, TypeError):
+        return None

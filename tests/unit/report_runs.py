@@ -1,0 +1,92 @@
+"""Runs' sealed files for the report, written by tests without any training."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+from shardline.report import RunFiles
+
+CLASSES = [str(digit) for digit in range(10)]
+
+
+def write_run(
+    folder: Path,
+    name: str,
+    *,
+    accuracy=0.97,
+    num_samples=270,
+    num_steps=100,
+    seed=7,
+    lr=0.1,
+    **changes,
+) -> RunFiles:
+    """Write one run's files, shaped like training on the digits: noisy decay, validation each 50.
+
+    Args:
+        changes: By file (run, identity, evaluation, provenance), keys in the place of its own;
+            `lines` in the place of the metrics.
+    """
+    folder = folder / f"{len(list(folder.iterdir())):03d}" if folder.exists() else folder / "000"
+    folder.mkdir(parents=True)
+    run = f"{name}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    settings = {"seed": seed, "optim": {"name": "adam", "lr": lr}, "devices": 2}
+    documents = {
+        "run": {
+            "run": run,
+            "name": name,
+            "dataset": {"name": "digits", "id": "digits-0123456789ab"},
+            "model": "mlp",
+            "settings": settings,
+            "varied": {},
+            "identity": "ab" * 32,
+        },
+        "identity": {
+            "stage": "train",
+            "settings": settings,
+            "model": "mlp",
+            "code": {"shardline.models.mlp": {"<module>": "aa", "MLP": "bb", "MLP.forward": "cc"}},
+        },
+        "evaluation": {
+            "run": run,
+            "split": "test",
+            "task": "classification",
+            "num_samples": num_samples,
+            "metrics": {"accuracy": accuracy, "loss": 0.11},
+            "headline": {"metric": "accuracy", "value": accuracy, "mode": "max"},
+            "confusion": {
+                "classes": CLASSES,
+                "counts": [[27 if i == j else (i + j) % 3 for j in range(10)] for i in range(10)],
+            },
+        },
+        "provenance": {
+            "run": run,
+            "duration_s": 3725.0,
+            "world": {"world_size": 2, "nodes": 1, "launcher": "torchrun"},
+            "devices": ["cuda:0", "cuda:1"],
+            "software": {"python": "3.11.7", "torch": "2.13.0"},
+            "git": {"commit": "5f0c2d1", "dirty": False, "diff_digest": None},
+        },
+    }
+    for stem, document in documents.items():
+        (folder / f"{stem}.json").write_text(json.dumps(document | changes.get(stem, {})))
+    lines = [
+        json.dumps({"step": step, "epoch": 0, "wall_s": step / 9, "train_loss": loss(step)})
+        for step in range(1, num_steps + 1)
+    ]
+    lines += [
+        json.dumps({"step": step, "epoch": 0, "val_loss": loss(step), "val_accuracy": 1 - 1 / step})
+        for step in range(50, num_steps + 1, 50)
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(changes.get("lines", lines)) + "\n")
+    return RunFiles(
+        run=folder / "run.json",
+        identity=folder / "identity.json",
+        metrics=folder / "metrics.jsonl",
+        evaluation=folder / "evaluation.json",
+        provenance=folder / "provenance.json",
+    )
+
+
+def loss(step: int) -> float:
+    return 2.3 * math.exp(-step / 300) + 0.2 + 0.09123456 * math.sin(step * 12.9898)
