@@ -11,7 +11,7 @@ from shardline.environments.context import image_sources
 from shardline.environments.pins import existing_pin_file
 from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.errors import ShardlineError
-from shardline.launch.request import REQUESTED, requested
+from shardline.launch.request import REQUESTED, requested, threads_of
 from shardline.opening import open_project, settle
 from shardline.storage import Storage, logs_of
 
@@ -97,20 +97,12 @@ def lists_of_parts(dataset):
     return [f"{folder}/{part}.json" for part in dataset.parts]
 
 
-# What only tells the lineage must not have a dataset made again that no run needs.
 def manifests_of_report(wildcards):
-    needed = {r.dataset.id for r in PROJECT.runs.values() if not exists(r.evaluation)}
-    datasets = PROJECT.datasets.values()
-    return [str(d.manifest) for d in datasets if d.id in needed or exists(d.manifest)]
+    return list(map(str, PROJECT.manifests_of_report(exists)))
 
 
-# Earlier versions sealed datasets without one, which is no reason to seal them again.
 def provenances_of_report(wildcards):
-    manifests = map(Path, manifests_of_report(wildcards))
-    both = [(manifest, manifest.with_name("provenance.json")) for manifest in manifests]
-    return [
-        str(told) for manifest, told in both if exists(told) or not exists(manifest)
-    ]
+    return list(map(str, PROJECT.provenances_of_report(exists)))
 
 
 def spec_of_run(wildcards):
@@ -154,13 +146,12 @@ def sealed_by(run, wildcards):
 
 
 def threads_of_run(wildcards):
-    devices = PROJECT.runs[wildcards.run].settings["devices"]
-    per_rank = PROJECT.runtime["threads_per_rank"]
-    # a job beside it would spoil what a scaling study measures
-    is_alone = not per_rank or wildcards.run in PROJECT.measured
-    # jobs that go elsewhere have as many as there are, which nobody knows here
-    cores = workflow.resource_settings.cores or 1
-    return max(devices * (per_rank or 1), cores if is_alone else 1)
+    return threads_of(
+        PROJECT.runs[wildcards.run].settings,
+        PROJECT.runtime,
+        cores=workflow.resource_settings.cores,
+        is_alone=wildcards.run in PROJECT.measured,
+    )
 
 
 # What a scheduler gives to a run's job; None leaves a resource unset.

@@ -194,10 +194,10 @@ def _check_run(findings: _Findings, folder: Path) -> str:
     else:
         return "not trained yet"
     _check_metrics(findings, folder / "metrics.jsonl")
-    _check_provenance(findings, folder, spec)
+    sealed = _check_provenance(findings, folder, spec)
     evaluations = sorted((folder / "evaluations").glob("*.json"))
     for path in evaluations:
-        _check_evaluation(findings.but(f"delete {path} and run the pipeline again"), path)
+        _check_evaluation(findings.but(f"delete {path} and run the pipeline again"), path, sealed)
     return f"{what}, metrics, provenance, {count(len(evaluations), 'evaluation')}"
 
 
@@ -265,19 +265,24 @@ def _check_metrics(findings: _Findings, path: Path) -> None:
             return
 
 
-def _check_provenance(findings: _Findings, folder: Path, spec: Mapping[str, Any]) -> None:
+def _check_provenance(
+    findings: _Findings, folder: Path, spec: Mapping[str, Any]
+) -> Mapping[str, str]:
+    """Return the digests of the sealed files, by name."""
     path = folder / "provenance.json"
     provenance = findings.read_sealed(path)
     if provenance is None:
-        return
+        return {}
     findings.expect(f"{path}: identity", provenance.get("identity"), spec.get("identity"))
     manifest = RESULTS / "datasets" / spec["dataset"]["id"] / "manifest.json"
     about_manifest = findings.but(f"bring back the manifest of the training, or {findings.remedy}")
     about_manifest.expect_sha256(manifest, provenance["manifest_sha256"])
-    for name, sha256 in provenance.get("files", {}).items():
+    files: Mapping[str, str] = provenance.get("files", {})
+    for name, sha256 in files.items():
         file = folder / Path(name).name
         if not _is_elsewhere(file):
             findings.expect_sha256(file, sha256)
+    return files
 
 
 def _is_elsewhere(file: Path) -> bool:
@@ -285,9 +290,13 @@ def _is_elsewhere(file: Path) -> bool:
     return not file.exists() and pointer(file).exists()
 
 
-def _check_evaluation(findings: _Findings, path: Path) -> None:
+def _check_evaluation(findings: _Findings, path: Path, sealed: Mapping[str, str]) -> None:
     evaluation = findings.read_sealed(path)
     if evaluation is not None:
         found = short_digest(evaluation.get("identity"))
         findings.expect(f"{path}: the digest of its identity", found, path.stem)
         findings.expect(f"{path}: run", evaluation.get("run"), path.parents[1].name)
+        for name, sha256 in evaluation.get("files", {}).items():  # scripts judge themselves
+            findings.expect(
+                f"{path}: SHA-256 of the {name} it judged", sha256, sealed.get(name, sha256)
+            )

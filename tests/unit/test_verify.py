@@ -201,6 +201,17 @@ def test_an_edited_evaluation_is_found(fake):
     )
 
 
+def test_an_evaluation_of_another_model_is_found(fake):
+    fake.seal_all()
+    run = fake.run("flat")
+    edit(run.evaluation, files={"model.safetensors": "0" * 64})
+    (problem,) = run_verdict(fake).problems
+    sealed = read_json(run.folder / "provenance.json", remedy="")["files"]["model.safetensors"]
+    assert problem.startswith(
+        f"{run.evaluation}: SHA-256 of the model.safetensors it judged is {'0' * 64}, expected {sealed}"
+    )
+
+
 @pytest.mark.parametrize("name", ["run.json", "identity.json", "provenance.json"])
 @pytest.mark.parametrize("content", ["", "[]", '{"dataset": 3, "files": 3}'])
 def test_a_file_of_another_form_is_a_problem_and_no_crash(fake, name, content):

@@ -232,6 +232,28 @@ class Project:
         folder = self.conda.get("folder")
         return self.workdir / folder if folder else workflow_folder() / "envs"
 
+    def manifests_of_report(self, exists: Callable[[Path], bool] = Path.exists) -> list[Path]:
+        """Return the datasets' manifests that the report tells the lineage from.
+
+        What only tells the lineage must not have a dataset made again that no run needs.
+
+        Args:
+            exists: whether a declared file is there; by default on this disk.
+        """
+        needed = {run.dataset.id for run in self.runs.values() if not exists(run.evaluation)}
+        return [
+            dataset.manifest
+            for dataset in self.datasets.values()
+            if dataset.id in needed or exists(dataset.manifest)
+        ]
+
+    def provenances_of_report(self, exists: Callable[[Path], bool] = Path.exists) -> list[Path]:
+        """Return the provenances of these datasets; those that an earlier version sealed have none."""
+        told = [
+            (path, path.with_name("provenance.json")) for path in self.manifests_of_report(exists)
+        ]
+        return [path for manifest, path in told if exists(path) or not exists(manifest)]
+
     def check_store_stays(self) -> None:
         """Refuse a store in the working folder of a job whose machine shares no disk with others.
 

@@ -13,7 +13,7 @@ from shardline import __version__
 from shardline.crate.citation import authors_of, license_of, publisher_of, read_citation, spdx
 from shardline.crate.contents import CONFIG, WORKFLOW, Contents, shards_folder
 from shardline.crate.executed import describe_step, settings_of, time_of
-from shardline.crate.graph import Graph, refer, software
+from shardline.crate.graph import Graph, refer
 from shardline.crate.metadata import seal_crate
 from shardline.crate.steps import Step, find_steps
 
@@ -142,6 +142,14 @@ def _describe_run(
     graph.link(graph.root, "mentions", run)
     graph.local(
         "organize", contents.project.report.parent.name, "OrganizeAction",
-        name=f"Snakemake {engine}", instrument=software(graph, "snakemake", engine), agent=agents,
+        name=f"Snakemake {engine}", instrument=_snakemake(graph, engine), agent=agents,
         startTime=started, endTime=ended, object=refer(control for _, control in actions), result=run,
     )  # fmt: skip
+
+
+def _snakemake(graph: Graph, version: str) -> Entity:
+    """Return the program that ran the jobs."""
+    url = f"https://snakemake.readthedocs.io/en/v{version}/"
+    return graph.entity(
+        url, "SoftwareApplication", name="Snakemake", softwareVersion=version, url=url
+    )

@@ -150,14 +150,6 @@ def _type_of(path: str) -> str:
     return _TYPES.get(Path(name).suffix, "text/plain")
 
 
-def software(graph: Graph, name: str, version: str, **properties: Any) -> Entity:
-    """Return a package of the Python package index as a SoftwareApplication."""
-    url = f"https://pypi.org/project/{name}/{version}/"
-    return graph.entity(
-        url, "SoftwareApplication", name=name, softwareVersion=version, url=url, **properties
-    )
-
-
 def image(graph: Graph, digest: str, reference: Mapping[str, Any]) -> Entity:
     """Return a container image by its digest; registry and name as far as they are known."""
     named = str(reference.get("reference") or "").partition("@")[0]

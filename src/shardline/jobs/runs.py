@@ -9,6 +9,7 @@ from shardline.config import Project, Run
 from shardline.config.scripts import is_script
 from shardline.files import read_json, write_json
 from shardline.identity import digest
+from shardline.identity.content import file_sha256
 from shardline.jobs.common import REMAKE, check_environment, find_run, locked, of_this_identity
 from shardline.jobs.ranks import files_of
 from shardline.seals import seal
@@ -66,10 +67,11 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
 
     document = read_json(files["spec"], remedy=_REBUILD)
     document["settings"]["evaluation"] = run.settings["evaluation"]
-    return evaluate_model(
+    result = evaluate_model(
         document,
         model_file=files["model"],
         manifest=files["manifest"],
         shards=project.store / "datasets" / run.dataset.id,
         verify=project.runtime["verify"],
     )
+    return {**result, "files": {run.model.name: file_sha256(files["model"])}}

@@ -33,3 +33,20 @@ def requested(settings: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[s
     elif nodes > 1:
         asked |= {"mpi": "srun", "tasks": nodes}
     return asked
+
+
+def threads_of(
+    settings: Mapping[str, Any], runtime: Mapping[str, Any], *, cores: int | None, is_alone: bool
+) -> int:
+    """Return the threads that a run's job takes of Snakemake's cores on this machine.
+
+    Args:
+        settings: `devices` of the run.
+        runtime: the profile's `threads_per_rank`.
+        cores: of this machine's Snakemake; None where jobs go elsewhere, which have as many as
+            there are.
+        is_alone: no job may run beside it, which would spoil what it measures.
+    """
+    devices, per_rank = settings["devices"], runtime["threads_per_rank"]
+    takes_all = is_alone or not per_rank
+    return int(max(devices * (per_rank or 1), (cores or 1) if takes_all else 1))

@@ -6,7 +6,7 @@ from typing import Any
 
 EQUAL, WITHIN, DIFFERENT = "equal", "within the tolerance", "different"
 # what is no finding: names, and what tells how and when the file was made
-_NOT_FOUND = {"run", "identity", "action", "sha256"}
+_NOT_FOUND = {"run", "identity", "files", "action", "sha256"}
 _MISSING = object()
 _SIZE = "size"  # of a list, as a value beside its items
 
