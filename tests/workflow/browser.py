@@ -1,9 +1,11 @@
 """Debian's chromium, driven by selenium."""
 
+import json
 import shutil
 from pathlib import Path
 
 from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.conftest import require
 
@@ -34,3 +36,22 @@ def start_browser(profile: Path) -> webdriver.Chrome:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+
+
+def open_page(browser: webdriver.Chrome, page: Path, ready: str) -> None:
+    """Open a page with empty logs, and wait until a JavaScript condition holds."""
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)  # reading empties it
+    browser.get(page.as_uri())
+    WebDriverWait(browser, 30).until(lambda b: b.execute_script(f"return {ready}"))
+
+
+def requested_urls(browser: webdriver.Chrome) -> set[str]:
+    """Return what was asked for since the page was opened, but what lies in the page itself."""
+    events = [json.loads(one["message"])["message"] for one in browser.get_log("performance")]
+    urls = {
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    }
+    return {url for url in urls if not url.startswith("data:")}

@@ -1,7 +1,6 @@
 """The charts on a bare page in a real browser: drawn, chosen from, in both schemes, on a phone."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from tests.charted import write_page
-from tests.workflow.test_report_browser import start_browser
+from tests.workflow.browser import open_page, requested_urls
 
 OPEN = "[...document.querySelectorAll('figure.curves, figure.drawn')].filter(f => !f.closest('#closed'))"
 CURVES = "document.querySelector('figure.curves')"
@@ -25,19 +24,9 @@ def page(tmp_path_factory) -> Path:
     return folder / "charts.html"
 
 
-@pytest.fixture(scope="module")
-def shared_browser(tmp_path_factory) -> Iterator[webdriver.Chrome]:
-    browser = start_browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.quit()
-
-
 @pytest.fixture
 def browser(shared_browser, page) -> webdriver.Chrome:
-    for kind in ("browser", "performance"):
-        shared_browser.get_log(kind)  # reading empties it
-    shared_browser.get(page.as_uri())
-    until(shared_browser, f"{OPEN}.every(f => f.view)")
+    open_page(shared_browser, page, f"{OPEN}.every(f => f.view)")
     return shared_browser
 
 
@@ -54,13 +43,7 @@ def lengths(browser: webdriver.Chrome) -> list[float]:
 
 
 def test_no_console_message_no_request_and_no_script_of_a_name(browser, page):
-    events = [json.loads(one["message"])["message"] for one in browser.get_log("performance")]
-    requested = {
-        event["params"]["request"]["url"]
-        for event in events
-        if event["method"] == "Network.requestWillBeSent"
-    }
-    assert {url for url in requested if not url.startswith("data:")} == {page.as_uri()}
+    assert requested_urls(browser) == {page.as_uri()}
     assert browser.get_log("browser") == []
     assert browser.execute_script("return window.hacked") is None
 

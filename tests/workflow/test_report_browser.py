@@ -1,8 +1,6 @@
 """The report opened from disk in a real browser: Debian's chromium, driven by selenium."""
 
-import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from shardline.report import write_report
-from tests.workflow.browser import start_browser
+from tests.workflow.browser import open_page, requested_urls
 from tests.workflow.real_runs import HOSTILE, real_runs
+
+DRAWN = "[...document.querySelectorAll('figure.curves')].every(f => f.view)"
 
 
 @pytest.fixture(scope="module")
@@ -25,28 +25,14 @@ def page(tmp_path_factory) -> Path:
     return target
 
 
-@pytest.fixture(scope="module")
-def shared_browser(tmp_path_factory) -> Iterator[webdriver.Chrome]:
-    browser = start_browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.quit()
-
-
 @pytest.fixture
 def browser(shared_browser, page) -> webdriver.Chrome:
-    for kind in ("browser", "performance"):
-        shared_browser.get_log(kind)  # reading empties it
-    shared_browser.get(page.as_uri())
-    wait_for_charts(shared_browser)
+    open_page(shared_browser, page, DRAWN)
     return shared_browser
 
 
 def wait_for_charts(browser: webdriver.Chrome) -> None:
-    WebDriverWait(browser, 30).until(
-        lambda b: b.execute_script(
-            "return [...document.querySelectorAll('figure.curves')].every(f => f.view)"
-        )
-    )
+    WebDriverWait(browser, 30).until(lambda b: b.execute_script(f"return {DRAWN}"))
 
 
 def shown_runs(browser: webdriver.Chrome, dataset: int = 1) -> list[str]:
@@ -63,13 +49,7 @@ def header(browser: webdriver.Chrome, title: str):
 
 
 def test_page_loads_without_console_error_or_request(browser, page):
-    events = [json.loads(one["message"])["message"] for one in browser.get_log("performance")]
-    requested = {
-        event["params"]["request"]["url"]
-        for event in events
-        if event["method"] == "Network.requestWillBeSent"
-    }
-    assert {url for url in requested if not url.startswith("data:")} == {page.as_uri()}
+    assert requested_urls(browser) == {page.as_uri()}
     assert browser.get_log("browser") == []
 
 
