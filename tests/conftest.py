@@ -25,7 +25,8 @@ TINY_SCALING = TINY_CONFIG.pop("scaling")  # of a run that few tests have
 LONGEST = (
     "slurm/test_training_accidents.py", "distributed/test_training.py", "slurm/test_accidents.py",
     "distributed/test_hosts.py", "slurm/test_launchers.py", "distributed/test_samples.py",
-    "slurm/test_training.py", "distributed/test_rehearsal.py", "workflow/test_errors.py",
+    "slurm/test_training.py", "distributed/test_rehearsal.py", "workflow/test_checking.py",
+    "workflow/test_provenance.py", "workflow/test_errors.py", "tracking/test_troubles.py",
     "azureml/test_pipeline.py", "azureml/test_data_path.py", "azureml/test_node.py",
 )  # fmt: skip
 
