@@ -83,10 +83,16 @@ def test_a_tracker_whose_process_dies_is_told_of(training, monkeypatch, capsys):
     assert training.note("tensorboard")["not_sent"] is None
 
 
+def followers() -> list[psutil.Process]:
+    """The processes that track, in the order in which they were started."""
+    children = sorted(psutil.Process().children(), key=lambda child: child.pid)
+    return [child for child in children if "shardline.tracking.follow" in child.cmdline()]
+
+
 def test_a_tracker_whose_process_is_stuck_is_killed(training, monkeypatch, capsys):
     monkeypatch.setattr("shardline.tracking.beside._GRACE_S", 0.0)
     with tracked(["csv", "tensorboard"], training.story, limits_s={**PROMPT, "sealed": 10.0}):
-        stuck, _ = sorted(psutil.Process().children(), key=lambda child: child.pid)
+        stuck, _ = followers()
         stuck.suspend()  # as by a client that holds the interpreter's lock
         training.log(1, 2, 3)
         training.seal()

@@ -56,7 +56,9 @@ def _show_duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _show_score(value: float, metric: str) -> str:
+def _show_score(value: float | None, metric: str) -> str:
+    if value is None:
+        return "–"
     is_share = metric.removeprefix("val_") == "accuracy" and 0 <= value <= 1
     return f"{100 * value:.1f} %" if is_share else _show(float(value))
 
