@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -260,9 +261,18 @@ def test_a_nodes_job_takes_its_inputs_from_the_storage_and_the_shards_from_its_m
     assert done.returncode == 0, done.stdout
     assert blob in first.blobs.sizes(first.container)
     assert not (other.workspace.path / "results").exists()
-    found = json.loads((first.workspace.path / run.evaluation).read_text())
+    old, old_action = _judged(first.workspace.path / run.evaluation)
     assert NOTHING in first.run().stdout  # and brings the newer one home
-    assert json.loads((first.workspace.path / run.evaluation).read_text()) == found
+    new, new_action = _judged(first.workspace.path / run.evaluation)
+    assert new == old
+    assert new_action["started"] > old_action["started"]
+
+
+def _judged(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return an evaluation without what tells when it was made, and that."""
+    document = json.loads(path.read_text())
+    del document["sha256"]
+    return document, document.pop("action")
 
 
 def test_a_run_that_fails_leaves_its_log_here(blobs, tmp_path):

@@ -198,6 +198,13 @@ def _story_of(run: Run, store: Path, work: Path, *, manifest: Path, model: str) 
     from shardline.provenance import git_commit
     from shardline.tracking import Story
 
+    tags = {
+        "shardline.identity": digest(run.document),
+        "shardline.dataset": run.dataset.id,
+        "shardline.manifest": file_sha256(manifest) if manifest.exists() else None,
+        "shardline.commit": git_commit(Path.cwd()),
+        "shardline.version": __version__,
+    }
     return Story(
         run=run.id,
         name=run.name,
@@ -207,13 +214,7 @@ def _story_of(run: Run, store: Path, work: Path, *, manifest: Path, model: str) 
         metrics=str(work / ("output" if is_script(run.model_class) else "") / "metrics.jsonl"),
         model=model,
         params={"model": run.row.model, "dataset": run.dataset.name, **flatten(run.settings)},
-        tags={
-            "shardline.identity": digest(run.document),
-            "shardline.dataset": run.dataset.id,
-            "shardline.manifest": file_sha256(manifest) if manifest.exists() else "",
-            "shardline.commit": git_commit(Path.cwd()) or "",
-            "shardline.version": __version__,
-        },
+        tags={key: value for key, value in tags.items() if value},
     )
 
 
