@@ -72,6 +72,7 @@ bench: env ## measure all of it quickly, in about ten minutes
 	$(BIN)/python benchmarks/parse.py --repeats 2
 	$(BIN)/python benchmarks/generation.py
 	$(BIN)/python benchmarks/format.py
+	$(BIN)/python -m benchmarks.report
 	$(BIN)/python -m benchmarks.reader
 
 bench-full: env ## measure the reader in full and write docs/benchmarks.md

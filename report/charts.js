@@ -185,12 +185,32 @@
     figure.querySelector("button.save")?.addEventListener("click", () => save(figure));
   }
 
+  // Drawing a thousand runs holds the page up for seconds: such a figure waits until it is near.
+  const LONG = 150000;  // characters of its specification
+  const isLong = (figure) => figure.querySelector("script").textContent.length > LONG;
+  const near = new IntersectionObserver((entries) => entries
+    .filter((entry) => entry.isIntersecting).forEach(({ target }) => drawWaiting(target)),
+  { rootMargin: "400px" });
+  const waiting = new Set();
+
+  function drawWaiting(figure) {
+    near.unobserve(figure);
+    waiting.delete(figure);
+    draw(figure);
+  }
+
+  function wait(figure) {
+    waiting.add(figure);
+    near.observe(figure);
+  }
+
   function drawWithin(root) {
     if (typeof vegaEmbed !== "function") return;  // a page without any chart
     // what is closed has a width, too: browsers lay it out when asked for it
     const open = all(FIGURES, root).filter((figure) => !figure.closest("details:not([open])"));
     open.filter((figure) => !figure.isWired).forEach(addListeners);
-    open.filter((figure) => !figure.view && !figure.isQueued).forEach(draw);
+    open.filter((figure) => !figure.view && !figure.isQueued)
+      .forEach((figure) => (isLong(figure) ? wait(figure) : draw(figure)));
   }
 
   function startCharts() {
@@ -202,6 +222,7 @@
         .filter((figure) => figure.querySelector(".chart").clientWidth !== figure.drawnWidth)
         .forEach(draw), 150);
     });
+    addEventListener("beforeprint", () => waiting.forEach(drawWaiting));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn().forEach(draw));
     drawWithin(document);
   }

@@ -11,6 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from shardline.report import write_report
+from tests.unit.report_runs import write_run
 from tests.workflow.browser import open_page, requested_urls
 from tests.workflow.real_runs import HOSTILE, real_runs
 
@@ -325,3 +326,16 @@ def test_phone_width_needs_no_sideways_scrolling(browser):
         )
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_curves_of_very_many_runs_wait_until_they_are_near(shared_browser, tmp_path):
+    runs = [
+        write_run(tmp_path / "runs", f"run{n}", lr=1 / (n + 1), num_steps=600) for n in range(60)
+    ]
+    write_report(runs, tmp_path / "many.html", generated_from="many runs")
+    curves = "document.querySelector('figure.curves')"
+    open_page(shared_browser, tmp_path / "many.html", f"{curves}.isWired")
+    assert shared_browser.execute_script(f"return {curves}.view") is None
+    shared_browser.execute_script(f"{curves}.scrollIntoView()")
+    drawn = f"{curves}.querySelector('.chart canvas, .chart path') !== null"
+    WebDriverWait(shared_browser, 30).until(lambda b: b.execute_script(f"return {drawn}"))
