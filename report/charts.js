@@ -186,8 +186,10 @@
   }
 
   // Drawing a thousand runs holds the page up for seconds: such a figure waits until it is near.
-  const LONG = 150000;  // characters of its specification
-  const isLong = (figure) => figure.querySelector("script").textContent.length > LONG;
+  const MANY = 200;  // rows of data, one for each run
+  const isLong = (figure) => Object.values(
+    JSON.parse(figure.querySelector("script").textContent).datasets ?? {},
+  ).some((rows) => rows.length > MANY);
   const near = new IntersectionObserver((entries) => entries
     .filter((entry) => entry.isIntersecting).forEach(({ target }) => drawWaiting(target)),
   { rootMargin: "400px" });
