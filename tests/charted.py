@@ -10,9 +10,10 @@ import numpy as np
 from jinja2 import FileSystemLoader
 
 from shardline import charts
-from shardline.report.studies import Size, Study, view_study
+from shardline.report.studies import view_study
 from shardline.report.template import load_template
 from shardline.sources.digits import Digits
+from shardline.studies import Size, Study
 from tests.judged import Rows, evaluated
 
 REPORT = Path(__file__).parents[1] / "report"
@@ -73,7 +74,7 @@ def curve_of(lr: float, every: int, noise: float, num_steps: int = 600) -> chart
 
 def run_of(name: str, settings: Mapping[str, Any], value: float, ranks: int = 1) -> Any:
     """Return a run as the macros read it, with what training measures."""
-    parts = {"queue": 4.0, "startup": 9.5, "rendezvous": None, "data_wait": 3.1 * ranks}
+    parts = {"queue": 4.0, "environment": 9.5, "rendezvous": None, "data_wait": 3.1 * ranks}
     parts |= {"compute": 120 / ranks, "validation": 8.0, "checkpoint": 2.5, "lost": 0.0}
     elapsed = sum(seconds or 0 for seconds in parts.values()) + 1
     lr = settings["optim.lr"]

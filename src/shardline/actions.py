@@ -9,9 +9,10 @@ from getpass import getuser
 from pathlib import Path
 from typing import Any
 
-from shardline.environments.observed import observe
+from shardline.environments.observed import image_digest
 from shardline.launch.environment import recorded_variables
 from shardline.provenance import git_state, now, software
+from shardline.resources import machine
 from shardline.secrets import MASK, is_secret, mask
 
 
@@ -41,8 +42,6 @@ class Action:
             name), `git`, `image` (digest of the container image, or None),
             `num_cpus` that the job may use, `memory_bytes` of the machine.
         """
-        import psutil
-
         return {
             "id": self.id,
             "rule": self.id.partition("/")[0],
@@ -54,9 +53,8 @@ class Action:
             "variables": recorded_variables(os.environ),
             "software": software(),
             "git": dict(self.git),
-            "image": observe()["image"],
-            "num_cpus": len(os.sched_getaffinity(0)),
-            "memory_bytes": psutil.virtual_memory().total,
+            "image": image_digest(),
+            **machine(),
         }
 
 

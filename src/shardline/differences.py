@@ -1,7 +1,7 @@
 """What differs between two recorded runs: what they were made from, where, and what came out."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from shardline.config.project import RESULTS
 from shardline.config.schema import flatten
 from shardline.errors import DataError
 from shardline.files import read_json
-from shardline.noise import Interval, sampling_interval, seed_interval
+from shardline.noise import Interval, but_seed, sampling_interval, seed_interval
 from shardline.recorded import Recorded, expecting_form, newest_evaluation
 from shardline.why import Cause, find_causes, find_dataset_causes
 
@@ -63,18 +63,22 @@ def compare_runs(old: Recorded, new: Recorded) -> Comparison:
         return Comparison(
             old=old.id,
             new=new.id,
-            causes=[*_identity_causes(old, new), *_evaluation_causes(old, new)],
+            causes=list(_causes(old, new)),
             circumstances=list(_circumstances(old.provenance, new.provenance)),
             metrics=list(_changes(old, new)),
         )
 
 
-def _identity_causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
-    for cause in find_causes(old.identity, new.identity):
+def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
+    """Yield how the identities differ, and then the evaluations where the trainings have not told it."""
+    causes = find_causes(old.identity, new.identity)
+    for cause in causes:
         if cause.kind == "dataset":
             yield from _dataset_causes(old, new) or [cause]
         else:
             yield cause
+    told = {cause.text for cause in causes}
+    yield from (cause for cause in _evaluation_causes(old, new) if cause.text not in told)
 
 
 def _dataset_causes(old: Recorded, new: Recorded) -> list[Cause]:
@@ -91,15 +95,12 @@ def _manifest(recorded: Recorded) -> dict[str, Any]:
 
 
 def _evaluation_causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
-    """Yield how the evaluations differ, without what the trainings have told already."""
     documents = [each.evaluation.get("identity", {}) for each in (old, new)]
     if not all(documents):
         return
-    told = {cause.text for cause in find_causes(old.identity, new.identity)}
     before, after = ({key: document[key] for key in _JUDGED} for document in documents)
     for cause in find_causes(before, after):
-        if cause.text not in told:
-            yield Cause("evaluation", cause.text)
+        yield Cause("evaluation", cause.text)
 
 
 # --- what no identity holds ---------------------------------------------------------------------
@@ -155,6 +156,7 @@ def _changes(old: Recorded, new: Recorded) -> Iterator[Change]:
     values = old.evaluation.get("metrics", {}), new.evaluation.get("metrics", {})
     is_comparable = _samples(old) == _samples(new)
     is_repeat = _but_seed(old) == _but_seed(new)
+    repeats = [_repeats(each) for each in (old, new)]
     for metric in dict.fromkeys([*values[0], *values[1]]):
         pair = values[0].get(metric), values[1].get(metric)
         interval, basis = None, ""
@@ -165,7 +167,7 @@ def _changes(old: Recorded, new: Recorded) -> Iterator[Change]:
         elif not is_comparable:
             verdict = "measured on other samples, so not to be compared"
         else:
-            interval, basis = _noise(old, new, metric)
+            interval, basis = _noise(old, new, repeats, metric)
             verdict = _verdict(*pair, interval, basis)
         yield Change(
             metric=metric, old=pair[0], new=pair[1], interval=interval, basis=basis, verdict=verdict
@@ -189,8 +191,10 @@ def _verdict(old: float | None, new: float | None, interval: Interval | None, ba
     return f"more than {noise}"
 
 
-def _noise(old: Recorded, new: Recorded, metric: str) -> tuple[Interval | None, str]:
-    if interval := seed_interval(_over_seeds(old, metric), _over_seeds(new, metric)):
+def _noise(
+    old: Recorded, new: Recorded, repeats: Sequence[Sequence[Recorded]], metric: str
+) -> tuple[Interval | None, str]:
+    if interval := seed_interval(*(_values(each, metric) for each in repeats)):
         return interval, "seeds"
     num_samples = old.evaluation["num_samples"]
     before, after = (each.evaluation["metrics"][metric] for each in (old, new))
@@ -203,24 +207,23 @@ def _noise(old: Recorded, new: Recorded, metric: str) -> tuple[Interval | None, 
     return sampling_interval(before, after, num_samples), "sampling"
 
 
-def _over_seeds(recorded: Recorded, metric: str) -> list[float]:
-    """Return a metric of the run and of the sealed runs that differ from it in the seed alone."""
+def _repeats(recorded: Recorded) -> list[Recorded]:
+    """Return the run and the sealed runs that differ from it in the seed alone, one of each seed."""
     own, found = _but_seed(recorded), {}
     for file in sorted((RESULTS / "runs").glob("*/identity.json")):
         evaluation = newest_evaluation(file.parent)
         if evaluation is None:
             continue
         other = Recorded(id=file.parent.name, evaluation_file=evaluation)
-        value = other.evaluation.get("metrics", {}).get(metric)
-        if value is not None and _but_seed(other) == own:
-            found[other.identity["settings"]["seed"]] = float(value)
+        if _but_seed(other) == own:
+            found[other.identity["settings"]["seed"]] = other
     return list(found.values())
 
 
-def _but_seed(recorded: Recorded) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return all that a run's metrics depend on, without the seed."""
-    settings = {k: value for k, value in recorded.identity["settings"].items() if k != "seed"}
-    judged = recorded.evaluation.get("identity", {})
-    return {**recorded.identity, "settings": settings}, {
-        key: value for key, value in judged.items() if key != "inputs"
-    }
+def _values(repeats: Sequence[Recorded], metric: str) -> list[float]:
+    found = (each.evaluation.get("metrics", {}).get(metric) for each in repeats)
+    return [float(value) for value in found if value is not None]
+
+
+def _but_seed(recorded: Recorded) -> tuple[Any, Any]:
+    return but_seed(recorded.identity, recorded.evaluation.get("identity", {}))

@@ -110,3 +110,15 @@ def read_json(path: Path, *, remedy: str) -> Any:
         raise DataError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
     except ValueError:
         raise DataError(f"{path} is not valid JSON; {remedy}") from None
+
+
+def read_object(path: Path, *, remedy: str) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        DataError: it is missing, not JSON or another value; ends with the remedy.
+    """
+    document = read_json(path, remedy=remedy)
+    if not isinstance(document, dict):
+        raise DataError(f"{path} holds no JSON object; {remedy}")
+    return document

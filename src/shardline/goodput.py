@@ -9,11 +9,11 @@ from shardline.attempts import Attempt, duration_s
 
 # In the order in which they are drawn.
 PARTS = (
-    "queue", "startup", "rendezvous", "data_wait", "compute", "validation", "checkpoint", "lost",
+    "queue", "environment", "rendezvous", "data_wait", "compute", "validation", "checkpoint", "lost",
     "other",
 )  # fmt: skip
 # What can be told of a training script: the rest happens in the user's own program.
-_OF_SCRIPT = ("queue", "startup", "rendezvous", "other")
+_OF_SCRIPT = ("queue", "environment", "rendezvous", "other")
 WARMUP_STEPS, WARMUP_SHARE = 10, 10
 MIN_STEPS = 10
 
@@ -28,8 +28,8 @@ class Timeline:
 
     def __init__(self, started: float) -> None:
         self._seconds = dict.fromkeys(PARTS, 0.0)
-        self._seconds["startup"] = max(0.0, time.time() - started)
-        self.part = "startup"
+        self._seconds["environment"] = max(0.0, time.time() - started)
+        self.part = "environment"
         self._since = time.perf_counter()
 
     def switch(self, part: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.errors import DataError
-from shardline.files import read_json
+from shardline.files import read_object
 
 # By task: the metric that runs are ranked by, and which end of it is better. The
 # same as of the models that Shardline judges itself, so that both stand in one table.
@@ -27,9 +27,7 @@ def read_evaluation(path: Path) -> dict[str, Any] | None:
     """
     if not path.exists():
         return None
-    document = read_json(path, remedy=_FORM)
-    if not isinstance(document, dict):
-        raise DataError(f"{path} holds no JSON object; {_FORM}")
+    document = read_object(path, remedy=_FORM)
     if unknown := sorted(document.keys() - _KEYS):
         raise DataError(
             f"{path}: {unknown[0]} is not one of {', '.join(sorted(_KEYS))}; drop it, or put a number "

@@ -1,8 +1,9 @@
 """How sure a held-out metric is, and a difference of two."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, variance
+from typing import Any
 
 Interval = tuple[float, float]
 _Z_95 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
@@ -62,6 +63,22 @@ def seed_interval(old: Sequence[float], new: Sequence[float]) -> Interval | None
     half_width = t_quantile(freedom) * math.sqrt(sum(squares))
     difference = fmean(new) - fmean(old)
     return difference - half_width, difference + half_width
+
+
+def but_seed(
+    identity: Mapping[str, Any], judged: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return all that a run's metrics depend on without its seed: equal for runs that repeat each other.
+
+    Args:
+        identity: document of the training.
+        judged: that of the evaluation; its inputs follow from the training.
+    """
+    settings = identity.get("settings") or {}
+    settings = {key: value for key, value in settings.items() if key != "seed"}
+    return {**identity, "settings": settings}, None if judged is None else {
+        key: value for key, value in judged.items() if key != "inputs"
+    }
 
 
 def t_quantile(degrees_of_freedom: float) -> float:

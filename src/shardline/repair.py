@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from shardline.config.project import Project
+from shardline.config.project import Project, shards_of_part
 from shardline.errors import ConfigError, DataError
 from shardline.garbage import check_unlocked
 from shardline.verify import Verdict
@@ -44,16 +44,10 @@ def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
     for name in bad:
         _delete([folder / name, *(folder / "verified").glob(f"*/{name}")])
     # also those of an earlier shards_per_job, lest it comes back
-    _delete(
-        path for path in (folder / "parts").glob("*.json") if _shards_of(path) & set(bad.values())
-    )
+    parts = (folder / "parts").glob("*.json")
+    _delete(path for path in parts if set(shards_of_part(path.stem)) & set(bad.values()))
     _delete([dataset.manifest])
     return [part for part in dataset.parts if not (folder / "parts" / f"{part}.json").exists()]
-
-
-def _shards_of(part: Path) -> set[int]:
-    first, _, last = part.stem.partition("-")
-    return set(range(int(first), int(last) + 1)) if first.isdigit() and last.isdigit() else set()
 
 
 def _delete(paths: Iterable[Path]) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from shardline.config.checks import num_cpus
 from shardline.launch.world import World
 
 _KIB = 1024
@@ -45,9 +46,8 @@ def gather(mine: dict[str, Any], world: World) -> list[dict[str, Any]]:
 
 def machine() -> dict[str, Any]:
     """Return the CPUs that this process may use, and its machine's memory."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "num_cpus": cpus,
+        "num_cpus": num_cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from shardline.config.project import RESULTS, Project, pointer
 from shardline.crate.metadata import METADATA, check_crate_seal, files_of_crate
 from shardline.errors import DataError
-from shardline.files import read_json
+from shardline.files import read_object
 from shardline.identity import DIGEST_LENGTH, digest, short_digest
 from shardline.identity.content import file_sha256
 from shardline.seals import check_seal
@@ -62,14 +62,10 @@ class _Findings:
 
     def read(self, path: Path) -> dict[str, Any] | None:
         try:
-            document = read_json(path, remedy=self.remedy)
+            return read_object(path, remedy=self.remedy)
         except DataError as error:
             self.problems.append(str(error))
             return None
-        if not isinstance(document, dict):
-            self.add(f"{path} holds no JSON object")
-            return None
-        return document
 
     def read_sealed(self, path: Path) -> dict[str, Any] | None:
         document = self.read(path)

@@ -101,7 +101,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         differences=differences,
         problem=problem if args.strict_env == "error" else "",
     )
-    timeline.switch("startup")
+    timeline.switch("environment")
     clock = time.monotonic()
     sources = (
         provenance.sources() if world.rank == 0 else {}

@@ -49,7 +49,7 @@ def test_a_training_killed_and_resumed_tells_where_its_time_went(prepare, tmp_pa
     num_steps = found["training"]["steps"]
     assert parts["compute"] >= num_steps * 0.04  # of both attempts, what was lost not counted
     assert parts["validation"] >= 2 * 0.5
-    assert min(parts[name] for name in ("startup", "rendezvous", "data_wait", "checkpoint")) > 0
+    assert min(parts[name] for name in ("environment", "rendezvous", "data_wait", "checkpoint")) > 0
     assert goodput["share"] == pytest.approx(parts["compute"] / goodput["elapsed_s"], abs=1e-3)
 
     speed = found["throughput"]

@@ -91,7 +91,7 @@ def check_measured(found: dict[str, Any]) -> None:
     assert [attempt["end"] for attempt in found["attempt_log"]] == ["failed", "sealed"]
     goodput, used = found["goodput"], found["resources"]["ranks"]
     known = {name: value for name, value in goodput["parts"].items() if value is not None}
-    assert known.keys() == {"startup", "rendezvous", "other"}
+    assert known.keys() == {"environment", "rendezvous", "other"}
     assert sum(known.values()) == pytest.approx(goodput["elapsed_s"], rel=0.02)
     assert [(rank["rank"], rank["cpu_s"] > 0) for rank in used] == [(0, True), (1, True)]
     assert found["throughput"]["samples_per_s"] is None

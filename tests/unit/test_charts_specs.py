@@ -9,7 +9,8 @@ import pytest
 from shardline import charts
 from shardline.charts.varied import shown
 from shardline.report.sealed import read_curves
-from shardline.report.studies import Size, Study, view_study
+from shardline.report.studies import view_study
+from shardline.studies import Size, Study
 from tests.charted import GRAPH, HOSTILE, group_of, run_of, trials
 
 

@@ -54,14 +54,14 @@ def attempt(number, seconds, **changes):
 
 def test_parts_of_all_attempts_sum_to_the_elapsed_time():
     kept = {
-        1: {"startup": 2.0, "compute": 5.0},  # up to the state that the third goes on from
-        3: {"startup": 3.0, "rendezvous": 1.0, "compute": 20.0, "other": 6.0},
+        1: {"environment": 2.0, "compute": 5.0},  # up to the state that the third goes on from
+        3: {"environment": 3.0, "rendezvous": 1.0, "compute": 20.0, "other": 6.0},
     }
     log = [attempt(1, 10, queue_s=4.0), attempt(2, 5, queue_s=1.0), attempt(3, 30)]
     found = goodput(log, kept)
     assert found["elapsed_s"] == 50
     assert {name: value for name, value in found["parts"].items() if value} == {
-        "queue": 5, "startup": 5, "rendezvous": 1, "compute": 25, "lost": 3 + 5, "other": 6,
+        "queue": 5, "environment": 5, "rendezvous": 1, "compute": 25, "lost": 3 + 5, "other": 6,
     }  # fmt: skip
     assert sum(found["parts"].values()) == 50
     assert found["share"] == 0.5
@@ -69,19 +69,19 @@ def test_parts_of_all_attempts_sum_to_the_elapsed_time():
 
 def test_of_a_script_what_is_not_known_is_other():
     found = goodput(
-        [attempt(1, 10), attempt(2, 20)], {2: {"startup": 3.0, "other": 17.0}}, is_script=True
+        [attempt(1, 10), attempt(2, 20)], {2: {"environment": 3.0, "other": 17.0}}, is_script=True
     )
     known = {name: value for name, value in found["parts"].items() if value is not None}
-    assert known == {"startup": 3, "rendezvous": 0, "other": 27}
+    assert known == {"environment": 3, "rendezvous": 0, "other": 27}
     assert (found["elapsed_s"], found["share"]) == (30, None)
 
 
 def test_a_timeline_has_one_part_at_a_time():
     timeline = Timeline(time.time() - 100)
-    assert timeline.switch("compute") == "startup"
+    assert timeline.switch("compute") == "environment"
     assert timeline.switch("checkpoint") == "compute"
     seconds = timeline.seconds()
-    assert seconds["startup"] >= 100
+    assert seconds["environment"] >= 100
     assert seconds["compute"] > 0 < seconds["checkpoint"]
     assert timeline.stepping_s() == seconds["compute"]
 

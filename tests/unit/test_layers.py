@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # Each module may import those that stand before it (DESIGN.md, "The house").
 LAYERS = [
-    ["errors", "workflow", "secrets"],
+    ["errors", "workflow", "secrets", "studies"],
     ["files", "identity", "external", "splits", "noise", "started", "statistics"],
     ["config", "sources", "launch", "sampling", "shardfile", "progress"],
     [
@@ -54,9 +54,9 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # The report reads files and nothing else of ours; parsing needs four modules alone.
 ONLY = {
-    "report": {"errors", "files", "charts", "noise", "workflow"},
+    "report": {"errors", "files", "charts", "noise", "studies", "workflow"},
     "charts": {"errors"},
-    "config": {"errors", "identity", "external", "workflow"},
+    "config": {"errors", "identity", "external", "studies", "workflow"},
     "external": {"errors"},
     "identity": {"errors"},
 }

@@ -208,7 +208,7 @@ def test_what_a_script_cannot_tell_is_left_open(tmp_path):
     parts = dict.fromkeys(["queue", "data_wait", "compute", "validation", "checkpoint", "lost"])
     measured = {
         "goodput": {
-            "elapsed_s": 9.0, "parts": {**parts, "startup": 3.0, "other": 6.0}, "share": None,
+            "elapsed_s": 9.0, "parts": {**parts, "environment": 3.0, "other": 6.0}, "share": None,
         },
         "throughput": {
             "step_s": None, "samples_per_s": None, "steps": 0, "warmup_steps": 0,
@@ -217,7 +217,7 @@ def test_what_a_script_cannot_tell_is_left_open(tmp_path):
     }  # fmt: skip
     text = own_text(page_of(write_run(tmp_path, "one", provenance=measured)))
     assert "goodput –" in text
-    assert "startup 3.0 s" in text
+    assert "environment 3.0 s" in text
 
 
 def test_many_classes_give_the_worst_mistakes_instead_of_a_table(tmp_path):

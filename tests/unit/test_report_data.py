@@ -13,7 +13,7 @@ from shardline.report.environment import find_differences
 from shardline.report.graph import workflow_graph
 from shardline.report.images import choose_images
 from shardline.report.sealed import read_run, sha256_of
-from shardline.report.studies import Size, Study
+from shardline.studies import Size, Study
 from tests.unit.report_runs import write_run
 
 MEASURED = {

@@ -8,9 +8,9 @@ from typing import Any
 
 from shardline.config import checks
 from shardline.config.runs import Row
-from shardline.config.scaling import Scaling
 from shardline.errors import ConfigError
 from shardline.identity import DIGEST_LENGTH, CodeIndex, Lock, short_digest
+from shardline.studies import Study
 from shardline.workflow import report_folder, workflow_folder
 
 RESULTS = Path("results")
@@ -67,6 +67,12 @@ class Dataset:
         shards, step = self.settings["shards"], self.settings["shards_per_job"]
         ranges = [range(first, min(first + step, shards)) for first in range(0, shards, step)]
         return {f"{part.start:05d}-{part.stop - 1:05d}": part for part in ranges}
+
+
+def shards_of_part(name: str) -> range:
+    """Return the shards of a part by its name; none if it is no part's."""
+    first, _, last = name.partition("-")
+    return range(int(first), int(last) + 1) if first.isdigit() and last.isdigit() else range(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +163,7 @@ class Project:
     code: CodeIndex
     datasets: dict[str, Dataset] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
-    scaling: tuple[Scaling, ...] = ()
+    scaling: tuple[Study, ...] = ()
     _environments: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, Any]]] = field(
         default_factory=dict
     )

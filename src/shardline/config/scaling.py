@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from shardline.config.runs import Row, check_name
 from shardline.config.schema import suggest
 from shardline.errors import ConfigError
+from shardline.studies import Size, Study
 
 if TYPE_CHECKING:
     from shardline.config.project import Run
@@ -15,35 +16,10 @@ if TYPE_CHECKING:
 _SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScalingSize:
-    """One size of a study: machines, ranks on each, and the id of the run that trains so."""
-
-    nodes: int
-    devices: int
-    run: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaling:
-    """A scaling study.
-
-    Attributes:
-        run: name of the run that is trained at each size.
-        mode: `strong` keeps its global batch, `weak` that of each rank.
-        sizes: in the config's order.
-    """
-
-    name: str
-    run: str
-    mode: Literal["strong", "weak"]
-    sizes: tuple[ScalingSize, ...]
-
-
 def load_scaling(
     entries: Mapping[str, Any], runs: Mapping[str, "Run"], load: Callable[[Row, "Run"], "Run"],
     where: str,
-) -> tuple[tuple[Scaling, ...], dict[str, "Run"]]:  # fmt: skip
+) -> tuple[tuple[Study, ...], dict[str, "Run"]]:  # fmt: skip
     """Return the studies, and by id the runs that they need beside those of the table.
 
     Args:
@@ -72,8 +48,8 @@ def load_scaling(
             if not run.row.in_table:
                 _check_free(run, {**by_name, **derived})
                 derived[run.name] = run
-            sizes.append(ScalingSize(nodes=nodes, devices=devices, run=run.id))
-        studies.append(Scaling(name=name, run=base.name, mode=entry["mode"], sizes=tuple(sizes)))
+            sizes.append(Size(nodes=nodes, devices=devices, run=run.id))
+        studies.append(Study(name=name, run=base.name, mode=entry["mode"], sizes=tuple(sizes)))
     return tuple(studies), {run.id: run for run in derived.values()}
 
 

@@ -88,13 +88,22 @@ def observe() -> dict[str, Any]:
     # the first of two with one name is the one that is imported
     distributions = reversed(list(importlib.metadata.distributions()))
     packages = {normalize(one.name): one.version for one in distributions}
-    named = os.environ.get(AZURE_IMAGE, "").partition("@")[2]
-    image = os.environ.get(IMAGE) or named or None
-    if image and not image.startswith("sha256:"):
-        raise ConfigError(f"{IMAGE}={image} is no digest; set it to the image's, as sha256:...")
     return {
         "python": platform.python_version(),
         "packages": dict(sorted(packages.items())),
         "conda": sorted(path.stem for path in Path(sys.prefix, "conda-meta").glob("*.json")),
-        "image": image,
+        "image": image_digest(),
     }
+
+
+def image_digest() -> str | None:
+    """Return the digest of the container image that this process runs in; None outside of one.
+
+    Raises:
+        ConfigError: what is said to be it is none.
+    """
+    named = os.environ.get(AZURE_IMAGE, "").partition("@")[2]
+    image = os.environ.get(IMAGE) or named or None
+    if image and not image.startswith("sha256:"):
+        raise ConfigError(f"{IMAGE}={image} is no digest; set it to the image's, as sha256:...")
+    return image

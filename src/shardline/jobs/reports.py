@@ -1,7 +1,6 @@
 """The job that compares all runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ def report(
     """
     from shardline.crate.pack import write_metadata
     from shardline.report import RunFiles, write_report
-    from shardline.report.studies import Size, Study
 
     action = Action(id=f"render_report/{Path(page).parent.name}")
     project = load_project(config)
@@ -44,21 +42,12 @@ def report(
         )
         for run, identity, metrics, evaluation, provenance in each
     ]
-    studies = [
-        Study(
-            name=study.name,
-            run=study.run,
-            mode=study.mode,
-            sizes=tuple(Size(**asdict(size)) for size in study.sizes),
-        )
-        for study in project.scaling
-    ]
     record = action.record()
     write_report(
         files,
         Path(page),
         generated_from=project.table,
-        studies=studies,
+        studies=project.scaling,
         manifests=[Path(path) for path in inputs["manifests"]],
         started=started.recorded(),
         action=record,

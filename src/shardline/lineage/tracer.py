@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config.project import RESULTS
+from shardline.config.project import RESULTS, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.errors import ConfigError, DataError
-from shardline.files import read_json
+from shardline.files import read_object
 from shardline.identity import short_digest
 from shardline.identity.content import file_sha256
 from shardline.lineage.graph import Action, File, Lineage
@@ -201,11 +201,8 @@ class _Tracer:
 
     def _shard(self, name: str, dataset: str) -> File:
         file, number = Path(name).name, int(Path(name).stem.partition("-")[2])
-        for part in sorted(
-            (self._store / "datasets" / dataset / "parts").glob("[0-9]*-[0-9]*.json")
-        ):
-            first, _, last = part.stem.partition("-")
-            if not int(first) <= number <= int(last):
+        for part in sorted((self._store / "datasets" / dataset / "parts").glob("*.json")):
+            if number not in shards_of_part(part.stem):
                 continue
             listed = _read(part)
             digests = {record["file"]: record["blake3"] for record in listed["shards"]}
@@ -283,7 +280,4 @@ def _manifest(dataset: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    document = read_json(path, remedy=_REMEDY)
-    if not isinstance(document, dict):
-        raise DataError(f"{path} holds no JSON object; {_REMEDY}")
-    return document
+    return read_object(path, remedy=_REMEDY)

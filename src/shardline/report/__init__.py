@@ -20,8 +20,8 @@ from shardline.report.lineage import read_datasets
 from shardline.report.notes import notes_on
 from shardline.report.page import Report, render_page
 from shardline.report.sealed import RunFiles, read_run
-from shardline.report.studies import Study
 from shardline.report.table import write_csv
+from shardline.studies import Study
 
 __all__ = ["Report", "RunFiles", "read_report", "render", "wilson_interval", "write_report"]
 

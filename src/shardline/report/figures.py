@@ -13,7 +13,7 @@ MAX_BARS = 100
 # In the order of time; "compute" alone brings the model on.
 GOODPUT_PARTS = {
     "queue": "queue",
-    "startup": "start-up",
+    "environment": "environment",
     "rendezvous": "rendezvous",
     "data_wait": "data wait",
     "compute": "compute",

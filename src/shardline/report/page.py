@@ -10,8 +10,9 @@ from shardline.report.images import Images
 from shardline.report.leaderboard import Entry, Group
 from shardline.report.run import Run
 from shardline.report.sealed import is_number
-from shardline.report.studies import Study, view_study
+from shardline.report.studies import view_study
 from shardline.report.template import load_template
+from shardline.studies import Study
 
 MAX_SETTING_COLUMNS = 4
 _OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name", "seed"})

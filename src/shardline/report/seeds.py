@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from shardline.noise import but_seed
 from shardline.report.run import Run
 
 _SEED_IN_NAME = re.compile(r"_seed=[^_]+")
@@ -31,15 +32,9 @@ def name_of_repeats(names: Sequence[str]) -> str:
 def _but_seed(run: Run) -> str:
     """Return everything that a run's result depends on, except for its seed."""
     document = dict(run.identity) or {"model": run.spec.get("model")}
-    settings = document.get("settings") or run.spec.get("settings") or {}
+    settings = document.get("settings") or run.spec.get("settings")
     judged = run.evaluation.get("identity")
-    judged = (
-        {key: judged[key] for key in judged if key != "inputs"}
-        if isinstance(judged, Mapping)
-        else None
+    found = but_seed(
+        {**document, "settings": settings}, judged if isinstance(judged, Mapping) else None
     )
-    document |= {
-        "settings": {key: value for key, value in settings.items() if key != "seed"},
-        "judged": judged,
-    }
-    return json.dumps(document, sort_keys=True)
+    return json.dumps(found, sort_keys=True)
