@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from selenium import webdriver
@@ -44,6 +46,17 @@ def open_page(browser: webdriver.Chrome, page: Path, ready: str) -> None:
         browser.get_log(kind)  # reading empties it
     browser.get(page.as_uri())
     WebDriverWait(browser, 30).until(lambda b: b.execute_script(f"return {ready}"))
+
+
+@contextmanager
+def phone(browser: webdriver.Chrome) -> Iterator[None]:
+    """Have a page shown as on a phone, 390 pixels wide."""
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def requested_urls(browser: webdriver.Chrome) -> set[str]:

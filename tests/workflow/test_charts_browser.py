@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from tests.charted import write_page
-from tests.workflow.browser import open_page, requested_urls
+from tests.workflow.browser import open_page, phone, requested_urls
 
 OPEN = "[...document.querySelectorAll('figure.curves, figure.drawn')].filter(f => !f.closest('#closed'))"
 CURVES = "document.querySelector('figure.curves')"
@@ -131,13 +131,7 @@ def test_the_dark_scheme_recolors_every_chart(browser):
 
 
 def test_a_phone_needs_no_sideways_scrolling_and_a_wider_window_is_filled_again(browser):
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True},
-    )
-    try:
+    with phone(browser):
         until(browser, f"{CURVES}.querySelector('.chart svg').clientWidth <= 390")
         until(browser, "document.documentElement.scrollWidth <= 390")
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     until(browser, f"{OPEN}.every(f => f.querySelector('.chart svg').clientWidth > 600)")

@@ -12,7 +12,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from shardline.report import write_report
 from tests.unit.report_runs import write_run
-from tests.workflow.browser import open_page, requested_urls
+from tests.workflow.browser import open_page, phone, requested_urls
 from tests.workflow.real_runs import HOSTILE, real_runs
 
 DRAWN = "[...document.querySelectorAll('figure.curves')].every(f => f.view)"
@@ -313,19 +313,13 @@ def test_dark_scheme_recolors_page_and_charts(browser):
 
 
 def test_phone_width_needs_no_sideways_scrolling(browser):
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True},
-    )
-    try:
+    with phone(browser):
         WebDriverWait(browser, 10).until(
             lambda b: b.execute_script(
                 "return document.documentElement.scrollWidth <= 390 &&"
                 " document.querySelector('.chart svg').clientWidth <= 390"
             )
         )
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_curves_of_very_many_runs_wait_until_they_are_near(shared_browser, tmp_path):
