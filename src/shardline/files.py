@@ -36,15 +36,16 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
-        raise DataError(f"{path} could not be written: {_remedy(error)}") from error
+        raise DataError(f"{path} could not be written: {remedy_of(error)}") from error
     finally:
         with suppress(OSError):  # never hides why the writing failed
             scratch.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's names to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -61,7 +62,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{path} could not be made: {_remedy(error)}") from error
+        raise DataError(f"{path} could not be made: {remedy_of(error)}") from error
 
 
 def check_writable(folder: Path) -> None:
@@ -78,7 +79,8 @@ def check_writable(folder: Path) -> None:
         )
 
 
-def _remedy(error: OSError) -> str:
+def remedy_of(error: OSError) -> str:
+    """Return what was wrong with a write, and what to do about it."""
     return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
 
 

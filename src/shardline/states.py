@@ -56,8 +56,9 @@ def state_of(run: Run, store: Path, known_names: set[str]) -> State:
     """
     if is_trained(run):
         return State.DONE if run.evaluation.exists() else State.TRAINED
-    if (store / "work" / run.id / "checkpoints" / "last.ckpt").exists():
-        return State.IN_PROGRESS
+    checkpoints = store / "work" / run.id / "checkpoints"
+    if any(not path.name.startswith(".") for path in checkpoints.glob("*")):
+        return State.IN_PROGRESS  # a script's own are named as it likes
     return State.STALE if run.name in known_names else State.NEW
 
 

@@ -12,9 +12,9 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, EarlyStopping
 from pytorch_lightning.utilities.model_helpers import is_overridden
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 
-from shardline.checkpointing import BestCheckpoint, LastCheckpoint, load_weights
+from shardline.checkpoints.best import BestCheckpoint
 from shardline.datamodule import ShardDataModule
 from shardline.errors import ConfigError
 from shardline.files import write_bytes
@@ -26,7 +26,8 @@ from shardline.optim import attach_optimizer
 from shardline.trainer import make_trainer
 
 if TYPE_CHECKING:
-    # handed in by the caller: how metrics are written is no part of a run's identity
+    # handed in by the caller: how a training is saved and told of is no part of a run's identity
+    from shardline.checkpoints.saver import LastCheckpoint
     from shardline.metrics import JsonLinesLogger
 
 
@@ -58,15 +59,13 @@ class Options:
     Attributes:
         verify: when a shard is held against its digest: `off`, `first` or `always`.
         log_every_steps: optimiser steps between two metric records.
-        checkpoint_every_steps: optimiser steps between saves of the state to resume from.
-        checkpoints_kept: best training checkpoints kept, beside the last.
+        best_kept: best weights kept; the best of them is sealed.
         set_by_row: settings that the run's own row sets; refused where the model ignores them.
     """
 
     verify: Policy
     log_every_steps: int
-    checkpoint_every_steps: int
-    checkpoints_kept: int
+    best_kept: int
     set_by_row: tuple[str, ...] = ()
 
 
@@ -75,7 +74,7 @@ class Trained:
     """What a training ended with.
 
     Attributes:
-        best: training checkpoint whose weights are sealed.
+        best: file of the weights that are sealed.
         best_score: its value of the monitored metric.
         resumed_step: optimiser step that this attempt resumed from, 0 for none.
     """
@@ -91,7 +90,7 @@ class Trained:
 
 def train(
     spec: Mapping[str, Any], world: World, options: Options, *, manifest: Path, shards: Path, work: Path,
-    logger: "JsonLinesLogger", callbacks: Sequence[Callback] = (),
+    logger: "JsonLinesLogger", saver: "LastCheckpoint", callbacks: Sequence[Callback] = (),
 ) -> Trained:  # fmt: skip
     """Train a run to its end, from its last training checkpoint where there is one.
 
@@ -101,6 +100,7 @@ def train(
         shards: folder of the dataset's shards in the store.
         work: the run's folder in the store; holds training checkpoints and metrics.
         logger: writes the metrics.
+        saver: saves the state of the training, and finds the one to go on from.
         callbacks: watch the training and change nothing in it.
 
     Raises:
@@ -113,22 +113,22 @@ def train(
     model = make_model(spec, data.manifest["schema"])
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=options.set_by_row)
     _check_validates(settings, model)
-    checkpoints = work / "checkpoints"
-    best = BestCheckpoint(checkpoints, **settings["checkpoint"], top_k=options.checkpoints_kept)
-    last = LastCheckpoint(checkpoints, options.checkpoint_every_steps, best)
-    seeds = StepSeeds(settings["seed"], world.rank)
-    callbacks = [seeds, *callbacks, *_early_stopping(settings), best, last]
-    trainer = make_trainer(settings, world, callbacks, logger, options.log_every_steps)
-    resumed_step = last.step_saved()
-    logger.rewind(resumed_step)
-    trainer.fit(
-        model, datamodule=data, ckpt_path=last.path if resumed_step else None, weights_only=True
+    best = BestCheckpoint(
+        work / "checkpoints", saver.keep_best, **settings["checkpoint"], top_k=options.best_kept
     )
-    return _summary(trainer, best, last, resumed_step)
+    seeds = StepSeeds(settings["seed"], world.rank)
+    # the saver comes first: between two epochs nothing may have happened before it
+    callbacks = [saver, seeds, *callbacks, *_early_stopping(settings), best]
+    trainer = make_trainer(settings, world, callbacks, logger, options.log_every_steps)
+    state = saver.resume_from(trainer, best)
+    resumed_step = saver.step_saved()
+    logger.rewind(resumed_step)
+    trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
+    return _summary(trainer, best, saver, resumed_step)
 
 
 def _summary(
-    trainer: pl.Trainer, best: BestCheckpoint, last: LastCheckpoint, resumed_step: int
+    trainer: pl.Trainer, best: BestCheckpoint, saver: "LastCheckpoint", resumed_step: int
 ) -> Trained:
     if not best.best_model_path:
         raise ConfigError(
@@ -143,7 +143,7 @@ def _summary(
         epochs=trainer.current_epoch,
         stopped_early=trainer.current_epoch < (trainer.max_epochs or 0),
         resumed_step=resumed_step,
-        checkpoint_s=last.seconds,
+        checkpoint_s=saver.seconds,
     )
 
 
@@ -179,7 +179,7 @@ def seal_model(trained: Trained, spec: Mapping[str, Any], path: Path) -> None:
     Raises:
         ConfigError: a weight is NaN or infinite.
     """
-    weights = load_weights(trained.best)
+    weights = load_file(trained.best)
     for name, value in weights.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise ConfigError(

@@ -11,7 +11,6 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import FSDPStrategy, Strategy
 
-from shardline.checkpointing import SafeCheckpointIO
 from shardline.launch.device import resolve_accelerator
 from shardline.launch.world import World
 from shardline.parallel import SteadyDDPStrategy
@@ -88,7 +87,6 @@ def make_trainer(
         reload_dataloaders_every_n_epochs=int(settings["data"]["epoch"] == "partition"),
         deterministic=settings["deterministic"],
         callbacks=callbacks,
-        plugins=[SafeCheckpointIO()],
         logger=logger,
         log_every_n_steps=log_every_steps,
         use_distributed_sampler=False,

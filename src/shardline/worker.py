@@ -23,8 +23,13 @@ from shardline.resources import gather, machine, used_by_rank
 from shardline.seals import seal
 from shardline.tracking.notes import read_places
 
-_OPTIONS = ("log_every_steps", "checkpoint_every_steps", "checkpoints_kept")
-_NUMBERS = (*_OPTIONS, "rendezvous_timeout_s")
+_NUMBERS = {
+    "log-every-steps": "log_every_steps",
+    "checkpoint-every-steps": "checkpoint.every_steps",
+    "checkpoints-kept": "checkpoint.keep",
+    "best-kept": "checkpoint.keep_best",
+    "rendezvous-timeout-s": "rendezvous_timeout_s",
+}
 _SEALED = ("model.safetensors", "metrics.jsonl")
 # What a training ended with, and what gives its measurements when all else is sealed.
 _Trained = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
@@ -55,10 +60,14 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="folder of the run in the store")
     parser.add_argument("--results", type=Path, required=True, help="folder for the sealed files")
     parser.add_argument("--rank-logs", type=Path, required=True, help="folder for the ranks' logs")
-    for name in _NUMBERS:
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", type=int, required=True, help=f"runtime.{name}"
-        )
+    for name, key in _NUMBERS.items():
+        parser.add_argument(f"--{name}", type=int, required=True, help=f"runtime.{key}")
+    parser.add_argument(
+        "--checkpoint-every-min", type=float, default=0.0, help="runtime.checkpoint.every_min"
+    )
+    parser.add_argument(
+        "--synchronous-checkpoints", action="store_true", help="runtime.checkpoint.asynchronous"
+    )
     parser.add_argument(
         "--verify", choices=("off", "first", "always"), required=True, help="runtime.verify"
     )
@@ -140,6 +149,7 @@ def _train(
 ) -> _Trained:
     """Train a LightningModule; rank 0 seals model and metrics."""
     from shardline import train
+    from shardline.checkpoints.saver import LastCheckpoint
     from shardline.ledger import SampleLedger
     from shardline.metrics import JsonLinesLogger, PlainProgress
     from shardline.stopwatch import Parts, Stopwatch
@@ -153,7 +163,8 @@ def _train(
         spec,
         world,
         train.Options(
-            **{name: getattr(args, name) for name in _OPTIONS},
+            log_every_steps=args.log_every_steps,
+            best_kept=args.best_kept,
             verify=args.verify,
             set_by_row=tuple(args.set_by_row),
         ),
@@ -161,6 +172,14 @@ def _train(
         shards=args.shards,
         work=args.work,
         logger=JsonLinesLogger(args.work / "metrics.jsonl"),
+        saver=LastCheckpoint(
+            args.work / "checkpoints",
+            identity=spec["identity"],
+            every_steps=args.checkpoint_every_steps,
+            every_s=60 * args.checkpoint_every_min,
+            keep=args.checkpoints_kept,
+            is_synchronous=args.synchronous_checkpoints,
+        ),
         callbacks=[
             stopwatch,
             PlainProgress(),

@@ -31,7 +31,7 @@ FAST = {"seconds-between-status-checks": 1, "latency-wait": 5}
 # Two processors play all of the service's machines.
 RUNTIME = {
     "oversubscribe": True, "threads_per_rank": 1, "ledger": True, "log_every_steps": 1,
-    "checkpoint_every_steps": 3,
+    "checkpoint": {"every_steps": 3},
 }  # fmt: skip
 ROW = {"dataset": "table", "model": "slow:Slow", "trainer.max_epochs": 4}
 NUM_STEPS = 80
@@ -303,4 +303,4 @@ class Pipeline:
         return self.path.parent / f"told-{start}"
 
     def _saves(self) -> list[int]:
-        return [path.stat().st_ino for path in self.store.glob("work/*/checkpoints/last.ckpt")]
+        return [path.stat().st_ino for path in self.store.glob("work/*/checkpoints/step-*")]

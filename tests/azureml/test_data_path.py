@@ -195,8 +195,8 @@ def test_the_main_job_leaves_small_files_in_the_storage_and_copies_of_them_here(
         assert "progress step=" in log
         assert first.workspace.the(f"benchmarks/train/{name}-*.tsv").read_text()
     assert not (folder / "store").exists()
-    bulky = {p.name for p in first.store.rglob("*") if p.suffix in (".safetensors", ".ckpt")}
-    assert {"last.ckpt", "shard-00000.safetensors"} <= bulky
+    bulky = {p.name for p in first.store.rglob("*") if p.suffix in (".safetensors", ".pt")}
+    assert {"state.pt", "shard-00000.safetensors"} <= bulky
     sizes = first.blobs.sizes(first.container)
     assert not {name for name in sizes if Path(name).name in bulky}
     assert max(sizes.values()) < 2_000_000  # the report page

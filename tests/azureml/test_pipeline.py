@@ -292,7 +292,7 @@ def test_the_job_s_own_run_shows_the_training(run):
     artifacts = {path: job.artifacts / path for path in job.claimed}
     weights = artifacts.pop("model.safetensors")
     assert file_sha256(weights) == provenance["files"]["model.safetensors"]
-    (best,) = run.store.glob("work/*/checkpoints/best-*.ckpt")
+    (best,) = run.store.glob("work/*/checkpoints/best-*.safetensors")
     assert all(path.startswith("checkpoints/best-") for path in artifacts)
     assert artifacts[f"checkpoints/{best.name}"].read_bytes() == best.read_bytes()
 

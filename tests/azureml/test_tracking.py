@@ -53,10 +53,10 @@ def client(azure_sdks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_training_and_all_that_is_told_of_it(training, client, capsys, caplog):
     with caplog.at_level(logging.INFO), tracked(["mlflow"], training.story):
         training.log(1, 2, 3)
-        training.save("best-epoch=0000-step=00000002.ckpt")
-        training.save("best-epoch=0001-step=00000004.ckpt")
+        training.save("best-epoch=0000-step=00000002.safetensors")
+        training.save("best-epoch=0001-step=00000004.safetensors")
         training.save("last.ckpt")
-        (training.work / "checkpoints/best-gone.ckpt").symlink_to("nowhere")
+        (training.work / "checkpoints/best-gone.safetensors").symlink_to("nowhere")
         training.seal()
     run = client.get_run(training.run_id())
     assert (run.info.run_name, run.info.status) == ("net", "FINISHED")
@@ -95,7 +95,7 @@ def test_a_resumed_training_sends_no_record_twice_and_leaves_none_out(training, 
 def test_a_new_run_of_a_resumed_training_has_the_whole_curve(
     training, client, how, tmp_path, monkeypatch
 ):
-    training.save("best-1.ckpt")
+    training.save("best-1.safetensors")
     follow(training, 1, 2, 3, 4, how="failed")
     first = training.run_id()
     if how == "gone":
@@ -111,7 +111,7 @@ def test_a_new_run_of_a_resumed_training_has_the_whole_curve(
     assert run_id != first
     assert history(client, run_id, "train_loss") == [1, 2, 3, 4, 5, 6]
     assert [file.path for file in client.list_artifacts(run_id, "checkpoints")] == [
-        "checkpoints/best-1.ckpt"
+        "checkpoints/best-1.safetensors"
     ]
     # who gave a run ends it
     assert client.get_run(run_id).info.status == ("RUNNING" if how == "given" else "FINISHED")
@@ -139,7 +139,7 @@ def test_a_service_that_fails_is_told_of_when_it_begins_and_at_the_end(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", service.uri)
     if state == "away":
         service.stop()
-    training.save("best-1.ckpt")
+    training.save("best-1.safetensors")
     begun, left = follow(training, 1, 2, 3)
     assert "metrics cannot be sent to MLflow at present, and will be tried again" in begun
     assert "not sent to MLflow: 4 metric records and 2 files (model.safetensors, best-1" in left

@@ -38,7 +38,8 @@ class Ranks:
             str(self.run_json), "--manifest", str(self.manifest),
             "--shards", str(self.shards), "--work", str(self.root / name / "work"),
             "--results", str(self.results(name)), "--verify", "first", "--ledger", "--log-every-steps", "1",
-            "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "1", "--strict-env", "error",
+            "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "2", "--best-kept", "1",
+            "--strict-env", "error",
             "--rank-logs", str(self.root / name / "logs"), "--rendezvous-timeout-s", "60", "--oversubscribe", *extra,
         ]  # fmt: skip
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shardline.files import read_json
+from shardline.checkpoints.folder import last_step, list_saved
+from shardline.files import read_json, write_json
 from shardline.ledger import read_ledger
 from tests.conftest import end_of_ranks
-from tests.distributed.test_training import last_step
 
 # windows of some 50 rows of 640, so that an epoch crosses many of them
 SMALL = {"data.window_bytes": 2500, "trainer.max_epochs": 3, "early_stopping.patience": 0}
@@ -56,11 +56,22 @@ def check_epochs(ranks, steps, *, is_padded):
 def kill_and_resume(ranks, resumed, after=(8, 30)):
     """Train `killed`, killing it after some steps; the last attempt is that of `resumed`."""
     for step in after:
-        ranks.kill_when("killed", lambda step=step: last_step(ranks.root / "killed") >= step)
+        ranks.kill_when(
+            "killed", lambda step=step: last_step(ranks.root / "killed/work/checkpoints") >= step
+        )
     if resumed is not ranks:
         shutil.copytree(ranks.root / "killed/work", resumed.root / "resumed/work")
+        _adopt(resumed)
     name = "killed" if resumed is ranks else "resumed"
     return resumed.train(name), ledger(resumed, name)
+
+
+def _adopt(resumed):
+    """Give training checkpoints the identity of the run at another world size, as if it were its own."""
+    identity = read_json(resumed.run_json, remedy="")["identity"]
+    for saved in list_saved(resumed.root / "resumed/work/checkpoints"):
+        manifest = saved.path / "manifest.json"
+        write_json(manifest, {**read_json(manifest, remedy=""), "identity": identity})
 
 
 def test_a_training_that_was_killed_consumes_what_an_uninterrupted_one_consumes(prepare):
@@ -96,7 +107,7 @@ def test_a_training_that_was_killed_at_an_epochs_end_goes_on_with_the_next(prepa
     """Only epochs' ends are saved here: the state to resume from says that all of an epoch was consumed."""
     ranks = prepare(1000, devices=2, **{**SMALL, **row})
     ranks.train("whole")
-    last = ranks.root / "killed/work/checkpoints/last.ckpt"
+    last = ranks.root / "killed/work/checkpoints/latest.json"
     ranks.kill_when("killed", last.exists)
     output = ranks.train("killed")
     assert "resuming from step" in output

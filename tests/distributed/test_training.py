@@ -3,12 +3,12 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from shardline.checkpoints.folder import last_step, list_saved
 from tests.conftest import end_of_ranks
 
 
@@ -20,15 +20,6 @@ def test_two_trainings_of_one_identity_give_the_same_bits(prepare):
     assert len(load_file(ranks.results("first") / "model.safetensors")) == 6
 
 
-def last_step(folder: Path) -> int:
-    """Return the step of the newest training checkpoint, 0 if there is none."""
-    path = folder / "work" / "checkpoints" / "last.ckpt"
-    try:
-        return int(torch.load(path, map_location="cpu", weights_only=True)["global_step"])
-    except (OSError, RuntimeError, EOFError):
-        return 0
-
-
 DYING = """
 import os
 from pathlib import Path
@@ -38,7 +29,7 @@ from shardline.models.linear import Linear
 
 class Dying(Linear):
     def on_train_batch_end(self, *_):  # after those of the callbacks
-        if self.global_step == 6 and not Path("again").exists():
+        if self.global_step == 7 and not Path("again").exists():
             os._exit(9)
 """
 
@@ -48,7 +39,7 @@ def test_a_kill_right_after_a_save_loses_no_record(prepare, tmp_path):
     ranks = prepare(3, model="dying:Dying", devices=1, **{"trainer.max_epochs": 1})
     killed = ranks.start("killed")
     output = end_of_ranks(killed)
-    assert last_step(ranks.root / "killed") == 6, output
+    assert last_step(ranks.root / "killed/work/checkpoints") == 6, output
     (ranks.root / "again").touch()
     ranks.train("killed")
     ranks.train("unbroken")
@@ -75,8 +66,10 @@ def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(
     ranks.train("whole")
     killed_at = []
     for after in (8, 30):
-        ranks.kill_when("killed", lambda after=after: last_step(ranks.root / "killed") >= after)
-        killed_at.append(last_step(ranks.root / "killed"))
+        ranks.kill_when(
+            "killed", lambda after=after: last_step(ranks.root / "killed/work/checkpoints") >= after
+        )
+        killed_at.append(last_step(ranks.root / "killed/work/checkpoints"))
     output = ranks.train("killed")
     assert f"resuming from step {killed_at[-1]}" in output
     assert killed_at[1] > killed_at[0] > 0
@@ -106,13 +99,17 @@ def test_a_finished_training_whose_results_were_lost_is_sealed_again_without_a_s
 def test_the_state_on_disk_always_names_best_weights_that_are_there(prepare):
     """However seldom the state is saved, it is saved with each new best, and only then are older ones removed."""
     ranks = prepare(10_000, devices=1, **{"trainer.max_epochs": 6})
-    state = ranks.root / "run/work/checkpoints/last.ckpt"
-    ranks.kill_when("run", state.exists)
-    callbacks = torch.load(state, map_location="cpu", weights_only=True)["callbacks"]
-    (best,) = [
-        value["best_model_path"] for key, value in callbacks.items() if "BestCheckpoint" in key
-    ]
-    assert (state.parent / best).exists()
+    folder = ranks.root / "run/work/checkpoints"
+    ranks.kill_when("run", (folder / "latest.json").exists)
+    for saved in list_saved(folder):
+        state = torch.load(saved.path / "state.pt", map_location="cpu", weights_only=True)
+        (best,) = [
+            value["best_model_path"]
+            for key, value in state["callbacks"].items()
+            if "BestCheckpoint" in key
+        ]
+        assert list(saved.best) == [best]
+        assert (folder / best).exists()
 
 
 def test_a_store_that_is_mounted_elsewhere_and_a_damaged_state(prepare):
@@ -124,15 +121,14 @@ def test_a_store_that_is_mounted_elsewhere_and_a_damaged_state(prepare):
     ranks.train("other")
     assert ranks.model("elsewhere") == ranks.model("other")
 
-    state = ranks.root / "other/work/checkpoints/last.ckpt"
-    state.write_bytes(state.read_bytes()[:1000])
+    folder = ranks.root / "other/work/checkpoints"
+    for saved in list_saved(folder):
+        (saved.path / "state.pt").write_bytes(b"torn")
     process = ranks.start("other")
     output = end_of_ranks(process)
     assert process.returncode == 3
-    assert (
-        f"{state} cannot be read (1,000 bytes); delete {state.parent} to train from the start"
-        in output
-    )
+    assert "state.pt has 4 bytes, not" in output
+    assert f"no good training checkpoint is left in {folder}: delete it to train" in output
 
 
 def test_mixed_precision_clipping_lr_scaling_and_a_threshold_that_stops(prepare):

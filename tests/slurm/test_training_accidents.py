@@ -34,7 +34,7 @@ class Slow(MLP):
         return super().training_step(batch, batch_idx)
 """
 ROW = {"nodes": 2, "devices": 1, "model": "slow:Slow", "trainer.max_epochs": 8}
-RUNTIME = {"launcher": "srun", "checkpoint_every_steps": 3}  # of 20 in an epoch
+RUNTIME = {"launcher": "srun", "checkpoint": {"every_steps": 3}}  # of 20 in an epoch
 NUM_STEPS = 160
 
 
@@ -100,7 +100,7 @@ class Training:
         self.wait_until(lambda: self._saves() != known, "a training checkpoint")
 
     def _saves(self) -> list[int]:
-        return [path.stat().st_ino for path in self.path.glob("store/work/*/checkpoints/last.ckpt")]
+        return [path.stat().st_ino for path in self.path.glob("store/work/*/checkpoints/step-*")]
 
     def resumed(self) -> list[int]:
         """Return the step from which the last start has resumed, if it has.

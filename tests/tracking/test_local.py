@@ -85,7 +85,7 @@ def test_tensorboard_shows_a_resumed_training_once(training):
 def test_wandb_without_a_key_writes_a_run_that_can_be_sent_later(training, caplog):
     with caplog.at_level(logging.INFO), tracked(["wandb"], training.story):
         training.log(1, 2, 3)
-        training.save("best-1.ckpt")
+        training.save("best-1.safetensors")
         training.seal()
     run, rows, (artifact,) = wandb_run(training)
     assert (artifact.type, artifact.manifest.contents[0].local_path) == (

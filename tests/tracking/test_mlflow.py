@@ -32,7 +32,7 @@ def database(training: Training) -> str:
 def train(training: Training, *steps: int) -> None:
     with tracked(["mlflow"], training.story):
         training.log(*steps)
-        training.save("best-1.ckpt")
+        training.save("best-1.safetensors")
         training.seal()
 
 
@@ -52,7 +52,7 @@ def test_without_a_server_a_training_is_in_the_store(training, caplog, tmp_path,
     assert history(client, run.info.run_id, "train_loss") == [1, 2, 3]
     artifacts = Path(training.story.store, "mlflow/artifacts", run.info.run_id, "artifacts")
     assert (artifacts / "model.safetensors").read_text() == "weights"
-    assert (artifacts / "checkpoints/best-1.ckpt").exists()
+    assert (artifacts / "checkpoints/best-1.safetensors").exists()
     assert not Path("mlruns").exists()
     assert read_places(training.work, ["mlflow"]) == {
         "mlflow": {

@@ -124,8 +124,7 @@ class FakeProject:
 
     def begin_training(self, run: Run, steps: int) -> None:
         work = Path("store/work") / run.id
-        (work / "checkpoints").mkdir(parents=True)
-        (work / "checkpoints" / "last.ckpt").write_bytes(b"state")
+        (work / "checkpoints" / f"step-{steps:08d}").mkdir(parents=True)
         lines = [json.dumps({"step": step}) for step in range(1, steps + 1)]
         (work / "metrics.jsonl").write_text("\n".join(lines) + '\n{"st')  # a line being written
 

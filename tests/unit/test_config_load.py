@@ -337,5 +337,6 @@ def test_readme_names_every_key() -> None:
     page = reference()
     for key in flatten(defaults_of(load_schema("settings"))):
         assert f"| `{key}` |" in page
-    for key in load_schema("config")["properties"]["runtime"]["properties"]:
-        assert f"| `{key}` |" in page
+    for key, schema in load_schema("config")["properties"]["runtime"]["properties"].items():
+        for name in [f"{key}.{inner}" for inner in schema.get("properties", ())] or [key]:
+            assert f"| `{name}` |" in page

@@ -14,6 +14,7 @@ LAYERS = [
     ["errors", "workflow", "secrets", "studies"],
     ["files", "identity", "external", "splits", "noise", "started", "statistics"],
     ["config", "sources", "launch", "sampling", "shardfile", "progress"],
+    ["checkpoints"],
     [
         "rows",
         "shardmap",

@@ -6,8 +6,10 @@ import math
 import pytest
 import torch
 from pytorch_lightning import LightningModule
+from safetensors.torch import save_file
 
-from shardline.checkpointing import SafeCheckpointIO, read_checkpoint
+from shardline.checkpoints.folder import list_saved, newest_good
+from shardline.checkpoints.writer import StateWriter
 from shardline.errors import ConfigError, LaunchError
 from shardline.launch.resolve import resolve_world
 from shardline.metrics import JsonLinesLogger, read_records
@@ -134,9 +136,9 @@ def test_metrics_are_lines_without_nan_and_rewind_to_a_step(tmp_path):
 
 def test_a_model_with_nan_weights_is_never_sealed(tmp_path):
     weights = {"layer.weight": torch.tensor([1.0, float("nan")])}
-    torch.save({"state_dict": weights}, tmp_path / "best.ckpt")
+    save_file(weights, tmp_path / "best.safetensors")
     trained = Trained(
-        best=tmp_path / "best.ckpt", best_score=None, steps=1, epochs=1, stopped_early=False,
+        best=tmp_path / "best.safetensors", best_score=None, steps=1, epochs=1, stopped_early=False,
         resumed_step=0, checkpoint_s=0.0,
     )  # fmt: skip
     with pytest.raises(ConfigError, match="weight layer.weight is NaN or infinite; lower optim.lr"):
@@ -144,19 +146,17 @@ def test_a_model_with_nan_weights_is_never_sealed(tmp_path):
     assert not (tmp_path / "model.safetensors").exists()
 
 
-def test_training_state_is_proven_to_be_readable_and_hyperparameters_are_left_out(tmp_path):
-    path = tmp_path / "last.ckpt"
-    SafeCheckpointIO().save_checkpoint(
-        {"hyper_parameters": {"act": torch.nn.ReLU}, "global_step": 3}, path
-    )
-    assert read_checkpoint(path) == {"global_step": 3}
+def test_training_state_is_proven_to_be_readable(tmp_path):
+    writer = StateWriter(tmp_path, "f" * 64, keep=2)
+    state = {"global_step": 3, "epoch": 0, "callbacks": {}}
+    writer.write(state, world_size=1, new_best={}, best=set())
+    assert newest_good(tmp_path, "f" * 64)[0].step == 3
+    odd = {**state, "global_step": 4, "callbacks": {"mine": torch.nn.ReLU}}
     with pytest.raises(
         ConfigError, match="could not be resumed, since it holds more than tensors.*ReLU"
     ):
-        SafeCheckpointIO().save_checkpoint(
-            {"callbacks": {"mine": torch.nn.ReLU}}, tmp_path / "other.ckpt"
-        )
-    assert not (tmp_path / "other.ckpt").exists()
+        StateWriter(tmp_path, "f" * 64, keep=2).write(odd, world_size=1, new_best={}, best=set())
+    assert [saved.step for saved in list_saved(tmp_path)] == [3]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")

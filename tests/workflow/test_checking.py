@@ -232,7 +232,7 @@ def test_a_diff_tells_models_code_hardware_and_what_the_metrics_are_worth(projec
         ("results/datasets/digits-*/manifest.json", "seal_dataset/"),
         ("store/datasets/digits-*/shard-00001.safetensors", "build_shards/"),
         ("store/datasets/digits-*/parts/00000-00001.json", "build_shards/"),
-        ("store/work/cnn-*/checkpoints/last.ckpt", "train/"),
+        ("store/work/cnn-*/checkpoints/step-*/state.pt", "train/"),
     ],
 )
 def test_the_lineage_of_every_kind_of_file_ends_at_its_source(project, pattern, action):

@@ -185,10 +185,10 @@ def interrupt(workspace, when):
 @pytest.mark.slow
 def test_ctrl_c_or_sigkill_leaves_nothing_running_and_the_next_run_resumes(tiny):
     row = {"name": "run", "dataset": "table", "model": "mlp", **LONG}
-    workspace = tiny(row, runtime={"checkpoint_every_steps": 5})
+    workspace = tiny(row, runtime={"checkpoint": {"every_steps": 5}})
 
     def has_saved():
-        return bool(list(workspace.path.glob("store/work/*/checkpoints/last.ckpt")))
+        return bool(list(workspace.path.glob("store/work/*/checkpoints/step-*/state.pt")))
 
     def has_resumed():
         return any(

@@ -51,8 +51,11 @@ def train(
         *(["--ledger"] if runtime["ledger"] else []),
         "--tracking", *runtime["tracking"],
         "--log-every-steps", str(runtime["log_every_steps"]),
-        "--checkpoint-every-steps", str(runtime["checkpoint_every_steps"]),
-        "--checkpoints-kept", str(runtime["checkpoints_kept"]),
+        "--checkpoint-every-steps", str(runtime["checkpoint"]["every_steps"]),
+        "--checkpoint-every-min", str(runtime["checkpoint"]["every_min"]),
+        "--checkpoints-kept", str(runtime["checkpoint"]["keep"]),
+        "--best-kept", str(runtime["checkpoint"]["keep_best"]),
+        *([] if runtime["checkpoint"]["asynchronous"] else ["--synchronous-checkpoints"]),
         "--set-by-row", *sorted(run.row.settings),
     ]  # fmt: skip
     story = _story_of(run, project.store, work, manifest=named["manifest"], model=model)

@@ -197,7 +197,7 @@ class Follower:
         The sealed model comes first, then checkpoints, the newest first; what has failed, last.
         """
         folder = Path(self._story["work"], "checkpoints")
-        found = folder.glob("best-*.ckpt") if self._tracker.takes_checkpoints else []
+        found = folder.glob("best-*.safetensors") if self._tracker.takes_checkpoints else []
         files = [(file, "checkpoints") for file in sorted(found, key=_changed, reverse=True)]
         if self._how == "sealed" and self._tracker.takes_model:
             files.insert(0, (Path(self._story["model"]), ""))

@@ -1,0 +1,1 @@
+"""Training checkpoints: what a killed training goes on from."""

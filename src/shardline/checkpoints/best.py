@@ -1,0 +1,67 @@
+"""Which weights are the best, and therefore sealed: part of what a run is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Chooses the best weights by a logged metric, measured at each validation.
+
+    It writes nothing: weights are handed to `keep`, which brings them to disk with the state
+    that names them, and removes them when no state on disk names them any more.
+
+    Args:
+        folder: where the weights will lie.
+        keep: told the trainer and a file name, on every rank, when weights are among the best.
+    """
+
+    FILE_EXTENSION = ".safetensors"
+
+    def __init__(
+        self, folder: Path, keep: Callable[[pl.Trainer, str], None], *, monitor: str, mode: str,
+        top_k: int,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            dirpath=folder,
+            filename="best-{epoch:04d}-{step:08d}",
+            monitor=monitor,
+            mode=mode,
+            save_top_k=top_k,
+            enable_version_counter=False,
+            save_on_train_epoch_end=False,
+        )
+        self._keep = keep
+
+    @property
+    def names(self) -> set[str]:
+        """File names of the best weights."""
+        return {Path(path).name for path in self.best_k_models}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state with file names alone: a store may be mounted elsewhere next time."""
+        return self._with_paths(super().state_dict(), lambda path: Path(path).name)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state, its files in the present folder."""
+        folder = Path(str(self.dirpath))
+        state = self._with_paths(state_dict, lambda path: str(folder / path))
+        super().load_state_dict({**state, "dirpath": self.dirpath})
+
+    @staticmethod
+    def _with_paths(state: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+        paths = ("best_model_path", "kth_best_model_path", "last_model_path")
+        changed = {key: change(state[key]) if state[key] else "" for key in paths}
+        best = {change(path): score for path, score in state["best_k_models"].items()}
+        return {**state, **changed, "best_k_models": best, "dirpath": ""}
+
+    def _save_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
+        self._keep(trainer, Path(filepath).name)
+        self._last_global_step_saved = trainer.global_step
+        self._last_checkpoint_saved = filepath
+
+    def _remove_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
+        """Leave it to the writer: an older state may still name the file."""

@@ -1,0 +1,295 @@
+"""Folders of training checkpoints: each whole or not there, and checked before it is trusted.
+
+    checkpoints/
+      latest.json                 {"newest": "step-00000120"}
+      step-00000120/              state.pt and whatever a strategy adds
+        manifest.json             written last: identity, step, size and digest of each file
+      best-*.safetensors          the best weights, each named by the manifests of the states
+                                  that know it
+
+A checkpoint is written beside its place, every file and folder is brought to disk, then it takes
+its name and the pointer is moved. A kill at any moment leaves the earlier ones as they were.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from shardline.errors import DataError
+from shardline.files import remedy_of, sync_folder, write_json
+
+MANIFEST = "manifest.json"
+POINTER = "latest.json"
+BEST = "best-*.safetensors"
+
+Digests = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """One training checkpoint, as its manifest describes it.
+
+    Attributes:
+        path: its folder.
+        step: optimiser steps done.
+        epoch: the epoch that was going on, from 0.
+        bytes: size of its files together.
+        identity: of the run.
+        world_size: ranks that wrote it.
+        written: when, UTC.
+        files: size in bytes and BLAKE3 digest of each file.
+        best: the same of the best weights that the state knows, which lie beside the folder.
+    """
+
+    path: Path
+    step: int
+    epoch: int
+    bytes: int
+    identity: str
+    world_size: int
+    written: str
+    files: Digests = field(default_factory=dict, repr=False)
+    best: Digests = field(default_factory=dict, repr=False)
+
+
+def list_saved(folder: Path) -> list[Saved]:
+    """Return the training checkpoints with a readable manifest, the newest first, not verified."""
+    found = (_read(path) for path in _folders(folder))
+    return [saved for saved in found if isinstance(saved, Saved)]
+
+
+def last_step(folder: Path) -> int:
+    """Return the step of the newest training checkpoint, 0 where there is none."""
+    return next((saved.step for saved in list_saved(folder)), 0)
+
+
+def newest_good(
+    folder: Path, identity: str, *, before_step: int | None = None
+) -> tuple[Saved | None, list[str]]:
+    """Return the newest training checkpoint whose files are what its manifest says.
+
+    Args:
+        folder: `checkpoints/` of a run's folder in the store.
+        identity: of the run; 64 hex digits.
+        before_step: only those of an earlier step.
+
+    Returns:
+        The checkpoint, None if there is no good one; and a sentence for each that was passed over.
+
+    Raises:
+        DataError: one is of another run; names both identities.
+    """
+    passed = _missing_newest(folder)
+    for path in _folders(folder):
+        if before_step is not None and _step_of(path) >= before_step:
+            continue
+        found = _read(path)
+        if isinstance(found, Saved):
+            _check_identity(found, identity)
+            problem = _problem(found)
+            if not problem:
+                return found, passed
+            found = problem
+        passed.append(f"training checkpoint {path} is damaged: {found}")
+    return None, passed
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Return the folders of training checkpoints, the newest first."""
+    found = (path for path in folder.glob("step-*") if path.is_dir() and _step_of(path) >= 0)
+    return sorted(found, key=_step_of, reverse=True)
+
+
+def _step_of(path: Path) -> int:
+    digits = path.name.removeprefix("step-")
+    return int(digits) if digits.isdecimal() else -1
+
+
+def _missing_newest(folder: Path) -> list[str]:
+    """Return a sentence if the pointer is unreadable, or names a folder that is not there."""
+    pointer = folder / POINTER
+    try:
+        newest = json.loads(pointer.read_bytes())["newest"]
+    except FileNotFoundError:
+        # a kill between the first checkpoint and its pointer is no damage
+        many = len(_folders(folder)) > 1
+        return [f"{pointer} is missing; the folders beside it are looked at"] if many else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return [f"{pointer} is not readable; the folders beside it are looked at"]
+    if (folder / str(newest)).is_dir():
+        return []
+    return [f"training checkpoint {folder / str(newest)} is missing, though {POINTER} names it"]
+
+
+def _read(path: Path) -> Saved | str:
+    """Return what a manifest describes, or what is wrong with it."""
+    try:
+        told = json.loads((path / MANIFEST).read_bytes())
+        size = sum(record["bytes"] for record in told["files"].values())
+        kept: dict[str, Any] = {key: told[key] for key in ("identity", "written", "files", "best")}
+        kept |= {key: int(told[key]) for key in ("step", "epoch", "world_size")}
+        return Saved(path=path, bytes=size, **kept)
+    except FileNotFoundError:
+        return f"it has no {MANIFEST}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"its {MANIFEST} is not readable"
+
+
+def _check_identity(saved: Saved, identity: str) -> None:
+    if saved.identity != identity:
+        raise DataError(
+            f"training checkpoint {saved.path} is of another run (identity {saved.identity[:12]}, this one has "
+            f"{identity[:12]}); move {saved.path.parent} away to train from the start"
+        )
+
+
+def _problem(saved: Saved) -> str:
+    """Return what is wrong with a checkpoint's files, empty if nothing is."""
+    if saved.path.name != folder_name(saved.step):
+        return f"its {MANIFEST} is of step {saved.step}"
+    if not saved.files:
+        return f"its {MANIFEST} names no files"
+    for folder, records in ((saved.path, saved.files), (saved.path.parent, saved.best)):
+        for name, record in records.items():
+            problem = _problem_of(folder / name, record)
+            if problem:
+                return f"{name} {problem}"
+    return ""
+
+
+def _problem_of(path: Path, record: Mapping[str, Any]) -> str:
+    try:
+        size = path.stat().st_size
+        if size != record["bytes"]:
+            return f"has {size:,} bytes, not {record['bytes']:,}"
+        found = describe(path)["blake3"]
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if found != record["blake3"]:
+        return f"has BLAKE3 digest {found[:12]}..., not {record['blake3'][:12]}..."
+    return ""
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Return size and BLAKE3 digest of a file, as manifests hold them."""
+    with path.open("rb", buffering=0) as file:
+        digest = hashlib.file_digest(file, blake3)  # type: ignore[arg-type]  # has what it needs
+    return {"bytes": path.stat().st_size, "blake3": digest.hexdigest()}
+
+
+def folder_name(step: int) -> str:
+    """Return the name of a training checkpoint's folder."""
+    return f"step-{step:08d}"
+
+
+@contextmanager
+def writing(
+    folder: Path, *, step: int, epoch: int, identity: str, world_size: int, keep: int,
+    best: Digests | None = None, known: Digests | None = None,
+) -> Iterator[Path]:  # fmt: skip
+    """Give a folder to write one training checkpoint into; on leaving, bring it to disk and name it.
+
+    Entered by one process; the other ranks may write into the same folder meanwhile.
+
+    Args:
+        folder: `checkpoints/` of a run's folder in the store.
+        keep: training checkpoints that stay, this one among them.
+        best: size and digest of the best weights that the state knows.
+        known: size and digest of files that the writer has digested; filled within the block.
+
+    Raises:
+        DataError: it could not be written; what was there before is untouched.
+    """
+    scratch, path = scratch_folder(folder, step), folder / folder_name(step)
+    told = {"identity": identity, "step": step, "epoch": epoch, "world_size": world_size}
+    try:
+        _remove(scratch)
+        scratch.mkdir(parents=True)
+        yield scratch
+        _seal(scratch, {**told, "best": best or {}}, known or {})
+        _take_name(scratch, path)
+        write_json(folder / POINTER, {"newest": path.name})
+        _prune(folder, newest=path, keep=keep)
+    except OSError as error:
+        raise DataError(
+            f"training checkpoint {path} could not be written: {remedy_of(error)}"
+        ) from error
+    finally:
+        _remove(scratch)
+
+
+def scratch_folder(folder: Path, step: int) -> Path:
+    """Return where a training checkpoint is written before it takes its name."""
+    return folder / f".{folder_name(step)}.tmp"
+
+
+def _seal(scratch: Path, told: Mapping[str, Any], known: Digests) -> None:
+    """Bring every file to disk, and write the manifest."""
+    files = sorted(path for path in scratch.rglob("*") if path.is_file())
+    for path in files:
+        _sync(path)
+    records = {str(path.relative_to(scratch)): path for path in files}
+    digests = {name: known.get(name) or describe(path) for name, path in records.items()}
+    written = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(scratch / MANIFEST, {**told, "written": written, "files": digests})
+    for inner in scratch.rglob("*"):
+        if inner.is_dir():
+            sync_folder(inner)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _take_name(scratch: Path, path: Path) -> None:
+    """Rename; one of the same step was passed over or rolled back, and makes room."""
+    aside = scratch.with_suffix(".old")
+    if path.exists():
+        _remove(aside)
+        path.rename(aside)
+    scratch.rename(path)
+    sync_folder(path.parent)
+    _remove(aside)
+
+
+def _prune(folder: Path, *, newest: Path, keep: int) -> None:
+    """Remove what is no longer kept: old ones, later ones that were left behind, unnamed best weights.
+
+    `newest` was written just now and is good, so that a good one always stays.
+    """
+    step = _step_of(newest)
+    later = [path for path in _folders(folder) if _step_of(path) > step]
+    earlier = [path for path in _folders(folder) if _step_of(path) <= step]
+    for path in (*later, *earlier[keep:]):
+        _remove(path)
+    kept = {name for saved in list_saved(folder) for name in saved.best}
+    for path in folder.glob(BEST):
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove what writers that were killed have left behind; called before there is a writer."""
+    for aside in folder.glob(".step-*.old"):
+        path = folder / aside.name.removeprefix(".").removesuffix(".old")
+        if not path.exists():
+            aside.rename(path)  # the one that was to replace it has not come
+    for path in folder.glob(".*"):
+        _remove(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder; what cannot be removed is no reason to fail."""
+    shutil.rmtree(path, ignore_errors=True)

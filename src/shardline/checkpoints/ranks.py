@@ -1,0 +1,228 @@
+"""What each rank has of its own beside the model: random generators and sums of metrics.
+
+Lightning saves neither: a metric that is averaged over an epoch would start from nothing at a
+resume in mid-epoch. It is small, so rank 0 gathers it and keeps it in `state.pt`.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
+from lightning_utilities.core.apply_func import apply_to_collection
+from pytorch_lightning.trainer.connectors.logger_connector.result import (
+    _Metadata,
+    _ResultMetric,
+    _Sync,
+)
+from torchmetrics import Metric, MetricCollection
+
+_META = (
+    "fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
+    "dataloader_idx", "metric_attribute",
+)  # fmt: skip
+_REDUCTIONS = {"sum": sum, "max": max, "min": min}
+_SUMS = ("value", "cumulated_batch_size", "_forward_cache", "has_reset", "_update_count")
+
+State = dict[str, Any]
+
+
+def collect(trainer: pl.Trainer, *, is_mid_epoch: bool) -> State:
+    """Return this rank's random generators, torchmetrics and, in mid-epoch, logged sums."""
+    return {
+        "random": _random_states(),
+        "metrics": _metric_states(trainer.lightning_module),
+        "logged": _logged(trainer) if is_mid_epoch else None,
+    }
+
+
+def gather(mine: State, trainer: pl.Trainer) -> list[torch.Tensor]:
+    """Return the states of all ranks, on rank 0; each rank calls this.
+
+    A state travels and lies as the bytes of `torch.save`, since metrics may differ in shape
+    from rank to rank.
+    """
+    buffer = io.BytesIO()
+    torch.save(
+        apply_to_collection(mine, torch.Tensor, lambda tensor: tensor.detach().cpu()), buffer
+    )
+    content = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    if trainer.world_size == 1:
+        return [content]
+    device = trainer.strategy.root_device
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(trainer.world_size)]
+    dist.all_gather(sizes, torch.tensor([len(content)], device=device))
+    longest = max(int(size) for size in sizes)
+    padded = torch.zeros(longest, dtype=torch.uint8, device=device)
+    padded[: len(content)] = content
+    found = [torch.empty_like(padded) for _ in sizes] if trainer.is_global_zero else None
+    dist.gather(padded, found)
+    return [one[: int(size)].cpu() for one, size in zip(found or [], sizes, strict=False)]
+
+
+def restore(trainer: pl.Trainer, saved: Sequence[torch.Tensor]) -> list[str]:
+    """Give this rank what it had.
+
+    At another world size the random generators are left as they are, which the seeds of the
+    next batch set, and rank 0 takes the sums of all ranks.
+
+    Returns:
+        A sentence for what could not be taken over.
+    """
+    states = [
+        torch.load(io.BytesIO(one.numpy().tobytes()), map_location="cpu", weights_only=True)
+        for one in saved
+    ]
+    if len(states) == trainer.world_size:
+        mine = states[trainer.global_rank]
+        _set_random_states(mine["random"])
+        _restore_metrics(trainer.lightning_module, [mine["metrics"]])
+        return _restore_logged(trainer, [mine["logged"]])
+    if trainer.global_rank:
+        return _restore_logged(trainer, [states[0]["logged"]], is_empty=True)
+    return [
+        *_restore_metrics(trainer.lightning_module, [state["metrics"] for state in states]),
+        *_restore_logged(trainer, [state["logged"] for state in states]),
+    ]
+
+
+def _random_states() -> State:
+    states = _collect_rng_states()
+    kind, keys, *rest = states["numpy"]
+    return {**states, "numpy": [kind, keys.tolist(), *rest]}  # arrays could not be read back
+
+
+def _set_random_states(states: State) -> None:
+    kind, keys, *rest = states["numpy"]
+    states = {**states, "numpy": (kind, np.array(keys, dtype=np.uint32), *rest)}
+    if len(states.get("torch.cuda", ())) != torch.cuda.device_count():
+        states.pop("torch.cuda", None)  # another machine: the next batch's seeds set them
+    _set_rng_states(states)
+
+
+def _metric_states(module: pl.LightningModule) -> State:
+    """Return the state of each torchmetrics.Metric, which `state_dict` leaves out by default."""
+    for collection in module.modules():
+        if isinstance(collection, MetricCollection):
+            list(
+                collection.values(copy_state=False)
+            )  # those that share a state are brought up to date
+    return {
+        name: {"state": dict(metric.metric_state), "updates": metric._update_count}
+        for name, metric in module.named_modules()
+        if isinstance(metric, Metric)
+    }
+
+
+def _restore_metrics(module: pl.LightningModule, states: Sequence[State]) -> list[str]:
+    left = []
+    for name, metric in module.named_modules():
+        if not isinstance(metric, Metric) or name not in states[0]:
+            continue
+        _set_metric(metric, states[0][name])
+        try:
+            for other in states[1:]:
+                metric._update_count += other[name]["updates"]
+                metric.merge_state(_moved(other[name]["state"], metric.device))
+        except (RuntimeError, ValueError, TypeError) as error:
+            metric.reset()
+            left.append(f"metric {name} ({type(metric).__name__}) starts anew: {error}")
+    return left
+
+
+def _set_metric(metric: Metric, state: State) -> None:
+    for name, value in _moved(state["state"], metric.device).items():
+        setattr(metric, name, value)
+    metric._update_count = state["updates"]
+    metric._computed = None
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return apply_to_collection(value, torch.Tensor, lambda tensor: tensor.to(device))
+
+
+def _logged(trainer: pl.Trainer) -> State:
+    """Return what `self.log` has summed up in this epoch."""
+    connector = trainer._logger_connector
+    results = trainer.fit_loop.epoch_loop._results
+    return {
+        "first_loop_iter": connector._first_loop_iter,
+        "current_fx": connector._current_fx,
+        "results": {key: _describe(metric) for key, metric in results.items()},
+    }
+
+
+def _describe(metric: _ResultMetric) -> State:
+    meta = metric.meta
+    return {
+        "meta": {name: getattr(meta, name) for name in _META},
+        "reduction": meta.reduce_fx.__name__,
+        "is_builtin": meta.reduce_fx in _REDUCTIONS.values(),
+        "sync": [meta.sync.should, meta.sync.rank_zero_only, meta.sync.group is not None],
+        "device": metric.value.device.type if metric.is_tensor else "",
+        "is_tensor": metric.is_tensor,
+        "sums": {
+            name: getattr(metric, name)
+            for name in _SUMS
+            if hasattr(metric, name) and not isinstance(getattr(metric, name), Metric)
+        },
+    }
+
+
+def _restore_logged(
+    trainer: pl.Trainer, states: Sequence[State | None], *, is_empty: bool = False
+) -> list[str]:
+    known = [state for state in states if state is not None]
+    if not known:
+        return []
+    connector = trainer._logger_connector
+    connector._first_loop_iter = known[0]["first_loop_iter"]
+    connector._current_fx = known[0]["current_fx"]
+    left = []
+    for key, described in known[0]["results"].items():
+        if described["sync"][2]:
+            left.append(f"the epoch's {key} starts anew: it is summed up over a group of ranks")
+            continue
+        metric = _result_metric(trainer, described)
+        for state in known[1:]:
+            _add(metric, state["results"].get(key))
+        if is_empty:  # rank 0 has it all, but every rank takes part when ranks are averaged
+            metric.reset()
+            metric.has_reset = described["sums"]["has_reset"]
+        trainer.fit_loop.epoch_loop._results[key] = metric
+    return left
+
+
+def _result_metric(trainer: pl.Trainer, described: State) -> _ResultMetric:
+    """Make a metric of Lightning's anew, as `self.log` would make it, with what it held."""
+    name = described["reduction"]
+    reduction: Any = _REDUCTIONS[name] if described["is_builtin"] else getattr(torch, name)
+    meta = _Metadata(**described["meta"], reduce_fx=reduction)
+    should, rank_zero_only, _ = described["sync"]
+    meta.sync = _Sync(fn=trainer.strategy.reduce, _should=should, rank_zero_only=rank_zero_only)
+    metric = _ResultMetric(meta, described["is_tensor"])
+    device = trainer.strategy.root_device if described["device"] != "cpu" else torch.device("cpu")
+    for key, value in _moved(described["sums"], device).items():
+        setattr(metric, key, value)
+    if not described["is_tensor"]:
+        metric.value = trainer.lightning_module.get_submodule(meta.metric_attribute or "")
+    return metric
+
+
+def _add(metric: _ResultMetric, other: Mapping[str, Any] | None) -> None:
+    """Add what another rank has summed up."""
+    if other is None or not metric.is_tensor:
+        return  # a torchmetrics.Metric has been merged itself
+    value = other["sums"]["value"].to(metric.value)
+    if metric.meta.is_max_reduction or metric.meta.is_min_reduction:
+        metric.value = metric.meta.reduce_fx(metric.value, value)
+        return
+    metric.value = metric.value + value
+    if metric.meta.is_mean_reduction:
+        metric.cumulated_batch_size = metric.cumulated_batch_size + other["sums"][
+            "cumulated_batch_size"
+        ].to(metric.cumulated_batch_size)

@@ -1,0 +1,283 @@
+"""Saves the state of a training and finds the one to go on from; handed in by the worker.
+
+How and when a training is saved is no part of what it is, so that nothing here is in the import
+closure of `shardline.train`.
+"""
+
+import time
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+
+from shardline.checkpoints import ranks
+from shardline.checkpoints.best import BestCheckpoint
+from shardline.checkpoints.cadence import Cadence
+from shardline.checkpoints.folder import Saved, newest_good, remove_scratch
+from shardline.checkpoints.snapshot import Snapshot
+from shardline.checkpoints.writer import STATE, Background, StateWriter, Weights
+from shardline.errors import DataError
+
+_HYPER_PARAMETERS = "hyper_parameters"  # the model is made from `run.json`
+_RANKS = "ranks"
+
+
+class LastCheckpoint(Callback):
+    """Saves the state to resume from: at its cadence, with each new best, and at the end.
+
+    A state is taken where nothing is half done: behind all hooks of a batch that completed an
+    optimiser step, or between two epochs, when the epoch's validation and records are over. It
+    is copied there; digests, writing and pruning go on in a thread. Only one is written at a
+    time: a save that falls due meanwhile waits.
+
+    Args:
+        folder: `checkpoints/` of the run's folder in the store.
+        identity: of the run; 64 hex digits.
+        every_steps: optimiser steps between saves; 0 for never.
+        every_s: seconds between saves; 0 for never.
+        keep: training checkpoints that stay.
+        is_synchronous: wait for the disk at each save.
+    """
+
+    def __init__(
+        self, folder: Path, *, identity: str, every_steps: int = 0, every_s: float = 0.0,
+        keep: int = 2, is_synchronous: bool = False,
+    ) -> None:  # fmt: skip
+        self.folder = folder
+        self.seconds = 0.0
+        self._cadence = Cadence(every_steps, every_s)
+        self._identity, self._is_synchronous = identity, is_synchronous
+        self._writer = StateWriter(folder, identity, keep)
+        self._background, self._snapshot = Background(), Snapshot()
+        self._is_slow_said = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Be as new, for a training that begins or goes on."""
+        self._step, self._is_mid_epoch = 0, False
+        self._new_best: dict[str, Weights] = {}
+        self._resumed: dict[str, Any] = {}
+        self._stopped = False
+
+    @property
+    def every_steps(self) -> int:
+        """Optimiser steps between saves, 0 for never."""
+        return self._cadence.every_steps
+
+    @property
+    def every_s(self) -> float:
+        """Seconds between saves, 0 for never."""
+        return self._cadence.every_s
+
+    def step_saved(self) -> int:
+        """Return the optimiser step of the last state that was taken or resumed from, 0 for none."""
+        return self._step
+
+    # ---- resuming
+
+    def resume_from(self, trainer: pl.Trainer, best: BestCheckpoint) -> Path | None:
+        """Return the state to go on from, None for a new training; each rank calls this.
+
+        Args:
+            best: keeps the best weights, which each state names.
+
+        Raises:
+            DataError: there are training checkpoints and none is good, or one is of another run.
+        """
+        self._forget()
+        self._best = best
+        trainer.strategy.setup_environment()  # rank 0 chooses for all
+        chosen = self._choose_safely() if trainer.is_global_zero else (None, "")
+        saved, error = trainer.strategy.broadcast(chosen)
+        if error:
+            raise DataError(error)
+        self._step = saved.step if saved else 0
+        self._writer.known = dict(saved.best) if saved else {}
+        return saved.path / STATE if saved else None
+
+    def _choose_safely(self) -> tuple[Saved | None, str]:
+        try:
+            return self._choose(), ""
+        except DataError as error:
+            return None, str(error)
+
+    def _choose(self) -> Saved | None:
+        remove_scratch(self.folder)
+        saved, passed = newest_good(self.folder, self._identity)
+        if saved is None:
+            if not passed:
+                return None
+            raise DataError(
+                f"{'; '.join(passed)}; no good training checkpoint is left in {self.folder}: delete it to train "
+                "from the start"
+            )
+        for sentence in passed:
+            print(f"warning: {sentence}; resuming from step {saved.step} instead", flush=True)
+        return saved
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep what each rank gets back when the training goes on."""
+        self._resumed = checkpoint
+
+    def _restore(self, trainer: pl.Trainer) -> None:
+        for sentence in ranks.restore(trainer, self._resumed[_RANKS]):
+            print(f"warning: {sentence}", flush=True)
+        self._resumed = {}
+
+    # ---- where a training is saved
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Come behind the model's own hooks, which Lightning calls after those of all callbacks."""
+        after_hook(pl_module, "on_train_start", lambda: self._begin(trainer))
+        after_hook(pl_module, "on_train_batch_end", lambda: self._end_batch(trainer))
+
+    def _begin(self, trainer: pl.Trainer) -> None:
+        self._cadence.begin(trainer.global_step)
+        own = self._resumed.get("callbacks", {}).get(self.state_key, {})
+        # one that was stopped early stays stopped, which Lightning does not keep
+        trainer.should_stop = trainer.should_stop or own.get("stopped", False)
+        self._is_mid_epoch = own.get("is_mid_epoch", False)
+        if self._is_mid_epoch:
+            self._restore(trainer)
+
+    def _end_batch(self, trainer: pl.Trainer) -> None:
+        self._background.check()
+        if self.can_save(trainer) and self._cadence.is_due(trainer):
+            self.save(trainer)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save between two epochs, or go on there; this callback is the first to be called."""
+        self._background.check()
+        if self._resumed:
+            # Lightning would take the epoch before for one that is to be ended
+            trainer.fit_loop.epoch_loop.restarting = False
+            self._restore(trainer)
+        elif self._new_best or self._cadence.is_due(trainer):
+            self.save(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """End an epoch that was gone on with like any other: Lightning would skip its plateau schedule."""
+        trainer.fit_loop.restarting = False
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save the end, and return when all is on disk."""
+        self._stopped = trainer.should_stop
+        self._resumed = {}
+        self.save(trainer, wait=True)
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Let a state that is being written be written; what failed is told by what is raised."""
+        self._background.close()
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """End the thread."""
+        self._background.close()
+
+    # ---- saving
+
+    def keep_best(self, trainer: pl.Trainer, name: str) -> None:
+        """Copy weights that are among the best; they are written with the next state."""
+        weights = trainer.strategy.lightning_module_state_dict()
+        if trainer.is_global_zero:
+            copy = {key: value.detach().to("cpu", copy=True) for key, value in weights.items()}
+            self._new_best[name] = {key: copy[key].contiguous() for key in sorted(copy)}
+        else:
+            self._new_best[name] = {}
+
+    def can_save(self, trainer: pl.Trainer) -> bool:
+        """Return whether nothing is half done here: no accumulation, epoch's end or validation."""
+        loop = trainer.fit_loop.epoch_loop
+        if not _is_in_epoch(trainer):
+            epochs: Any = trainer.fit_loop.epoch_progress.total
+            return bool(epochs.started == epochs.completed)
+        batch: Any = loop.batch_progress.current
+        is_in_batch_end = batch.processed > batch.completed
+        is_last = trainer.is_last_batch or trainer.should_stop
+        return is_in_batch_end and not is_last and not loop._should_accumulate()
+
+    def save(self, trainer: pl.Trainer, *, wait: bool = False) -> bool:
+        """Save the state of now; every rank calls this at the same place.
+
+        Args:
+            wait: return when it is on disk.
+
+        Returns:
+            False if the state cannot be saved here: behind an epoch's last batch, whose
+            validation and records are still to come, or within an accumulation.
+
+        Raises:
+            DataError: this state, or the one before it, could not be written.
+        """
+        if not self.can_save(trainer):
+            return False
+        started = time.monotonic()
+        with trainer.profiler.profile("save_checkpoint"):  # type: ignore[attr-defined]
+            if not wait:
+                self._tell_if_slow(trainer)
+            self._background.wait()
+            if (trainer.global_step, _is_in_epoch(trainer)) != (self._step, self._is_mid_epoch):
+                self._take(trainer)
+            if wait or self._is_synchronous:
+                self._background.wait()
+                trainer.strategy.barrier("training checkpoint")
+        self.seconds += time.monotonic() - started
+        return True
+
+    def _tell_if_slow(self, trainer: pl.Trainer) -> None:
+        if self._background.is_busy and not self._is_slow_said:
+            self._is_slow_said = True
+            print(
+                f"warning: the store is slow: the training checkpoint of step {self._step} is still being written at "
+                f"step {trainer.global_step}, which waits for it; raise runtime.checkpoint.every_steps or every_min",
+                flush=True,
+            )
+
+    def _take(self, trainer: pl.Trainer) -> None:
+        is_mid_epoch = self._is_mid_epoch = _is_in_epoch(trainer)
+        if is_mid_epoch:
+            # Lightning writes the step's metrics after this; a kill in between would lose them
+            trainer._logger_connector.update_train_step_metrics()
+        state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        state.pop(_HYPER_PARAMETERS, None)
+        own = {"is_mid_epoch": is_mid_epoch, "stopped": self._stopped}
+        state["callbacks"][self.state_key] = own
+        state[_RANKS] = ranks.gather(ranks.collect(trainer, is_mid_epoch=is_mid_epoch), trainer)
+        new_best, self._new_best = self._new_best, {}
+        self._step = trainer.global_step
+        self._cadence.begin(self._step)
+        if trainer.is_global_zero:
+            copy, best = self._snapshot.take(state), self._best.names
+            self._background.start(
+                lambda: self._write(
+                    copy, world_size=trainer.world_size, new_best=new_best, best=best
+                )
+            )
+
+    def _write(self, state: dict[str, Any], **told: Any) -> None:
+        self._snapshot.wait()
+        self._writer.write(state, **told)
+
+
+def _is_in_epoch(trainer: pl.Trainer) -> bool:
+    epochs: Any = trainer.fit_loop.epoch_progress.total
+    return bool(epochs.started > epochs.processed)
+
+
+def after_hook(module: torch.nn.Module, name: str, call: Any) -> None:
+    """Have something called when a hook of the model is over."""
+    hook = getattr(module, name)
+
+    @wraps(hook)
+    def hook_and_call(*args: Any, **kwargs: Any) -> Any:
+        found = hook(*args, **kwargs)
+        call()
+        return found
+
+    setattr(module, name, hook_and_call)

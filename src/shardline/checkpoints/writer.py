@@ -1,0 +1,120 @@
+"""Bringing training checkpoints to disk beside the training, one at a time."""
+
+import pickle
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from shardline.checkpoints.folder import Digests, describe, writing
+from shardline.errors import ConfigError
+from shardline.files import write_bytes
+
+STATE = "state.pt"
+
+Weights = dict[str, torch.Tensor]
+
+
+class Background:
+    """Does one piece of work at a time in a thread, and hands its error to who asks next."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._work: Future[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether work is going on."""
+        return self._work is not None and not self._work.done()
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin; the work before must have been waited for."""
+        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._work = self._pool.submit(work)
+
+    def check(self) -> None:
+        """Raise the error of work that has failed."""
+        if not self.is_busy:
+            self.wait()
+
+    def wait(self) -> None:
+        """Return when nothing is going on; raise the error of work that has failed."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.result()
+
+    def close(self) -> None:
+        """Let the work end, whatever comes of it, and end the thread."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._pool = self._work = None
+
+
+@dataclass
+class StateWriter:
+    """Writes states and the best weights that they name.
+
+    Attributes:
+        folder: `checkpoints/` of a run's folder in the store.
+        identity: of the run.
+        keep: states that stay.
+        known: size and digest of the best weights that are on disk.
+    """
+
+    folder: Path
+    identity: str
+    keep: int
+    known: Digests = field(default_factory=dict)
+    _is_proven: bool = False
+
+    def write(
+        self, state: Mapping[str, Any], *, world_size: int, new_best: Mapping[str, Weights],
+        best: set[str],
+    ) -> None:  # fmt: skip
+        """Write new best weights, then the state that names them.
+
+        Args:
+            state: as Lightning dumps it.
+            new_best: weights by file name.
+            best: file names of the weights that the state knows.
+
+        Raises:
+            ConfigError: the state holds what `weights_only=True` refuses to read.
+            DataError: it cannot be written.
+        """
+        for name, weights in new_best.items():
+            # one key of metadata: safetensors writes several in no fixed order
+            write_bytes(self.folder / name, save(weights, metadata={"identity": self.identity}))
+            self.known[name] = describe(self.folder / name)
+        with writing(
+            self.folder,
+            step=state["global_step"],
+            epoch=state["epoch"],
+            identity=self.identity,
+            world_size=world_size,
+            keep=self.keep,
+            best={name: self.known[name] for name in sorted(best)},
+        ) as scratch:
+            with (scratch / STATE).open("wb") as file:
+                torch.save(state, file)
+            self._prove(scratch / STATE)
+
+    def _prove(self, path: Path) -> None:
+        """Read the first state back: what cannot be resumed is told before hours are spent."""
+        if self._is_proven:
+            return
+        try:
+            torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except pickle.UnpicklingError as error:
+            reason = next(
+                (line for line in str(error).splitlines() if "global" in line), str(error)
+            )
+            raise ConfigError(
+                "the model's training state could not be resumed, since it holds more than tensors and plain "
+                f"values ({reason.strip()}); keep such objects out of buffers, callbacks and on_save_checkpoint"
+            ) from None
+        self._is_proven = True
