@@ -37,6 +37,10 @@ rule all:
         assets=ancient(ASSETS),
 
 
+onstart:
+    check_one_owner(workflow.executor_settings, workflow.execution_settings.retries)
+
+
 onerror:
     settle(PROJECT, STORAGE, logger)
 

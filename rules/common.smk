@@ -12,7 +12,7 @@ from shardline.environments.pins import existing_pin_file
 from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.errors import ShardlineError
 from shardline.launch.request import REQUESTED, requested, threads_of
-from shardline.opening import open_project, settle
+from shardline.opening import check_one_owner, open_project, settle
 from shardline.storage import Storage, logs_of
 
 # Set by --default-storage-provider: declared files are there, and jobs get local copies.

@@ -39,6 +39,7 @@ rule train:
     threads: threads_of_run
     resources:
         **RANKS,
+        attempt=lambda wildcards, attempt: attempt,
     message:
         "Training {wildcards.run}"
     script:

@@ -9,4 +9,5 @@ with job(snakemake.log[0]) as log:
         log,
         snakemake.output.model,
         dict(snakemake.input.items()),
+        attempt=snakemake.resources.attempt,
     )

@@ -9,16 +9,22 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import DataError
-from shardline.files import write_bytes
+from shardline.errors import DataError, ShardlineError, Stopped
+from shardline.files import read_json_lines, utc_stamp, write_bytes
+from shardline.launch.failures import read_failures
+from shardline.secrets import mask
 
 # What a training writes as it goes: the youngest of them is its last sign of life.
 _SIGNS = ("metrics.jsonl", "checkpoints/*", "output/*")
 _TAIL_BYTES = 65536
+_REASON_CHARACTERS = 500
+_TOLD_LATER = (
+    "ended", "end", "reason", "stop", "exit_code", "resumed_step", "last_step", "steps_done", "steps_lost", "lost_s",
+)  # fmt: skip
 
 Attempt = dict[str, Any]
 
@@ -27,22 +33,25 @@ def read_attempts(work: Path) -> list[Attempt]:
     """Return the attempts, the oldest first; a torn last line is dropped.
 
     Each has `host`, `job` (of the scheduler, or None), `queue_s` (None where no scheduler tells),
-    `started`, `ended` (UTC), `end` (`sealed`; `failed`: a rank failed; `killed`: told to stop, or
-    gone without a word; None while it runs), `resumed_step` and `last_step` (optimiser steps, None
-    where unknown) and `lost_s`: seconds whose work a later attempt had to do again.
+    `retry` (0: a user's command began it, n: the n-th retry by who owns them), `started`, `ended`
+    (UTC), `end`, `reason` (one sentence), `stop` (why one was asked to stop, see
+    `launch.pulse.REASONS`), `exit_code`, `resumed_step` and `last_step` (optimiser steps, None
+    where unknown), `steps_done`, `steps_lost` and `lost_s`: steps, and seconds, whose work a later
+    attempt had to do again.
+
+    `end` is None while it runs, then `sealed`; `stopped`: asked to, and saved; `failed`, `hung`,
+    `diverged`: by a rank; `killed`: the job ended before its ranks could save, or without a word.
     """
-    found = []
-    with suppress(FileNotFoundError):
-        for line in _file(work).read_text().splitlines():
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                break
-    return found
+    try:
+        lines = read_json_lines(_file(work))
+    except FileNotFoundError:
+        return []
+    return [{"retry": 0, **dict.fromkeys(_TOLD_LATER), **line} for line in lines]
 
 
 def begin_attempt(
-    work: Path, *, job: str | None = None, queue_s: float | None = None, started: float | None = None
+    work: Path, *, job: str | None = None, queue_s: float | None = None,
+    started: float | None = None, retry: int = 0,
 ) -> int:  # fmt: skip
     """Write the line of a new attempt, complete that of one that was killed, and return its number.
 
@@ -51,6 +60,7 @@ def begin_attempt(
         job: the scheduler's number of the job.
         queue_s: seconds that the job waited for its machines.
         started: seconds since the epoch; now if None.
+        retry: 0 where a command of the user began it.
 
     Returns:
         1 for the first attempt.
@@ -58,13 +68,15 @@ def begin_attempt(
     attempts = read_attempts(work)
     if attempts and attempts[-1]["end"] is None:
         _complete(work, attempts[-1], "killed", _last_sign(work, attempts[-1]))
+        attempts[-1] |= _left(work, attempts[-1])
     attempts.append(
         {
             "host": socket.gethostname(),
             "job": job,
             "queue_s": queue_s,
-            "started": _stamp(time.time() if started is None else started),
-            **dict.fromkeys(("ended", "end", "resumed_step", "last_step", "lost_s")),
+            "retry": retry,
+            "started": utc_stamp(started),
+            **dict.fromkeys(_TOLD_LATER),
         }
     )
     _write(work, attempts)
@@ -77,13 +89,34 @@ def attempted(work: Path, **known: Any) -> Iterator[int]:
     number = begin_attempt(work, **known)
     try:
         yield number
-    except KeyboardInterrupt:
-        _end(work, "killed")
+    except BaseException as error:
+        with suppress(DataError):  # a full disk must not hide why the training ended
+            _write(work, _ended(work, **_told(error)))
         raise
-    except BaseException:
-        _end(work, "failed")
-        raise
-    _end(work, "sealed")
+    with suppress(DataError):
+        _write(work, sealed_log(work))
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    """Return what an attempt's line says of the error that ended it."""
+    if isinstance(error, KeyboardInterrupt):
+        reason = "told to end at once, before its ranks had saved"
+        return {"end": "killed", "reason": reason, "exit_code": 130}
+    if not isinstance(error, ShardlineError):
+        return {"end": "failed", "reason": f"{type(error).__name__}: {error}", "exit_code": 1}
+    stop = error.reason if isinstance(error, Stopped) else None
+    return {"end": error.kind, "reason": str(error), "stop": stop, "exit_code": error.exit_code}
+
+
+def _left(work: Path, attempt: Attempt) -> dict[str, Any]:
+    """Return what can be told of an attempt whose job was killed: its ranks may have said why they ended."""
+    if failures := read_failures(work):
+        first = failures[0]
+        told = {"end": first.kind, "stop": first.reason, "exit_code": first.code}
+        return {"reason": mask(first.message)[:_REASON_CHARACTERS], **told}
+    after = f" after step {attempt['last_step']}" if attempt["last_step"] else ""
+    lost = f"the job was killed, {attempt['host']} failed, or it was cut off from the store"
+    return {"reason": f"gone without a word{after}: {lost}"}
 
 
 def note_resumed(work: Path, number: int, step: int, kept_s: Mapping[int, float]) -> None:
@@ -97,13 +130,22 @@ def note_resumed(work: Path, number: int, step: int, kept_s: Mapping[int, float]
     attempts = read_attempts(work)
     for earlier, attempt in enumerate(attempts[: number - 1], 1):
         attempt["lost_s"] = round(max(0.0, duration_s(attempt) - kept_s.get(earlier, 0.0)), 3)
+        attempt["steps_lost"] = _steps_lost(attempt, step)
     attempts[number - 1]["resumed_step"] = step
     _write(work, attempts)
 
 
+def _steps_lost(attempt: Attempt, step: int) -> int | None:
+    """Return how many of an attempt's steps are done again by one that goes on from `step`."""
+    if attempt["resumed_step"] is None:
+        return None
+    again: int = attempt["last_step"] - max(step, attempt["resumed_step"])
+    return max(attempt["steps_lost"] or 0, again)
+
+
 def sealed_log(work: Path) -> list[Attempt]:
     """Return the attempts as they are sealed with the result of the last of them."""
-    return _ended(work, "sealed")
+    return _ended(work, end="sealed", reason="trained to its end", exit_code=0)
 
 
 def duration_s(attempt: Attempt) -> float:
@@ -132,24 +174,21 @@ def last_recorded_step(work: Path) -> int | None:
     return None
 
 
-def _end(work: Path, how: str) -> None:
-    with suppress(DataError):  # a full disk must not hide why the training ended
-        _write(work, _ended(work, how))
-
-
-def _ended(work: Path, how: str) -> list[Attempt]:
+def _ended(work: Path, *, end: str, reason: str, **told: Any) -> list[Attempt]:
     attempts = read_attempts(work)
     for attempt in attempts[-1:]:  # nothing, where somebody deleted the folder meanwhile
-        _complete(work, attempt, how, time.time())
-        if how == "sealed":
-            attempt["lost_s"] = 0.0
+        _complete(work, attempt, end, time.time())
+        attempt |= {"reason": mask(reason)[:_REASON_CHARACTERS], **told}
+        if end == "sealed":
+            attempt |= {"steps_lost": 0, "lost_s": 0.0}
     return attempts
 
 
 def _complete(work: Path, attempt: Attempt, how: str, ended: float) -> None:
-    attempt["ended"], attempt["end"] = _stamp(ended), how
+    attempt["ended"], attempt["end"] = utc_stamp(ended), how
     if attempt["resumed_step"] is not None:  # else the metrics are those of the attempt before
         attempt["last_step"] = max(attempt["resumed_step"], last_recorded_step(work) or 0)
+        attempt["steps_done"] = attempt["last_step"] - attempt["resumed_step"]
 
 
 def _last_sign(work: Path, attempt: Attempt) -> float:
@@ -167,11 +206,6 @@ def _write(work: Path, attempts: Sequence[Attempt]) -> None:
 
 def _file(work: Path) -> Path:
     return work / "attempts.jsonl"
-
-
-def _stamp(seconds: float) -> str:
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def _seconds(stamp: str) -> float:

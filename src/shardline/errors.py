@@ -1,10 +1,20 @@
 """Errors that a user can act on; everything else is a bug of ours and keeps its traceback."""
 
+# Why a training is asked to stop, and what its user is told.
+STOPS = {
+    "preempted": "told to end (SIGTERM)",
+    "signal": "told to stop (SIGUSR1)",
+    "interrupted": "interrupted",
+    "deadline": "the time limit is near",
+    "requested": "asked to stop",
+}
+
 
 class ShardlineError(Exception):
     """Base of all errors whose message alone tells the user what to do."""
 
     exit_code = 1
+    kind = "failed"  # how an attempt that it ends has ended, see `attempts`
 
 
 class ConfigError(ShardlineError):
@@ -23,3 +33,30 @@ class LaunchError(ShardlineError):
     """The ranks cannot be started, or do not form the world that was asked for."""
 
     exit_code = 4
+
+
+class Stopped(ShardlineError):
+    """A training was asked to stop: start it again, and it goes on.
+
+    Args:
+        reason: why it was asked.
+        step: optimiser steps that are saved; None where none was begun.
+        in_time: whether the ranks could save before they were ended.
+    """
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: repeat it later
+
+    def __init__(self, reason: str, step: int | None, *, in_time: bool = True) -> None:
+        saved = f"saved at step {step}" if step else "nothing was trained yet"
+        if not in_time:
+            saved = (
+                "the ranks were ended before they had saved; raise runtime.stop_grace_s if that is too "
+                "short for a step and a training checkpoint"
+            )
+        super().__init__(f"{STOPS[reason]}: {saved}; the same command goes on from there")
+        self.reason, self.step = reason, step
+        self.kind = "stopped" if in_time else "killed"
+
+
+class CrashLoop(ShardlineError):
+    """A retry that could only end as the attempt before it did."""

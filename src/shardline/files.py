@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -124,3 +126,29 @@ def read_object(path: Path, *, remedy: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DataError(f"{path} holds no JSON object; {remedy}")
     return document
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON Lines file; a torn last line, and what follows one, is dropped.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+    records = []
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
+def utc_stamp(seconds: float | None = None, *, timespec: str = "milliseconds") -> str:
+    """Return a time in UTC (ISO 8601, `2026-01-31T10:00:00.000Z`).
+
+    Args:
+        seconds: since the epoch; now if None.
+        timespec: as `datetime.isoformat` takes it.
+    """
+    moment = datetime.fromtimestamp(time.time() if seconds is None else seconds, UTC)
+    return moment.isoformat(timespec=timespec).replace("+00:00", "Z")

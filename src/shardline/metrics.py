@@ -12,6 +12,8 @@ from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
+from shardline.files import read_json_lines
+
 
 class JsonLinesLogger(Logger):
     """Appends one JSON object per record to a file, on rank 0 only.
@@ -53,7 +55,7 @@ class JsonLinesLogger(Logger):
     @rank_zero_only
     def rewind(self, step: int) -> None:
         """Drop the records after `step`, which a resumed training writes again."""
-        records = read_records(self._path) if self._path.exists() else []
+        records = read_json_lines(self._path) if self._path.exists() else []
         kept = [record for record in records if record["step"] <= step]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text("".join(json.dumps(record) + "\n" for record in kept))
@@ -75,17 +77,6 @@ class JsonLinesLogger(Logger):
         record = {**place, "wall_s": round(time.monotonic() - self._started, 3), **values}
         with self._path.open("a") as file:
             file.write(json.dumps(record) + "\n")
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics file; a torn last line is dropped."""
-    records = []
-    for line in path.read_text().splitlines():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            break
-    return records
 
 
 class PlainProgress(pl.Callback):

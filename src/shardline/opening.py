@@ -1,13 +1,14 @@
 """The start and the end of every `snakemake`: what is checked before any job, and where results are looked for."""
 
 import logging
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shardline import started
 from shardline.config import Project, load_project
-from shardline.errors import ShardlineError
+from shardline.errors import ConfigError, ShardlineError
 from shardline.files import check_writable
 from shardline.launch.slurm_status import stand_before_sacct
 from shardline.links import publish
@@ -32,6 +33,9 @@ def open_project(
     Raises:
         ShardlineError: config, table, sources or devices are wrong, or the store cannot be written.
     """
+    if not is_main:
+        # Slurm's `--signal` strikes all that runs in a job's step; this is for the ranks alone
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     project = load_project(config)
     found = storage.look(results_of(project)) if storage and is_main else {}
     exists = storage.exists if storage else Path.exists
@@ -53,6 +57,23 @@ def open_project(
         storage.fetch(found)
     publish(project)
     return project
+
+
+def check_one_owner(executor_settings: Any, retries: int) -> None:
+    """Refuse a profile by which two would start a failed job again.
+
+    Args:
+        executor_settings: of the executor's plugin; Slurm's has `requeue`.
+        retries: Snakemake's.
+
+    Raises:
+        ConfigError: both do.
+    """
+    if retries and getattr(executor_settings, "requeue", False):
+        raise ConfigError(
+            f"slurm-requeue: true and retries: {retries}, so both Slurm and Snakemake would start a failed job "
+            "again; set `retries: 0`, as profiles/slurm does, or `slurm-requeue: false`"
+        )
 
 
 def settle(project: Project, storage: Storage | None, logger: logging.Logger) -> None:

@@ -5,11 +5,11 @@ import importlib.metadata
 import platform
 import subprocess
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from shardline.environments.observed import observe
+from shardline.files import utc_stamp
 from shardline.launch.world import World
 
 _PACKAGES = (
@@ -80,7 +80,7 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
 
 def now() -> str:
     """Return the present time in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return utc_stamp(timespec="seconds")
 
 
 def make_provenance(

@@ -1,18 +1,16 @@
 """When the present `snakemake` began: told by its own process, read by the local job that writes the report."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from shardline.errors import DataError
-from shardline.files import read_json, write_json
+from shardline.files import read_json, utc_stamp, write_json
 
 _FILE = Path(".snakemake/shardline-started.json")  # Snakemake's own folder, which nobody keeps
 
 
 def record() -> None:
     """Write down that a pipeline run begins now."""
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    write_json(_FILE, {"started": now})
+    write_json(_FILE, {"started": utc_stamp(timespec="seconds")})
 
 
 def recorded() -> str | None:

@@ -4,40 +4,102 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from shardline.errors import ShardlineError
-from shardline.launch.failures import first_failure, forget_failures, killed_rank
+from shardline.errors import DataError, ShardlineError, Stopped
+from shardline.files import utc_stamp, write_json
+from shardline.launch.failures import first_failure, forget_failures, killed_rank, read_failures
+from shardline.launch.lingering import ended_if_it_lingers
 from shardline.launch.process import die_with_parent, kill_group
+from shardline.launch.signals import SIGNALS
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0
+_STOP = "stop.json"
+Ask = Callable[[str, float | None], None]  # of `StopRequest`
 
 
 class RankError(ShardlineError):
-    """A rank failed; carries that rank's own message."""
+    """A rank failed; carries that rank's own message.
+
+    Args:
+        kind: `failed`, `hung` or `diverged`.
+        code: the rank's exit code.
+        is_killed: whether a signal ended it, so that the same command may go on.
+    """
+
+    def __init__(
+        self, message: str, *, kind: str = "failed", code: int = 1, is_killed: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.kind, self.exit_code, self.is_killed = kind, code, is_killed
+
+
+class StopRequest:
+    """The wish that all ranks save and stop, which the watchdogs on all nodes bring to them.
+
+    Args:
+        work: the run's folder in the store, where `stop.json` is written.
+        grace_s: seconds until `end` is called, if the ranks have not ended by then.
+        end: ends them.
+    """
+
+    def __init__(self, work: Path, grace_s: float, end: Callable[[], None]) -> None:
+        self._path, self._grace_s, self._end = work / _STOP, grace_s, end
+        self._timer: threading.Timer | None = None
+        self.reason, self.is_over = "", False
+        self._path.unlink(missing_ok=True)  # of a job that was killed
+
+    def ask(self, reason: str, grace_s: float | None = None) -> None:
+        """Ask the ranks to stop; the first reason counts, with its own grace time if it has one."""
+        if self.reason:
+            return
+        self.reason = reason
+        with suppress(DataError):  # a full disk: then the grace time passes
+            write_json(self._path, {"reason": reason, "time": utc_stamp()})
+        self._timer = threading.Timer(grace_s or self._grace_s, self._give_up)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _give_up(self) -> None:
+        self.is_over = True
+        self._end()
+
+    def close(self) -> None:
+        """Ask and call nothing any more: ranks that are started next have not been asked."""
+        if self._timer:
+            self._timer.cancel()
+        self._path.unlink(missing_ok=True)
 
 
 def run_ranks(
-    command: Sequence[str], *, env: Mapping[str, str], log: Path, work: Path, title: str, ranks: int
-) -> None:
+    command: Sequence[str], *, env: Mapping[str, str], log: Path, work: Path, title: str, ranks: int,
+    grace_s: float = 0.0, watch: Callable[[Ask, threading.Event], None] | None = None,
+) -> None:  # fmt: skip
     """Run a launcher until all its ranks have ended.
 
-    Every line goes to the log; where standard error is a terminal a bar shows
-    the progress. An interrupt or a termination ends the whole process group.
+    Every line goes to the log; where standard error is a terminal a bar shows the progress.
+    SIGTERM, SIGUSR1 and Ctrl-C ask the ranks to save and stop; a second Ctrl-C ends them at once.
+
+    Args:
+        grace_s: seconds that they have to do so; with 0 they are ended at once.
+        watch: runs beside them in a thread; may ask for a stop too, and ends with the event.
 
     Raises:
         RankError: a rank failed; its own message and place, not the launcher's summary.
-        KeyboardInterrupt: this job was told to stop; no rank is left running.
+        Stopped: they were asked to stop, and have saved or were too slow to.
+        KeyboardInterrupt: this job was told to end at once; no rank is left running.
     """
     forget_failures(work)
+    request, ended = StopRequest(work, grace_s, lambda: _end(child)), threading.Event()
     with log.open("a") as log_file:
         begin = log_file.tell()
         child = subprocess.Popen(
@@ -51,20 +113,46 @@ def run_ranks(
             start_new_session=True,  # a terminal's Ctrl-C reaches the ranks through us alone
         )
         try:
-            with sigterm_as_interrupt():
+            if watch:
+                threading.Thread(target=watch, args=(request.ask, ended), daemon=True).start()
+            with (
+                _signals_ask(request, at_once=not grace_s),
+                ended_if_it_lingers(work, child.pid),
+            ):
                 last = _relay(child, log_file, title)
                 code = child.wait()
         except BaseException:
             _end(child)
             raise
         finally:
+            ended.set()
+            request.close()
             kill_group(child.pid)  # ranks that outlived their launcher
-    if code:
-        raise RankError(
-            _killed(log, begin)
-            or first_failure(work, ranks)
-            or f"{command[0]} ended with code {code}: {last or 'it said nothing'}; see {log}"
-        )
+    if not code:
+        return
+    said = f"{command[0]} ended with code {code}: {last or 'it said nothing'}; see {log}"
+    raise _outcome(work, ranks, _killed(log, begin), request) or RankError(said)
+
+
+def _outcome(
+    work: Path, ranks: int, killed: str | None, request: StopRequest
+) -> ShardlineError | None:
+    """Return why the ranks have ended, None if none left a word."""
+    failures = read_failures(work)
+    stops = [one for one in failures if one.kind == "stopped"]
+    # one that names a step has seen all ranks save; of others a launcher may have been the cause
+    agreed = [one for one in stops if one.step is not None]
+    if agreed or (stops and stops == failures and not killed):
+        step = agreed[0].step if agreed else None
+        return Stopped(stops[0].reason or request.reason, step)
+    if request.is_over:
+        return Stopped(request.reason, None, in_time=False)
+    if killed and not (failures and failures[0].kind == "hung"):
+        return RankError(killed, is_killed=True)
+    if not (message := first_failure(work, ranks)):
+        return None
+    first = failures[0]
+    return RankError(message, kind=first.kind, code=first.code, is_killed=first.is_killed)
 
 
 def _killed(log: Path, begin: int) -> str | None:
@@ -88,34 +176,56 @@ def sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _signals_ask(request: StopRequest, *, at_once: bool) -> Iterator[None]:
+    """Have signals ask for a stop; where there is nothing to save, and at a second Ctrl-C, end at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        is_second = request.reason and number == signal.SIGINT
+        if at_once or is_second:
+            raise KeyboardInterrupt
+        request.ask(SIGNALS[signal.Signals(number)])
+
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> str:
     """Pass the output on until it ends, and return its last line."""
     assert child.stdout is not None
     last = ""
-    console = Console(stderr=True)
+    # without a terminal nothing is written: whoever read it may be gone, and the job lives on
+    with _bar(title) if sys.stderr.isatty() else nullcontext(lambda line: None) as show:
+        for line in child.stdout:
+            log.write(line)
+            log.flush()
+            last = line.strip() or last
+            show(line)
+    return last
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[str], None]]:
+    """Give what shows a line of progress as a bar."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[rest]}"),
         TimeRemainingColumn(),
     )
-    with Progress(
-        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None, rest="")
-        for line in child.stdout:
-            log.write(line)
-            log.flush()
-            last = line.strip() or last
-            _show(bar, task, line)
-    return last
 
+        def show(line: str) -> None:
+            if match := _PROGRESS.match(line):
+                done, total = int(match["step"]), int(match["total"])
+                bar.update(task, completed=done, total=total, rest=match["rest"])
 
-def _show(bar: Progress, task: TaskID, line: str) -> None:
-    if match := _PROGRESS.match(line):
-        bar.update(
-            task, completed=int(match["step"]), total=int(match["total"]), rest=match["rest"]
-        )
+        yield show
 
 
 def _end(child: subprocess.Popen[str]) -> None:

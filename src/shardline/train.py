@@ -61,12 +61,14 @@ class Options:
         log_every_steps: optimiser steps between two metric records.
         best_kept: best weights kept; the best of them is sealed.
         set_by_row: settings that the run's own row sets; refused where the model ignores them.
+        collective_timeout_s: seconds after which torch ends a rank that waits for its peers.
     """
 
     verify: Policy
     log_every_steps: int
     best_kept: int
     set_by_row: tuple[str, ...] = ()
+    collective_timeout_s: float = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,9 @@ def train(
     seeds = StepSeeds(settings["seed"], world.rank)
     # the saver comes first: between two epochs nothing may have happened before it
     callbacks = [saver, seeds, *callbacks, *_early_stopping(settings), best]
-    trainer = make_trainer(settings, world, callbacks, logger, options.log_every_steps)
+    trainer = make_trainer(
+        settings, world, callbacks, logger, options.log_every_steps, options.collective_timeout_s
+    )
     state = saver.resume_from(trainer, best)
     resumed_step = saver.step_saved()
     logger.rewind(resumed_step)

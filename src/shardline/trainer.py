@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytorch_lightning as pl
@@ -68,7 +69,7 @@ class WorldEnvironment(ClusterEnvironment):
 
 def make_trainer(
     settings: Mapping[str, Any], world: World, callbacks: list[Callback], logger: Logger,
-    log_every_steps: int,
+    log_every_steps: int, collective_timeout_s: float,
 ) -> pl.Trainer:  # fmt: skip
     """Return the Trainer of this rank, with nothing left for Lightning to guess."""
     _quieten_lightning()
@@ -77,7 +78,7 @@ def make_trainer(
         accelerator=accelerator,
         devices=settings["devices"],
         num_nodes=settings["nodes"],
-        strategy=make_strategy(settings, world, accelerator),
+        strategy=make_strategy(settings, world, accelerator, collective_timeout_s),
         precision=settings["precision"],
         max_epochs=settings["trainer"]["max_epochs"],
         accumulate_grad_batches=settings["trainer"]["accumulate"],
@@ -96,15 +97,21 @@ def make_trainer(
     )
 
 
-def make_strategy(settings: Mapping[str, Any], world: World, accelerator: str) -> Strategy | str:
+def make_strategy(
+    settings: Mapping[str, Any], world: World, accelerator: str, timeout_s: float
+) -> Strategy | str:
     """Return the Lightning strategy; a world of one without sharding needs none."""
-    environment = WorldEnvironment(world)
+    environment, timeout = WorldEnvironment(world), timedelta(seconds=timeout_s)
     if settings["strategy"] == "fsdp":
-        return FSDPStrategy(cluster_environment=environment, state_dict_type="full")
+        return FSDPStrategy(
+            cluster_environment=environment, state_dict_type="full", timeout=timeout
+        )
     if world.world_size == 1:
         return "auto"
     backend = "gloo" if accelerator == "cpu" else "nccl"
-    return SteadyDDPStrategy(cluster_environment=environment, process_group_backend=backend)
+    return SteadyDDPStrategy(
+        cluster_environment=environment, process_group_backend=backend, timeout=timeout
+    )
 
 
 def _quieten_lightning() -> None:

@@ -16,7 +16,9 @@ from shardline.environments.observed import explain_differences, find_difference
 from shardline.files import read_json, write_bytes, write_json
 from shardline.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.identity.content import file_sha256
+from shardline.launch import pulse
 from shardline.launch.rank import run_rank
+from shardline.launch.watchdog import Watch
 from shardline.launch.world import World
 from shardline.rehearse import rehearse_run
 from shardline.resources import gather, machine, used_by_rank
@@ -30,6 +32,9 @@ _NUMBERS = {
     "best-kept": "checkpoint.keep_best",
     "rendezvous-timeout-s": "rendezvous_timeout_s",
 }
+# The rehearsal has as long for each of its parts: to meet, to form a group, for a message.
+_REHEARSAL_PARTS = 3
+_TORCH_TIMEOUT_S = 1800.0
 _SEALED = ("model.safetensors", "metrics.jsonl")
 # What a training ended with, and what gives its measurements when all else is sealed.
 _Trained = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
@@ -39,8 +44,16 @@ def main() -> int:
     """Train one rank; rank 0 seals the results. Returns the exit code."""
     args = _parse()
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    watch = Watch(
+        hang_timeout_s=args.hang_timeout_s,
+        startup_timeout_s=_REHEARSAL_PARTS * args.rendezvous_timeout_s + 60,
+    )
     return run_rank(
-        lambda world: _run(args, world), work=args.work, logs=args.rank_logs, shorten=_shorten
+        lambda world: _run(args, world),
+        work=args.work,
+        logs=args.rank_logs,
+        shorten=_shorten,
+        watch=watch,
     )
 
 
@@ -77,6 +90,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--attempt", type=int, default=0, help="number of the attempt that the job has begun"
     )
+    parser.add_argument("--hang-timeout-s", type=float, default=0.0, help="runtime.hang_timeout_s")
     parser.add_argument("--ledger", action="store_true", help="runtime.ledger")
     parser.add_argument("--tracking", nargs="*", default=[], help="runtime.tracking")
     parser.add_argument("--oversubscribe", action="store_true", help="runtime.oversubscribe")
@@ -101,6 +115,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         print(f"warning: {problem}", flush=True)
     importlib.import_module("torch")  # its seconds are not the ranks' waiting
     timeline.switch("rendezvous")
+    pulse.mine().tick(0, "rendezvous")
     rehearsed = rehearse_run(
         settings,
         world,
@@ -111,6 +126,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         problem=problem if args.strict_env == "error" else "",
     )
     timeline.switch("environment")
+    pulse.mine().tick(0, "startup")
     clock = time.monotonic()
     sources = (
         provenance.sources() if world.rank == 0 else {}
@@ -150,14 +166,24 @@ def _train(
     """Train a LightningModule; rank 0 seals model and metrics."""
     from shardline import train
     from shardline.checkpoints.saver import LastCheckpoint
+    from shardline.heartbeat import Heartbeat
     from shardline.ledger import SampleLedger
     from shardline.metrics import JsonLinesLogger, PlainProgress
+    from shardline.stopping import AgreedStop
     from shardline.stopwatch import Parts, Stopwatch
 
     def note(step: int, kept: Parts) -> None:
         if world.rank == 0:
             note_resumed(args.work, args.attempt, step, kept_seconds(kept))
 
+    saver = LastCheckpoint(
+        args.work / "checkpoints",
+        identity=spec["identity"],
+        every_steps=args.checkpoint_every_steps,
+        every_s=60 * args.checkpoint_every_min,
+        keep=args.checkpoints_kept,
+        is_synchronous=args.synchronous_checkpoints,
+    )
     stopwatch = Stopwatch(timeline, args.attempt, note)
     trained = train.train(
         spec,
@@ -167,23 +193,20 @@ def _train(
             best_kept=args.best_kept,
             verify=args.verify,
             set_by_row=tuple(args.set_by_row),
+            # an unnamed error of torch must not come before the watchdog's
+            collective_timeout_s=max(_TORCH_TIMEOUT_S, 2 * args.hang_timeout_s),
         ),
         manifest=args.manifest,
         shards=args.shards,
         work=args.work,
         logger=JsonLinesLogger(args.work / "metrics.jsonl"),
-        saver=LastCheckpoint(
-            args.work / "checkpoints",
-            identity=spec["identity"],
-            every_steps=args.checkpoint_every_steps,
-            every_s=60 * args.checkpoint_every_min,
-            keep=args.checkpoints_kept,
-            is_synchronous=args.synchronous_checkpoints,
-        ),
+        saver=saver,
         callbacks=[
             stopwatch,
+            Heartbeat(),
             PlainProgress(),
             *([SampleLedger(args.work / "ledger", world)] if args.ledger else []),
+            AgreedStop(world, saver),
         ],
     )
     used = gather(used_by_rank(world), world)
@@ -202,6 +225,7 @@ def _run_script(
     from shardline import script
 
     timeline.switch("other")
+    pulse.mine().tick(0, "script")
     used = script.run_script(
         spec,
         world,

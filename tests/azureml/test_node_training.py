@@ -15,6 +15,7 @@ ROW = {"name": "run", "dataset": "table", "model": "mlp", "trainer.max_epochs": 
 RUNTIME = {
     "oversubscribe": True, "ledger": True, "log_every_steps": 1, "threads_per_rank": 1,
     "rendezvous_timeout_s": 60,
+    "stop_grace_s": 25,
 }  # fmt: skip
 WAYS = {
     "agents-pytorch": ("azureml-v2-pytorch-2x4", 2, 1),

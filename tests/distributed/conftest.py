@@ -17,6 +17,7 @@ from shardline.config import load_project
 from shardline.launch.commands import Plan, launch_command
 from tests.conftest import end_of_ranks, rank_environment, wait_until
 from tests.distributed.forked import Launch
+from tests.distributed.lan import lan, switched_on  # noqa: F401  # fixtures
 
 
 @dataclass(frozen=True)

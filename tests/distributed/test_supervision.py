@@ -10,8 +10,6 @@ import sys
 import psutil
 import pytest
 
-from shardline.errors import LaunchError
-from shardline.jobs.ranks import only_one
 from shardline.launch.commands import Plan, launch_command
 from shardline.launch.failures import killed_rank
 from shardline.supervise import RankError, run_ranks
@@ -124,16 +122,91 @@ def test_no_rank_outlives_its_job(command, tmp_path, number):
     assert not alive
 
 
-def test_a_run_is_trained_by_one_job_at_a_time(tmp_path):
-    with (
-        only_one(tmp_path, "mlp-0123456789ab"),
-        pytest.raises(LaunchError) as error,
-        only_one(tmp_path, "mlp-0123456789ab"),
-    ):
-        pass
-    assert (
-        f"mlp-0123456789ab is being trained by another job, which holds {tmp_path / 'lock'}"
-        in str(error.value)
-    )
-    with only_one(tmp_path, "mlp-0123456789ab"):
-        pass
+# A rank that heeds the job's wish, as the watchdogs bring it; and one that is too slow to.
+HEEDING = """
+import json, sys, time, pathlib
+from shardline.launch.failures import report_failure
+work = pathlib.Path(sys.argv[1])
+(work / "started").touch()
+while not (work / "stop.json").exists():
+    time.sleep(0.01)
+if sys.argv[2] == "slow":
+    time.sleep(600)
+reason = json.loads((work / "stop.json").read_text())["reason"]
+report_failure(work, "saved", rank=0, log=None, kind="stopped", code=75, step=7, reason=reason)
+sys.exit(75)
+"""
+JOB = """
+import os, sys
+from pathlib import Path
+from shardline.supervise import run_ranks
+work, grace_s = Path(sys.argv[1]), float(sys.argv[2])
+try:
+    run_ranks(sys.argv[3:], env=dict(os.environ), log=work / "log", work=work, title="t", ranks=1, grace_s=grace_s)
+except BaseException as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "pace", "told"),
+    [
+        ([signal.SIGTERM], "quick", r"Stopped told to end \(SIGTERM\): saved at step 7; the same"),
+        ([signal.SIGUSR1], "quick", r"Stopped told to stop \(SIGUSR1\): saved at step 7"),
+        ([signal.SIGINT], "quick", "Stopped interrupted: saved at step 7"),
+        ([signal.SIGTERM], "slow", r"Stopped .* had saved; raise runtime\.stop_grace_s"),
+        ([signal.SIGINT, signal.SIGINT], "slow", "KeyboardInterrupt"),
+    ],
+)
+def test_a_job_that_is_told_to_stop_has_its_ranks_save_first(tmp_path, numbers, pace, told):
+    (tmp_path / "program.py").write_text(HEEDING)
+    rank = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), pace]
+    grace_s = "2" if told.startswith("Stopped ") and pace == "slow" else "600"
+    job = subprocess.Popen(
+        [sys.executable, "-c", JOB, str(tmp_path), grace_s, *rank],
+        text=True, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    wait_until((tmp_path / "started").exists, job)
+    job.send_signal(numbers[0])
+    for number in numbers[1:]:
+        wait_until((tmp_path / "stop.json").exists, job)
+        job.send_signal(number)
+    assert re.match(told, job.communicate(timeout=120)[0])
+    assert not (tmp_path / "stop.json").exists(), "ranks that are started next are not asked"
+
+
+HOLDING = """
+import sys
+from pathlib import Path
+from shardline.jobs.turns import only_one
+with only_one(Path(sys.argv[1]), "mlp-0123456789ab") as has_waited:
+    print("waited" if has_waited else "first", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["orderly", "killed"])
+def test_a_second_job_waits_for_the_first_and_says_for_whom(tmp_path, end):
+    def start():
+        return subprocess.Popen(
+            [sys.executable, "-c", HOLDING, str(tmp_path)], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    first, second = start(), None
+    try:
+        assert first.stdout.readline() == "first\n"
+        second = start()
+        place = rf"process {first.pid} on {re.escape(platform.node())}, since \S+Z"
+        told = (
+            rf"mlp-0123456789ab is being trained by another job \({place}\); waiting for its end\n"
+        )
+        assert re.search(told, second.stderr.readline())
+        first.stdin.close() if end == "orderly" else first.kill()
+        assert second.stdout.readline() == "waited\n"
+        second.stdin.close()
+        assert second.wait(60) == 0
+    finally:
+        for process in filter(None, (first, second)):
+            process.kill()
+            process.wait()

@@ -1,7 +1,8 @@
 """A real training that accidents strike on a real Slurm ends with the bits of one that none struck.
 
 The accidents of `test_accidents.py` happen here to two ranks on two nodes, one after the other:
-to one training those that Slurm repairs by itself, to another those that end in a failure.
+to one training those that Slurm repairs by itself, to another those that end in a failure, and a
+third has less time than it needs.
 """
 
 import re
@@ -11,8 +12,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+import yaml
 
-from tests.conftest import Workspace
+from tests.conftest import Workspace, params_to_run
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.machines import kill_group
 from tests.slurm.pipeline import Pipeline
@@ -34,7 +36,11 @@ class Slow(MLP):
         return super().training_step(batch, batch_idx)
 """
 ROW = {"nodes": 2, "devices": 1, "model": "slow:Slow", "trainer.max_epochs": 8}
-RUNTIME = {"launcher": "srun", "checkpoint": {"every_steps": 3}}  # of 20 in an epoch
+RUNTIME = {
+    "launcher": "srun",
+    "checkpoint": {"every_steps": 3},  # 20 steps an epoch
+    "hang_timeout_s": 30,
+}
 NUM_STEPS = 160
 
 
@@ -110,6 +116,15 @@ class Training:
         steps = re.findall(r"resuming from step (\d+): 2 ranks on 2 nodes", self.pipeline.log())
         return [int(step) for step in steps]
 
+    def ends(self) -> list[tuple[str, str | None, int]]:
+        """Return of each attempt how it ended, why it was asked to, and which retry it was."""
+        log = self.pipeline.provenance()["attempt_log"]
+        return [(attempt["end"], attempt["stop"], attempt["retry"]) for attempt in log]
+
+    def steps_lost(self) -> list[int]:
+        """Return the steps of each attempt that were done again."""
+        return [attempt["steps_lost"] for attempt in self.pipeline.provenance()["attempt_log"]]
+
     def check_failure(self, *reasons: str) -> None:
         """Assert that the command fails, for reasons that it tells, and seals nothing."""
         assert self.end() == 1
@@ -126,7 +141,7 @@ class Training:
         assert resumed == sorted(resumed), "each goes on from where one before it was"
         parts = found["goodput"]["parts"]
         assert sum(parts.values()) == pytest.approx(found["goodput"]["elapsed_s"], rel=0.02)
-        assert (parts["lost"] > 0) == (attempts > 1)
+        assert (parts["lost"] > 0) == any(self.steps_lost())
 
 
 def unbroken(run: Training) -> None:
@@ -163,21 +178,50 @@ def repaired(run: Training) -> None:
     run.check_end(attempts=3)
     (second,) = run.resumed()
     assert 0 < first < second < NUM_STEPS
+    assert run.ends() == [("stopped", "preempted", 0), ("killed", None, 1), ("sealed", None, 2)]
+    assert [lost > 0 for lost in run.steps_lost()] == [False, True, False]
     listed = ("squeue", "--noheader", "--states=all", "--format=%i", "--partition=main")
     assert run.cluster.run(*listed).stdout.split() == [run.job]
     assert "Restarts=2" in run.cluster.scontrol("show", "job", run.job)
 
 
+def limited(run: Training) -> None:
+    """Its limit is shorter than the training, and it has itself queued again; torchrun starts it."""
+    file = run.path / "profile" / "profile.yaml"
+    profile = yaml.safe_load(file.read_text())
+    profile["set-resources"]["train"]["runtime"] = 2  # minutes
+    profile["config"]["runtime"]["launcher"] = "torchrun"
+    file.write_text(yaml.safe_dump(profile))
+    run.start()
+    run.wait_for_checkpoint()
+    run.cluster.run("scancel", "--signal=USR1", run.job)  # as `--signal=USR1@60` has Slurm do
+    run.wait_for_state("PENDING")
+    run.wait_for_state("RUNNING")
+    run.wait_for_checkpoint()
+    run.wait_for_state("PENDING")
+    run.hurry()
+    run.check_end(attempts=3)
+    assert run.ends() == [("stopped", "signal", 0), ("stopped", "deadline", 1), ("sealed", None, 2)]
+    assert run.steps_lost() == [0, 0, 0]
+    assert "Restarts=2" in run.cluster.scontrol("show", "job", run.job)
+
+
 def failed(run: Training) -> None:
-    """Each failure is named, and the same command goes on."""
+    """Killed and hanging ranks are started again; what else fails is named, and the same command goes on."""
     run.start()
     run.wait_for_checkpoint()
     run.cluster.node("n2").run("pkill", "-KILL", "--full", "shardline.worker")
-    run.check_failure("Reason: Step 0: rank 1 on n2 was ended by a signal (Killed)")
-
-    run.start()
+    run.wait_for_state("PENDING")
+    run.wait_for_state("RUNNING")
     run.wait_for_checkpoint()
     (killed,) = run.resumed()
+
+    run.cluster.node("n2").run("pkill", "-STOP", "--full", "shardline.worker")
+    run.wait_for_state("PENDING")
+    run.wait_for_state("RUNNING")
+    run.wait_for_checkpoint()
+    (hung,) = run.resumed()
+
     run.cluster.run("scancel", run.job)
     run.check_failure(
         f"SLURM-job '{run.job}' failed, SLURM status is: 'CANCELLED'",
@@ -192,20 +236,30 @@ def failed(run: Training) -> None:
 
     run.hurry()
     run.start()
-    run.check_end(attempts=4)
+    run.check_end(attempts=5)
     (too_long,) = run.resumed()
-    assert 0 < killed < cancelled < too_long < NUM_STEPS
+    assert 0 < killed <= hung < cancelled < too_long < NUM_STEPS
+    ends = [end for end, *_ in run.ends()]
+    assert ends == ["failed", "hung", "stopped", "stopped", "sealed"]
+    assert [lost > 0 for lost in run.steps_lost()] == [True, True, False, False, False]
+    reasons = [attempt["reason"] for attempt in run.pipeline.provenance()["attempt_log"]]
+    assert "rank 1 on n2 was ended by a signal (Killed)" in reasons[0]
+    assert "rank 1 on n2 hangs at step " in reasons[1]
+    assert "its process is stopped (state T)" in reasons[1]
 
 
-STORIES = {story.__name__: story for story in (failed, repaired, unbroken)}
+STORIES = {story.__name__: story for story in (failed, limited, repaired, unbroken)}
 
 
 @pytest.fixture(scope="module")
 def trainings(
-    start_slurm: Callable[..., SlurmCluster], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    start_slurm: Callable[..., SlurmCluster],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, Future[Pipeline]]]:
     """The trainings side by side, each on a cluster of its own."""
-    clusters = {name: start_slurm(changes={"SlurmdTimeout": "5"}) for name in STORIES}
+    names = params_to_run(request, "name") | {"unbroken"}
+    clusters = {name: start_slurm(changes={"SlurmdTimeout": "5"}) for name in names}
     project = Pipeline(Workspace(tmp_path_factory.mktemp("project")), clusters["unbroken"])
     project.workspace.write("slow.py", MODEL)
     project.configure(runtime=RUNTIME, **ROW)
@@ -218,10 +272,10 @@ def trainings(
         return pipeline
 
     with ThreadPoolExecutor() as pool:
-        yield {name: pool.submit(train, name) for name in STORIES}
+        yield {name: pool.submit(train, name) for name in names}
 
 
-@pytest.mark.parametrize("name", ["repaired", "failed"])
+@pytest.mark.parametrize("name", ["repaired", "limited", "failed"])
 def test_a_training_ends_with_the_bits_of_an_unbroken_one(
     name: str, trainings: dict[str, Future[Pipeline]]
 ):

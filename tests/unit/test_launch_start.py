@@ -30,6 +30,7 @@ RUNTIME = {
     "remote_shell": "ssh",
     "launcher_args": [],
     "rendezvous_timeout_s": 60,
+    "stop_grace_s": 25,
 }
 SETTINGS = {"nodes": 2, "devices": 2, "accelerator": "cpu"}
 

@@ -220,6 +220,21 @@ def test_what_a_script_cannot_tell_is_left_open(tmp_path):
     assert "environment 3.0 s" in text
 
 
+def test_attempts_tell_where_when_why_and_what_was_lost(tmp_path):
+    first = {
+        "host": "n1", "job": "17", "started": "2026-01-31T10:00:00.000Z", "ended": "2026-01-31T10:01:30.000Z",
+        "end": "hung", "reason": "rank 1 <stopped> at step 42", "steps_done": 42, "steps_lost": 12, "lost_s": 25.0,
+    }  # fmt: skip
+    last = {**first, "job": None, "end": "sealed", "reason": "trained to its end", "steps_lost": 0}
+    provenance = {"attempts": 2, "attempt_log": [first, last]}
+    page = page_of(write_run(tmp_path, "mlp", provenance=provenance))
+    rows = re.findall(r"<tr>(<td>n1</td>.*?)</tr>", page)
+    cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
+    assert cells[0][:4] == ["n1", "17", "2026-01-31 10:00:00", "90.0 s"]
+    assert cells[0][4:] == ["hung: rank 1 &lt;stopped&gt; at step 42", "42", "12", "25.0 s"]
+    assert cells[1][1:7:3] == ["–", "sealed"]
+
+
 def test_many_classes_give_the_worst_mistakes_instead_of_a_table(tmp_path):
     size = MAX_CLASSES + 1
     counts = [[9 if row == column else 0 for column in range(size)] for row in range(size)]

@@ -11,8 +11,9 @@ from safetensors.torch import save_file
 from shardline.checkpoints.folder import list_saved, newest_good
 from shardline.checkpoints.writer import StateWriter
 from shardline.errors import ConfigError, LaunchError
+from shardline.files import read_json_lines
 from shardline.launch.resolve import resolve_world
-from shardline.metrics import JsonLinesLogger, read_records
+from shardline.metrics import JsonLinesLogger
 from shardline.modelling import make_model
 from shardline.models.linear import Linear
 from shardline.optim import attach_optimizer, lr_factor, make_optimizer
@@ -125,7 +126,7 @@ def test_metrics_are_lines_without_nan_and_rewind_to_a_step(tmp_path):
     logger.rewind(0)
     for step in range(4):
         logger.log_metrics({"train_loss": math.nan if step == 1 else 0.5, "epoch": 2.0}, step=step)
-    records = read_records(path)
+    records = read_json_lines(path)
     assert [r["step"] for r in records] == [1, 2, 3, 4]
     assert records[0] == {"step": 1, "epoch": 2, "wall_s": records[0]["wall_s"], "train_loss": 0.5}
     assert records[1]["train_loss"] is None

@@ -143,10 +143,10 @@ def test_a_full_disk_leaves_no_half_written_file_and_a_rerun_finishes(tiny, tmp_
 
 
 def start(workspace):
-    """Start the pipeline in a process group of its own, as a terminal does, with no old logs."""
+    """Start the pipeline in a process group of its own, as a terminal does, with no old logs and no retries."""
     shutil.rmtree(workspace.path / "logs", ignore_errors=True)
     return subprocess.Popen(
-        workspace.command(), cwd=workspace.path, text=True, stdout=subprocess.PIPE,
+        workspace.command("--retries", "0"), cwd=workspace.path, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 

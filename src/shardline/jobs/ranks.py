@@ -2,35 +2,45 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline import __version__
-from shardline.attempts import attempted
+from shardline.attempts import attempted, read_attempts, started_s
+from shardline.checkpoints.folder import last_step
 from shardline.config import Project, Run
 from shardline.config.checks import num_cpus
 from shardline.config.schema import flatten
 from shardline.config.scripts import is_script
-from shardline.errors import LaunchError
+from shardline.errors import CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.files import make_folder
 from shardline.identity import digest
 from shardline.identity.content import file_sha256
 from shardline.jobs.common import find_run
+from shardline.jobs.turns import only_one
+from shardline.retries import check_retry, crash_loop, is_final
 
 if TYPE_CHECKING:
     from shardline.tracking import Story
 
 
 def train(
-    config: Mapping[str, Any], run_id: str, log: Path, model: str, inputs: Mapping[str, str]
-) -> None:
+    config: Mapping[str, Any], run_id: str, log: Path, model: str, inputs: Mapping[str, str],
+    *, attempt: int = 1,
+) -> None:  # fmt: skip
     """Start a run's ranks and wait until they have sealed it.
 
     Args:
         model: where the sealed model is to be; metrics and provenance go beside it.
         inputs: `spec` and `manifest`.
+        attempt: Snakemake's number of the attempt, from 1.
+
+    Raises:
+        CrashLoop: a retry that could only end as those before it did.
+        Stopped: it was asked to stop, and nobody else starts it again.
+        RankError: a rank failed.
     """
     from shardline.tracking import tracked
 
@@ -51,6 +61,7 @@ def train(
         *(["--ledger"] if runtime["ledger"] else []),
         "--tracking", *runtime["tracking"],
         "--log-every-steps", str(runtime["log_every_steps"]),
+        "--hang-timeout-s", str(runtime["hang_timeout_s"]),
         "--checkpoint-every-steps", str(runtime["checkpoint"]["every_steps"]),
         "--checkpoint-every-min", str(runtime["checkpoint"]["every_min"]),
         "--checkpoints-kept", str(runtime["checkpoint"]["keep"]),
@@ -60,13 +71,38 @@ def train(
     ]  # fmt: skip
     story = _story_of(run, project.store, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)
-    with (
-        only_one(work, run.id),
-        attempted(work, **_scheduled(os.environ)) as number,
-        tracked(runtime["tracking"], story),
-    ):
-        program += ["--attempt", str(number)]
-        _start_ranks(project, run, program, work, log, python, files)
+    known = _scheduled(os.environ)
+    known["retry"] += attempt - 1
+    with only_one(work, run.id) as has_waited:
+        if has_waited:  # which is no part of its own time
+            known |= {"started": None, "queue_s": None}
+        check_retry(
+            read_attempts(work), retry=known["retry"], saved_step=last_step(work / "checkpoints")
+        )
+        try:
+            with attempted(work, **known) as number, tracked(runtime["tracking"], story):
+                program += ["--attempt", str(number)]
+                _start_ranks(project, run, program, work, log, python, files, saves=True)
+        except ShardlineError as error:
+            _judge(error, work)
+            raise
+
+
+def _judge(error: ShardlineError, work: Path) -> None:
+    """Have Slurm queue a job again that another attempt may help; does not return where it does.
+
+    Raises:
+        CrashLoop: it ended as the one before.
+    """
+    from shardline.launch.deadline import leave_to_slurm
+
+    attempts = read_attempts(work)
+    if loop := crash_loop(attempts, saved_step=last_step(work / "checkpoints")):
+        raise CrashLoop(f"{error}; not started again, since {loop}") from None
+    was_asked = isinstance(error, Stopped) and error.reason != "interrupted"
+    is_lost = error.kind == "hung" or getattr(error, "is_killed", False)
+    if attempts and not is_final(attempts[-1]) and (was_asked or is_lost):
+        leave_to_slurm(os.environ)
 
 
 def rehearse(
@@ -91,18 +127,19 @@ def rehearse(
 
 
 def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the scheduler tells of this job: its number, its start, its time in the queue."""
+    """Return what the scheduler tells of this job: number, start, time in the queue, how often it was requeued."""
     from shardline.launch.allocation import find_allocation
 
     try:
         allocation = find_allocation(env)
     except LaunchError as error:  # a measurement is no reason to fail
         logging.warning("time in the queue is not known: %s", error)
-        return {"job": env.get("SLURM_JOB_ID")}
+        return {"job": env.get("SLURM_JOB_ID"), "retry": 0}
     if allocation is None:
-        return {"job": env.get("AZUREML_RUN_ID")}
+        return {"job": env.get("AZUREML_RUN_ID"), "retry": 0}
     return {
         "job": allocation.job_id, "queue_s": allocation.queue_s, "started": allocation.started,
+        "retry": allocation.restarts if allocation.is_own else 0,
     }  # fmt: skip
 
 
@@ -152,9 +189,14 @@ def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str,
 
 def _start_ranks(
     project: Project, run: Run, program: list[str], work: Path, log: Path,
-    python: Sequence[str], files: Sequence[str] = (),
+    python: Sequence[str], files: Sequence[str] = (), *, saves: bool = False,
 ) -> None:  # fmt: skip
-    """Start the ranks by the profile's launcher, and wait until they have ended; they read `files`."""
+    """Start the ranks by the profile's launcher, and wait until they have ended.
+
+    Args:
+        files: small files that they read.
+        saves: whether they have something to save when they are asked to stop.
+    """
     from shardline.launch.remote import check_machines
     from shardline.launch.start import prepare_start
     from shardline.supervise import run_ranks
@@ -173,27 +215,25 @@ def _start_ranks(
     )
     logging.info("%s", start.summary)
     check_machines(start.plan)
-    ranks = start.plan.ranks
-    run_ranks(start.command, env=start.env, log=log, work=work, title=run.name, ranks=ranks)
+    run_ranks(
+        start.command,
+        env=start.env,
+        log=log,
+        work=work,
+        title=run.name,
+        ranks=start.plan.ranks,
+        grace_s=project.runtime["stop_grace_s"] if saves else 0.0,
+        watch=_deadline(project.runtime, work) if saves else None,
+    )
 
 
-@contextmanager
-def only_one(work: Path, run_id: str) -> Iterator[None]:
-    """Hold a run's folder: a job may outlive a Snakemake that was killed.
+def _deadline(runtime: Mapping[str, Any], work: Path) -> Callable[..., None]:
+    """Return what asks the ranks to stop before this job's time is over."""
+    from shardline.launch.deadline import end_of_job, watch_deadline
 
-    Raises:
-        LaunchError: another job trains this run.
-    """
-    from filelock import FileLock, Timeout
-
-    try:
-        with FileLock(work / "lock", timeout=0):
-            yield
-    except Timeout:
-        raise LaunchError(
-            f"{run_id} is being trained by another job, which holds {work / 'lock'}; "
-            "wait until it has ended, or end it"
-        ) from None
+    started = started_s(read_attempts(work)[-1])
+    times = partial(end_of_job, os.environ, started=started, walltime_min=runtime["walltime_min"])
+    return partial(watch_deadline, end_of_job=times, margin_s=runtime["stop_margin_s"])
 
 
 def _story_of(run: Run, store: Path, work: Path, *, manifest: Path, model: str) -> "Story":

@@ -28,6 +28,12 @@ class Allocation:
         started: when it got its nodes, seconds since the epoch; None where it is not
             Snakemake's own job, but one that Snakemake was started in.
         queue_s: seconds that it waited for them, from when it could have started.
+        is_own: whether it is a job of Snakemake's own.
+        began: when it got its nodes, whoever's job it is.
+        ends: when its time is over, None where there is no limit.
+        may_requeue: whether Slurm may queue it again.
+        is_running: whether it is not being ended already.
+        is_preempted: whether a job that goes before it has it ended after a grace time.
     """
 
     job_id: str
@@ -37,6 +43,12 @@ class Allocation:
     restarts: int
     started: float | None = None
     queue_s: float | None = None
+    is_own: bool = False
+    began: float | None = None
+    ends: float | None = None
+    may_requeue: bool = False
+    is_running: bool = True
+    is_preempted: bool = False
 
 
 def find_allocation(env: Mapping[str, str]) -> Allocation | None:
@@ -92,7 +104,8 @@ def parse_job(job_id: str, text: str) -> Allocation:
             f"Slurm job {job_id} has no nodes, state {fields.get('JobState', '?')}; {_REMEDY}"
         )
     started = queue_s = None
-    if _OF_SNAKEMAKE.search(fields.get("JobName", "")):
+    is_own = bool(_OF_SNAKEMAKE.search(fields.get("JobName", "")))
+    if is_own:
         started = _time(fields, "StartTime")
         # a job that is queued again is submitted anew, and may start only after a while
         queued = [time for name in ("SubmitTime", "EligibleTime") if (time := _time(fields, name))]
@@ -105,6 +118,12 @@ def parse_job(job_id: str, text: str) -> Allocation:
         cpus=int(fields.get("NumCPUs", "0")),
         nodelist=nodelist,
         restarts=int(fields.get("Restarts", "0")),
+        is_own=is_own,
+        began=_time(fields, "StartTime"),
+        ends=_time(fields, "EndTime"),
+        may_requeue=fields.get("Requeue") == "1",
+        is_running=fields.get("JobState") == "RUNNING",
+        is_preempted=_time(fields, "PreemptTime") is not None,
     )
 
 

@@ -30,6 +30,7 @@ class Plan:
         arguments: the site's own arguments for the launcher.
         is_root: whether this user is root, which Open MPI refuses unless told.
         timeout_s: seconds that the ranks have to meet.
+        grace_s: seconds that they have to save when they are asked to stop.
         prefix: words that start a command on each process of an Azure ML job; empty outside of one.
         processes: how many those are.
         files: small files that the processes on other nodes get.
@@ -50,6 +51,7 @@ class Plan:
     arguments: tuple[str, ...] = ()
     is_root: bool = False
     timeout_s: int = 300
+    grace_s: int = 25
     prefix: tuple[str, ...] = ()
     processes: int = 1
     files: tuple[str, ...] = ()
@@ -114,7 +116,11 @@ def _torchrun(program: Sequence[str], plan: Plan) -> list[str]:
 
 
 def _geometry(plan: Plan) -> list[str]:
-    return [f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.devices}", "--max-restarts=0"]
+    return [
+        f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.devices}", "--max-restarts=0",
+        # of itself an agent dies of SIGUSR1, and its ranks with it
+        "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", f"--shutdown-timeout={plan.grace_s}",
+    ]  # fmt: skip
 
 
 def _srun(program: Sequence[str], plan: Plan) -> list[str]:

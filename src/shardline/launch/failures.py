@@ -6,9 +6,11 @@ import re
 import signal
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardline.files import read_json, write_json
+from shardline.launch.watchdog.signs import FOLDER, WANTED
 
 _FOLDER = "errors"
 
@@ -28,54 +30,105 @@ _BY_LAUNCHER = ("SIGTERM", "SIGINT", "Terminated", "Exited with exit code")
 
 
 def forget_failures(work: Path) -> None:
-    """Delete what an earlier attempt left."""
-    for path in (work / _FOLDER).glob("rank-*.json"):
-        path.unlink()
+    """Delete what an earlier attempt left: failures, and the ranks' signs of life."""
+    for folder in (_FOLDER, FOLDER):
+        for path in (work / folder).glob("rank-*.json"):
+            path.unlink(missing_ok=True)
+    (work / FOLDER / WANTED).unlink(missing_ok=True)
 
 
-def report_failure(work: Path, message: str, *, rank: int | None, log: Path | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """How a rank ended, as it or the watchdog beside it left it.
+
+    Attributes:
+        rank: None if the process could not find out.
+        host: name of its machine.
+        log: the file that holds the rank's output; None: the job's log.
+        job: the scheduler's number.
+        time: seconds since the epoch, by the clock of its host.
+        kind: `failed`, `stopped` (saved, and to be started again), `hung` or `diverged`.
+        code: the rank's exit code; 128 and more: a signal ended it.
+        step: optimiser steps done, where known.
+        reason: why it was asked to stop, see `pulse.REASONS`; None if it was not.
+    """
+
+    rank: int | None
+    host: str
+    log: str | None
+    job: str | None
+    time: float
+    message: str
+    kind: str = "failed"
+    code: int = 1
+    step: int | None = None
+    reason: str | None = None
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether a signal ended the rank."""
+        return self.code >= 128
+
+
+def report_failure(
+    work: Path, message: str, *, rank: int | None, log: Path | None, kind: str = "failed",
+    code: int = 1, step: int | None = None, reason: str | None = None,
+) -> None:  # fmt: skip
     """Print a rank's message, and leave it where the job finds it.
 
     Args:
         work: the run's folder in the store.
         rank: None if this process could not find out.
         log: the file that holds the rank's output.
+        kind: see `Failure`, as are `code`, `step` and `reason`.
     """
     print(message, file=sys.stderr, flush=True)
-    host = platform.node()
-    name = f"rank-{host}-{os.getpid()}" if rank is None else f"rank-{rank}"
+    failure = Failure(
+        rank=rank,
+        host=platform.node(),
+        log=str(log) if log else None,
+        job=os.environ.get("SLURM_JOB_ID"),
+        time=time.time(),
+        message=message,
+        kind=kind,
+        code=code,
+        step=step,
+        reason=reason,
+    )
+    name = f"rank-{failure.host}-{os.getpid()}" if rank is None else f"rank-{rank}"
+    if kind == "hung":
+        name += ".hung"  # what the rank itself says while it is ended comes beside it
     folder = work / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    document = {
-        "rank": rank,
-        "host": host,
-        "log": str(log) if log else None,
-        "job": os.environ.get("SLURM_JOB_ID"),
-        "time": time.time(),
-        "message": message,
-    }
-    write_json(folder / f"{name}.json", document)
+    write_json(folder / f"{name}.json", asdict(failure))
 
 
-def first_failure(work: Path, ranks: int) -> str | None:
+def read_failures(work: Path) -> list[Failure]:
+    """Return how the ranks of this attempt ended: hung ones first, then killed ones, then by time."""
+    paths = (work / _FOLDER).glob("rank-*.json")
+    found = [Failure(**read_json(path, remedy="")) for path in paths]
+    return sorted(found, key=lambda one: (one.kind != "hung", not one.is_killed, one.time))
+
+
+def first_failure(work: Path, ranks: int, *, kind: str | None = None) -> str | None:
     """Return the message of the rank that failed first, and where that was; the others fail because it did.
 
     Args:
         ranks: how many there are; of one alone, nobody asks which.
+        kind: of this kind alone; None: of any.
     """
-    found = [read_json(path, remedy="") for path in (work / _FOLDER).glob("rank-*.json")]
-    if not found:
+    first = next((one for one in read_failures(work) if kind in (None, one.kind)), None)
+    if first is None:
         return None
-    first = min(found, key=lambda failure: failure["time"])
-    if ranks == 1:
-        return str(first["message"])
-    who = "a rank" if first["rank"] is None else f"rank {first['rank']}"
-    place = [f"{who} on {first['host']}"]
-    if first["job"]:
-        place.append(f"Slurm job {first['job']}")
-    if first["log"]:
-        place.append(f"its log is {first['log']}")
-    return f"{', '.join(place)}: {first['message']}"
+    if ranks == 1 or first.kind == "hung" or first.is_killed:  # then the message names the rank
+        return first.message
+    who = "a rank" if first.rank is None else f"rank {first.rank}"
+    place = [f"{who} on {first.host}"]
+    if first.job:
+        place.append(f"Slurm job {first.job}")
+    if first.log:
+        place.append(f"its log is {first.log}")
+    return f"{', '.join(place)}: {first.message}"
 
 
 def killed_rank(output: str) -> str | None:

@@ -5,38 +5,50 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from shardline.errors import ShardlineError
+from shardline.launch import pulse, signals
 from shardline.launch.failures import report_failure
 from shardline.launch.levels import is_azure
 from shardline.launch.process import die_with_parent
 from shardline.launch.resolve import resolve_world
+from shardline.launch.watchdog import Watch
 from shardline.launch.world import World
 
 
 def run_rank(
-    body: Callable[[World], None], *, work: Path, logs: Path, shorten: Callable[[Exception], str]
-) -> int:
+    body: Callable[[World], None], *, work: Path, logs: Path, shorten: Callable[[Exception], str],
+    watch: Watch | None = None,
+) -> int:  # fmt: skip
     """Run one rank's work and return its exit code.
 
     Args:
         work: the run's folder in the store, where a failure is left.
         logs: folder for the logs of all ranks but the first.
         shorten: gives the message of an error that nobody foresaw.
+        watch: how a watchdog process watches it; None: there is none.
     """
     die_with_parent()
+    signals.listen()
     world, log = None, None
+    told: dict[str, Any] = {}
     try:
         world = resolve_world(os.environ)
         log = _own_log(logs, world)
+        if watch:
+            watch.start(world, work=work, logs=logs)
         body(world)
         return 0
     except ShardlineError as error:
         message, code = str(error), error.exit_code
+        told = {name: getattr(error, name, None) for name in ("kind", "step", "reason")}
     except Exception as error:
         traceback.print_exc()  # all of it, into the log
         message, code = shorten(error), 1
-    report_failure(work, message, rank=world.rank if world else None, log=log)
+    finally:
+        pulse.mine().leave()
+    report_failure(work, message, rank=world.rank if world else None, log=log, code=code, **told)
     return code
 
 

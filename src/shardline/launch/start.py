@@ -114,6 +114,7 @@ def prepare_start(
         arguments=tuple(runtime["launcher_args"]),
         is_root=os.geteuid() == 0,
         timeout_s=runtime["rendezvous_timeout_s"],
+        grace_s=runtime["stop_grace_s"],
         prefix=processes.prefix if processes else (),
         processes=len(processes.nodes) if processes else 1,
         files=tuple(files),

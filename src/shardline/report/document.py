@@ -5,6 +5,7 @@ Every number stands beside `action`, the id of the action that made it (docs/rep
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from statistics import fmean
 from typing import Any
 
@@ -118,7 +119,8 @@ def _training(run: Run) -> dict[str, Any]:
         "epochs": provenance.get("training", {}).get("epochs"),
         "duration_s": provenance.get("duration_s"),
         "attempts": provenance.get("attempts"),
-        "attempt_log": provenance.get("attempt_log"),
+        "attempt_log": provenance.get("attempt_log")
+        and list(map(_attempt, provenance["attempt_log"])),
         "started": provenance.get("started"),
         "ended": provenance.get("ended"),
         "world_size": world.get("world_size"),
@@ -126,6 +128,11 @@ def _training(run: Run) -> dict[str, Any]:
         "launcher": world.get("launcher"),
         "devices": provenance.get("devices"),
     }
+
+
+def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    started, ended = (datetime.fromisoformat(attempt[key]) for key in ("started", "ended"))
+    return {**attempt, "duration_s": (ended - started).total_seconds()}
 
 
 def _actions(run: Run) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""A small process beside each rank, which lives on while the rank is stopped or stuck: `Watch.start`."""
+
+import faulthandler
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shardline.files import make_folder
+from shardline.launch import pulse
+from shardline.launch.watchdog.signs import stack_file
+from shardline.launch.world import World
+
+# Of the first real-time signals profilers and MPI libraries may make use.
+_DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """How ranks are watched.
+
+    Attributes:
+        hang_timeout_s: seconds without a tick after which a rank counts as hung; 0: never.
+        startup_timeout_s: the same before the first step, where the rehearsal has deadlines of its own.
+    """
+
+    hang_timeout_s: float
+    startup_timeout_s: float
+
+    def start(self, world: World, *, work: Path, logs: Path) -> None:
+        """Start this rank's watchdog, which ends with it, and take up the pulse that it reads.
+
+        Args:
+            work: the run's folder in the store.
+            logs: folder for the ranks' logs.
+        """
+        if sys.platform != "linux":  # nothing tells there of a process's state and end
+            return
+        stacks = stack_file(work, world.rank)
+        make_folder(stacks.parent)
+        # works in any state but D: the handler takes no lock and needs no Python
+        faulthandler.register(_DUMP_SIGNAL, stacks.open("wb"), all_threads=True)
+        task = Task(
+            rank=world.rank,
+            num_ranks=world.world_size,
+            pid=os.getpid(),
+            work=str(work),
+            logs=str(logs),
+            first_host=world.master_addr if world.node_rank else "",
+            port=world.master_port,
+            dump_signal=_DUMP_SIGNAL,
+            **asdict(self),
+        )
+        descriptor = pulse.shared_file()
+        pulse.adopt(pulse.Pulse(descriptor))
+        # -P: a user's module in this folder may have the name of one of Python's
+        command = [sys.executable, "-P", "-m", __name__, str(descriptor), task.to_json()]
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Watch):
+    """What one watchdog is to do.
+
+    Attributes:
+        num_ranks: of the job.
+        pid: of the rank's process, the watchdog's parent.
+        work: the run's folder in the store.
+        logs: folder for the ranks' logs.
+        first_host: address of the first rank's host; empty on that host itself.
+        port: where the first rank listens.
+        dump_signal: has the rank write its stacks.
+    """
+
+    rank: int
+    num_ranks: int
+    pid: int
+    work: str
+    logs: str
+    first_host: str
+    port: int
+    dump_signal: int
+
+    def to_json(self) -> str:
+        """Return it as text, for a command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Task":
+        """Read what `to_json` returned."""
+        document: Mapping[str, Any] = json.loads(text)
+        return cls(**document)

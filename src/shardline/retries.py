@@ -1,0 +1,74 @@
+"""Which attempts are worth another: a retry that could only end as those before it did is refused."""
+
+import re
+from collections.abc import Sequence
+
+from shardline.attempts import Attempt
+from shardline.errors import ConfigError, CrashLoop, DataError
+
+# Repeating helps neither a wrong config nor damaged data; a user has to.
+_FINAL = (ConfigError.exit_code, DataError.exit_code)
+# An end that says nothing of what the run would do if it were started again:
+# preemptions and failed machines may come twice before the first save.
+_BLAMELESS = ("sealed", "killed")
+# Addresses, process ids, times and counts differ between two ends of one kind.
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+([.,:]\d+)*(e[+-]?\d+)?", re.IGNORECASE)
+
+
+def check_retry(attempts: Sequence[Attempt], *, retry: int, saved_step: int) -> None:
+    """Refuse a retry that could only end as those before it.
+
+    Args:
+        attempts: those so far, see `read_attempts`.
+        retry: which retry is to begin; 0 is a user's own command, which is never refused.
+        saved_step: optimiser step of the newest training checkpoint, 0 for none.
+
+    Raises:
+        CrashLoop: carries why the last attempt ended.
+    """
+    if not (retry and attempts):
+        return
+    last = attempts[-1]
+    again = "put it right, or find the cause, and run the command again"
+    if is_final(last):
+        raise CrashLoop(f"not retried, since it would end the same way: {last['reason']}; {again}")
+    if loop := crash_loop(attempts, saved_step=saved_step):
+        raise CrashLoop(f"not retried, since {loop}: {last['reason']}; {again}")
+
+
+def is_final(attempt: Attempt) -> bool:
+    """Return whether an attempt ended with what no repeating helps."""
+    return attempt["end"] == "diverged" or attempt["exit_code"] in _FINAL
+
+
+def crash_loop(attempts: Sequence[Attempt], *, saved_step: int) -> str:
+    """Return how the last two attempts of one command went round in a circle; nothing if they did not.
+
+    Args:
+        saved_step: optimiser step of the newest training checkpoint, 0 for none.
+    """
+    if len(attempts) < 2 or not attempts[-1]["retry"]:
+        return ""
+    before, last = attempts[-2:]
+    if not _is_alike(before, last):
+        return ""
+    is_same = _kind(before["reason"]) == _kind(last["reason"])
+    if last["resumed_step"] is None:  # ended before its first step, or it is a script
+        where = "with the same error" if is_same else ""
+    elif before["resumed_step"] == last["resumed_step"] == saved_step:
+        where = f"before they had saved more than step {saved_step}"
+    else:
+        is_there = before["last_step"] == last["last_step"]
+        where = f"at step {last['last_step']} with the same error" if is_same and is_there else ""
+    return where and f"two attempts in a row ended {where}"
+
+
+def _is_alike(before: Attempt, last: Attempt) -> bool:
+    if last["end"] in _BLAMELESS or before["end"] != last["end"]:
+        return False
+    # a limit that is too short for one save is the run's own; a preemption is not
+    return last["end"] != "stopped" or {last["stop"], before["stop"]} == {"deadline"}
+
+
+def _kind(reason: str | None) -> str:
+    return _NUMBERS.sub("N", reason or "")

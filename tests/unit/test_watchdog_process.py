@@ -1,0 +1,113 @@
+"""A real watchdog beside a rank that does nothing: the job's wishes reach the rank, its end is told."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from shardline.launch.failures import read_failures
+from tests.conftest import wait_until
+
+RANK = """
+import signal, sys, time
+from pathlib import Path
+from shardline.launch import pulse
+from shardline.launch.watchdog import Watch
+from shardline.launch.world import World
+
+phase, folder = sys.argv[1], Path(sys.argv[2])
+signal.signal(signal.SIGTERM, lambda number, frame: print("told to end", flush=True))
+world = World(rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="", master_port=0, launcher="t")
+Watch(hang_timeout_s=float(sys.argv[3]), startup_timeout_s=60).start(world, work=folder, logs=folder)
+pulse.mine().tick(3, phase)
+if sys.argv[3] != "0":
+    time.sleep(600)
+while not pulse.mine().stop_reason():
+    time.sleep(0.01)
+print(pulse.mine().stop_reason(), flush=True)
+pulse.mine().leave()
+"""
+
+
+class Rank:
+    """A rank with its watchdog."""
+
+    def __init__(self, folder, phase, timeout_s):
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RANK, phase, str(folder), str(timeout_s)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        wait_until(lambda: self.sign.get("step") == 3, self.process)
+        (self.watchdog,) = psutil.Process(self.process.pid).children()
+
+    @property
+    def sign(self):
+        file = self.folder / "watch/rank-00000.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    def end(self):
+        """Wait until rank and watchdog have ended, and return what was printed."""
+        told, _ = self.process.communicate(timeout=120)
+        self.watchdog.wait(60)
+        return told
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a rank, and end what a failed test leaves of it."""
+    ranks = []
+
+    def make(phase="train", timeout_s=0):
+        ranks.append(Rank(tmp_path, phase, timeout_s))
+        return ranks[-1]
+
+    yield make
+    for rank in ranks:
+        rank.process.kill()
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"), [("train", "deadline\n"), ("script", "told to end\ndeadline\n")]
+)
+def test_the_jobs_wish_to_stop_reaches_the_rank(start, tmp_path, phase, told):
+    rank = start(phase)
+    (tmp_path / "stop.json").write_text('{"reason": "deadline", "time": "2026-01-01T00:00:00Z"}')
+    assert rank.end() == told
+    assert rank.sign["state"] == "L"
+    assert read_failures(tmp_path) == []
+
+
+def test_what_a_scheduler_sends_to_all_processes_does_not_end_the_watchdog(start, tmp_path):
+    rank = start()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        rank.watchdog.send_signal(number)
+    (tmp_path / "stop.json").write_text('{"reason": "preempted"}')
+    assert rank.end() == "preempted\n"
+
+
+def test_a_rank_goes_on_without_its_watchdog(start):
+    rank = start()
+    rank.watchdog.kill()
+    wait_until(lambda: rank.watchdog.status() == psutil.STATUS_ZOMBIE, rank.process)
+    assert rank.process.poll() is None
+
+
+def test_a_killed_rank_is_told_of_even_by_a_watchdog_that_was_stopped(start, tmp_path):
+    rank = start()
+    rank.watchdog.suspend()
+    rank.process.kill()
+    assert "was ended by a signal (SIGKILL) at step 3 (train)" in rank.end()
+    (failure,) = read_failures(tmp_path)
+    assert (failure.rank, failure.code, failure.step, failure.is_killed) == (0, 137, 3, True)
+
+
+def test_a_store_that_is_gone_does_not_keep_a_hung_rank_alive(start, tmp_path):
+    rank = start(timeout_s=2)
+    (tmp_path / "watch").rename(tmp_path / "gone")
+    assert "rank 0 on " in rank.end()
+    assert rank.process.returncode == -signal.SIGKILL
+    assert read_failures(tmp_path)[0].kind == "hung"

@@ -1,0 +1,154 @@
+"""Who starts a training again on this machine: Snakemake, from where it was, and not for ever."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import Workspace, wait_until
+
+# Slow until a file `hurry` is there; fails at one place while `fail` is.
+MODEL = """
+import time
+from pathlib import Path
+
+from shardline.models.mlp import MLP
+
+
+class Own(MLP):
+    def training_step(self, batch, batch_idx):
+        if not Path("hurry").exists():
+            time.sleep(0.2)
+        if Path("fail").exists() and self.global_step == 7:
+            raise RuntimeError(f"no luck at {id(self):#x}")
+        return super().training_step(batch, batch_idx)
+"""
+ROW = {"name": "run", "dataset": "table", "model": "own:Own", "trainer.max_epochs": 20}
+
+
+class Training:
+    """One training by the real Snakemake, in a process group of its own as a terminal gives it."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        workspace.write("own.py", MODEL)
+        self.workspace, self.path = workspace, workspace.path
+        self.process: subprocess.Popen[str]
+
+    def start(self, *arguments: str) -> None:
+        """Run the same command as ever."""
+        shutil.rmtree(self.path / "logs", ignore_errors=True)
+        self.process = subprocess.Popen(
+            self.workspace.command("--until", "train", *arguments), cwd=self.path, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+    def end(self) -> str:
+        """Wait for the command's end and return what it told."""
+        return self.process.communicate(timeout=300)[0]
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds while the command runs."""
+        wait_until(condition, self.process)
+
+    def is_at(self, step: int) -> bool:
+        """Return whether the training has recorded a step."""
+        logs = self.path.glob("store/work/*/metrics.jsonl")
+        return any(f'"step": {step},' in log.read_text() for log in logs)
+
+    def job(self) -> psutil.Process:
+        """Return the process of the training's job."""
+        started = psutil.Process(self.process.pid).children(recursive=True)
+        (job,) = [
+            p for p in started if "train.py" in " ".join(p.cmdline()) and "python" in p.name()
+        ]
+        return job
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """Return the attempts so far."""
+        lines = self.workspace.the("store/work/*/attempts.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def hurry(self) -> None:
+        """Let it go on at full speed."""
+        (self.path / "hurry").touch()
+
+
+@pytest.fixture
+def training(tiny: Callable[..., Workspace]) -> Training:
+    return Training(tiny(ROW, runtime={"log_every_steps": 1}))
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_a_job_told_to_end_is_started_again_by_snakemake(training):
+    training.start()
+    training.wait(lambda: training.is_at(3))
+    started = psutil.Process(training.process.pid).children(recursive=True)
+    os.killpg(training.process.pid, signal.SIGINT)
+    output = training.end()
+    assert training.process.returncode != 0
+    (saved,) = re.findall(r"interrupted: saved at step (\d+); the same command goes on", output)
+    assert not psutil.wait_procs(started, timeout=60)[1]
+
+    training.start()
+    training.wait(lambda: training.is_at(int(saved) + 3))
+    training.job().send_signal(signal.SIGTERM)
+    training.wait(lambda: len(training.attempts()) == 3)
+    training.hurry()
+    assert training.end()
+    assert training.process.returncode == 0
+    ends = [(one["end"], one["stop"], one["retry"]) for one in training.attempts()]
+    assert ends == [("stopped", "interrupted", 0), ("stopped", "preempted", 0), ("sealed", None, 1)]
+    assert [one["steps_lost"] for one in training.attempts()] == [0, 0, 0]
+    resumed = [one["resumed_step"] for one in training.attempts()]
+    assert resumed == [0, int(saved), training.attempts()[1]["last_step"]]
+
+
+@pytest.mark.slow
+def test_the_same_error_at_the_same_place_is_not_tried_for_ever(training):
+    training.hurry()
+    (training.path / "fail").touch()
+    training.start()
+    output = training.end()
+    assert training.process.returncode == 1
+    assert [(one["end"], one["retry"]) for one in training.attempts()] == [
+        ("failed", 0),
+        ("failed", 1),
+    ]
+    assert "not started again, since two attempts in a row ended before they had saved" in output
+    assert output.count("not retried, since two attempts in a row") == 1
+    assert "RuntimeError: no luck at" in output
+
+    (training.path / "fail").unlink()
+    training.start()
+    assert training.end()
+    assert training.process.returncode == 0
+    assert [(one["end"], one["retry"]) for one in training.attempts()][2:] == [("sealed", 0)]
+
+
+@pytest.mark.slow
+def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training):
+    training.start()
+    training.wait(lambda: training.is_at(3))
+    job = training.job()
+    training.process.kill()
+    training.process.wait()
+    training.start()
+    assert "--unlock" in training.end(), "Snakemake says what to do"
+    subprocess.run(training.workspace.command("--unlock"), cwd=training.path, check=True)
+    training.start()
+    log = training.path / "logs" / "train"
+    training.wait(lambda: any("waiting for its end" in f.read_text() for f in log.glob("*.log")))
+    training.hurry()
+    output = training.end()
+    assert training.process.returncode == 0, output
+    assert re.search(rf"another job \(process {job.pid} on .*, now at step \d+\)", output)
+    first, second = training.attempts()
+    assert (first["end"], second["end"]) == ("sealed", "sealed"), first["reason"]
+    assert second["resumed_step"] == second["last_step"] == first["last_step"]
