@@ -119,19 +119,22 @@ def _left(work: Path, attempt: Attempt) -> dict[str, Any]:
     return {"reason": f"gone without a word{after}: {lost}"}
 
 
-def note_resumed(work: Path, number: int, step: int, kept_s: Mapping[int, float]) -> None:
+def note_resumed(
+    work: Path, number: int, step: int, kept_s: Mapping[int, float], *, world: int
+) -> None:
     """Note where an attempt goes on from, and what those before it did in vain.
 
     Args:
         number: the attempt's.
         step: optimiser step of the state that it goes on from.
         kept_s: seconds of earlier attempts, by number, whose work is in that state.
+        world: number of ranks.
     """
     attempts = read_attempts(work)
     for earlier, attempt in enumerate(attempts[: number - 1], 1):
         attempt["lost_s"] = round(max(0.0, duration_s(attempt) - kept_s.get(earlier, 0.0)), 3)
         attempt["steps_lost"] = _steps_lost(attempt, step)
-    attempts[number - 1]["resumed_step"] = step
+    attempts[number - 1] |= {"resumed_step": step, "world": world}
     _write(work, attempts)
 
 

@@ -60,3 +60,10 @@ class Stopped(ShardlineError):
 
 class CrashLoop(ShardlineError):
     """A retry that could only end as the attempt before it did."""
+
+
+class Diverged(ShardlineError):
+    """A training's loss or weights are no numbers any more; a retry would do the same again."""
+
+    exit_code = 6
+    kind = "diverged"

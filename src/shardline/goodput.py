@@ -45,6 +45,16 @@ class Timeline:
         self.switch(self.part)
         return dict(self._seconds)
 
+    def go_back(self, kept: Mapping[str, float]) -> None:
+        """Count as lost what has been done since a state that is gone back to.
+
+        Args:
+            kept: seconds of each part up to that state, as `seconds` gave them.
+        """
+        now = self.seconds()
+        lost = sum(now.values()) - sum(kept.values())
+        self._seconds = {**kept, "lost": kept["lost"] + lost}
+
     def stepping_s(self) -> float:
         """Return the seconds of steps up to now: waiting for batches, and computing."""
         self.switch(self.part)
@@ -86,7 +96,7 @@ def goodput(
         parts = {part: parts[part] if part in _OF_SCRIPT else None for part in PARTS}
         parts["other"] = max(0.0, elapsed - sum(parts[part] or 0.0 for part in _OF_SCRIPT[:-1]))
     else:
-        parts["lost"] = sum(
+        parts["lost"] = (parts["lost"] or 0.0) + sum(
             max(0.0, duration - kept_seconds(kept).get(number, 0.0))
             for number, duration in enumerate(durations[:-1], 1)
         )

@@ -12,7 +12,7 @@ from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from shardline.files import read_json_lines
+from shardline.files import read_json_lines, write_bytes
 
 
 class JsonLinesLogger(Logger):
@@ -57,8 +57,8 @@ class JsonLinesLogger(Logger):
         """Drop the records after `step`, which a resumed training writes again."""
         records = read_json_lines(self._path) if self._path.exists() else []
         kept = [record for record in records if record["step"] <= step]
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text("".join(json.dumps(record) + "\n" for record in kept))
+        # another file of that name: who follows it begins at the beginning again
+        write_bytes(self._path, "".join(json.dumps(record) + "\n" for record in kept).encode())
         self._started = time.monotonic() - (kept[-1]["wall_s"] if kept else 0.0)
 
     @rank_zero_only

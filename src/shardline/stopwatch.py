@@ -45,6 +45,8 @@ class Stopwatch(Callback):
     ) -> None:
         self._timeline, self._number, self._on_start = timeline, number, on_start
         self._earlier: Parts = {}
+        self._at_state: dict[str, float] | None = None  # of this attempt, when the state was saved
+        self._at_start: dict[str, float] = {}
         self._readings: deque[float] = deque(maxlen=_READINGS_KEPT)
         self._read_at = (0, 0.0)
         self.steps_a_reading = 1
@@ -63,7 +65,8 @@ class Stopwatch(Callback):
         return {"kept": self.kept()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the kept parts of the attempts before this one."""
+        """Take over the kept parts up to the state that is gone on from."""
+        self._at_state = state_dict["kept"].get(self._number)
         self._earlier = {
             number: parts for number, parts in state_dict["kept"].items() if number < self._number
         }
@@ -75,9 +78,18 @@ class Stopwatch(Callback):
             _STEPS_A_READING_GPU if trainer.strategy.root_device.type == "cuda" else 1
         )
 
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Forget of which state the training went on: it may go back to the beginning."""
+        self._earlier, self._at_state = {}, None
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin to count steps."""
+        """Begin to count steps; what an earlier start in this attempt did after the state is lost."""
         self._timeline.switch("other")
+        if self._at_start:
+            self._timeline.go_back(self._at_state or self._at_start)
+        self._at_start = self._at_start or self._timeline.seconds()
         self._read_at = trainer.global_step, self._timeline.stepping_s()
         self._on_start(trainer.global_step, self.kept())
 

@@ -1,13 +1,12 @@
 """Training one run on one rank, from `run.json` to sealed weights."""
 
-import hashlib
-import random
+import gc
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, EarlyStopping
@@ -16,40 +15,23 @@ from safetensors.torch import load_file, save
 
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.datamodule import ShardDataModule
-from shardline.errors import ConfigError
+from shardline.divergence import GoBack, LossWatch, check_policy, intervene
+from shardline.elastic import settings_at
+from shardline.errors import ConfigError, Diverged
 from shardline.files import write_bytes
 from shardline.integrity import Policy
+from shardline.interventions import Plan, read_plan
 from shardline.launch.device import resolve_accelerator
 from shardline.launch.world import World
 from shardline.modelling import make_model
 from shardline.optim import attach_optimizer
+from shardline.stepping import Steps, StepSeeds
 from shardline.trainer import make_trainer
 
 if TYPE_CHECKING:
     # handed in by the caller: how a training is saved and told of is no part of a run's identity
     from shardline.checkpoints.saver import LastCheckpoint
     from shardline.metrics import JsonLinesLogger
-
-
-class StepSeeds(Callback):
-    """Seeds every batch from (seed, epoch, batch, rank).
-
-    Randomness in a step is then a function of where the step is, and a resumed
-    training draws what an uninterrupted one draws.
-    """
-
-    def __init__(self, seed: int, rank: int) -> None:
-        self._seed, self._rank = seed, rank
-
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Seed Python, NumPy and torch for one batch."""
-        text = f"{self._seed}/{trainer.current_epoch}/{batch_idx}/{self._rank}"
-        value = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
-        random.seed(value)
-        np.random.seed(value)
-        torch.manual_seed(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +60,8 @@ class Trained:
     Attributes:
         best: file of the weights that are sealed.
         best_score: its value of the monitored metric.
-        resumed_step: optimiser step that this attempt resumed from, 0 for none.
+        resumed_step: optimiser step that this attempt resumed from last, 0 for none.
+        interventions: what was done where the training diverged, see `interventions.Intervention`.
     """
 
     best: Path
@@ -88,6 +71,7 @@ class Trained:
     stopped_early: bool
     resumed_step: int
     checkpoint_s: float
+    interventions: list[dict[str, Any]] = field(default_factory=list)
 
 
 def train(
@@ -108,19 +92,52 @@ def train(
     Raises:
         ConfigError, DataError, LaunchError: see the messages.
     """
-    settings = spec["settings"]
+    plan = read_plan(work, spec["identity"])
+    while True:
+        try:
+            return _fit(
+                spec, world, options, plan=plan, manifest=manifest, shards=shards, work=work,
+                logger=logger, saver=saver, callbacks=callbacks,
+            )  # fmt: skip
+        except GoBack as error:
+            trouble = error.trouble
+        gc.collect()  # the model that went wrong, before there is another
+        plan = intervene(spec, world, plan, trouble, work, saver)
+
+
+def _fit(
+    spec: Mapping[str, Any], world: World, options: Options, *, plan: Plan, manifest: Path,
+    shards: Path, work: Path, logger: "JsonLinesLogger", saver: "LastCheckpoint",
+    callbacks: Sequence[Callback],
+) -> Trained:  # fmt: skip
+    """Train until the end, or until the training has to go back; see `train`.
+
+    Raises:
+        GoBack: a step is bad.
+    """
+    settings = settings_at(
+        spec["settings"], run=spec["name"], nodes=world.num_nodes, devices=world.local_world_size
+    )
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     pin = resolve_accelerator(settings) == "gpu"
-    data = ShardDataModule(spec, manifest, shards, world, verify=options.verify, pin=pin)
+    here = {**spec, "settings": settings}
+    data = ShardDataModule(here, manifest, shards, world, verify=options.verify, pin=pin)
     model = make_model(spec, data.manifest["schema"])
+    if settings["precision"] == "64-true":
+        model.double()  # Lightning does it after a state is restored, which would round its weights
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=options.set_by_row)
     _check_validates(settings, model)
+    check_policy(settings, model, spec["name"])
     best = BestCheckpoint(
         work / "checkpoints", saver.keep_best, **settings["checkpoint"], top_k=options.best_kept
     )
-    seeds = StepSeeds(settings["seed"], world.rank)
+    seeds = StepSeeds(settings["seed"], world.rank, settings["trainer"]["accumulate"])
+    watch = LossWatch(settings["divergence"]["max_loss"])
+    saver.may_save = watch.may_save
     # the saver comes first: between two epochs nothing may have happened before it
-    callbacks = [saver, seeds, *callbacks, *_early_stopping(settings), best]
+    callbacks = [
+        saver, seeds, Steps(plan), watch, *callbacks, *_early_stopping(settings), best,
+    ]  # fmt: skip
     trainer = make_trainer(
         settings, world, callbacks, logger, options.log_every_steps, options.collective_timeout_s
     )
@@ -128,7 +145,7 @@ def train(
     resumed_step = saver.step_saved()
     logger.rewind(resumed_step)
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
-    return _summary(trainer, best, saver, resumed_step)
+    return replace(_summary(trainer, best, saver, resumed_step), interventions=plan.to_json())
 
 
 def _summary(
@@ -140,6 +157,11 @@ def _summary(
             f"the model logged {', '.join(sorted(trainer.callback_metrics)) or 'nothing'}"
         )
     score = None if best.best_model_score is None else float(best.best_model_score)
+    if score is not None and not math.isfinite(score):  # what Lightning makes of NaN
+        raise Diverged(
+            f"checkpoint.monitor={best.monitor} was never a finite number, so no weights can be chosen; lower "
+            "optim.lr, set trainer.gradient_clip, or look at the model's validation_step"
+        )
     return Trained(
         best=Path(best.best_model_path),
         best_score=score,
@@ -181,12 +203,12 @@ def seal_model(trained: Trained, spec: Mapping[str, Any], path: Path) -> None:
     """Write the best weights as safetensors, all or nothing.
 
     Raises:
-        ConfigError: a weight is NaN or infinite.
+        Diverged: a weight is NaN or infinite.
     """
     weights = load_file(trained.best)
     for name, value in weights.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise ConfigError(
+            raise Diverged(
                 f'run "{spec["name"]}": weight {name} is NaN or infinite; lower optim.lr or set trainer.gradient_clip'
             )
     # one key of metadata: safetensors writes several in no fixed order

@@ -94,6 +94,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--ledger", action="store_true", help="runtime.ledger")
     parser.add_argument("--tracking", nargs="*", default=[], help="runtime.tracking")
     parser.add_argument("--oversubscribe", action="store_true", help="runtime.oversubscribe")
+    for name in ("nodes", "devices"):
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            help=f"{name} that the job has for the run; as planned if left out",
+        )
     parser.add_argument(
         "--set-by-row", nargs="*", default=[], help="settings that the run's own row sets"
     )
@@ -116,8 +122,9 @@ def _run(args: argparse.Namespace, world: World) -> None:
     importlib.import_module("torch")  # its seconds are not the ranks' waiting
     timeline.switch("rendezvous")
     pulse.mine().tick(0, "rendezvous")
+    here = {name: getattr(args, name) or settings[name] for name in ("nodes", "devices")}
     rehearsed = rehearse_run(
-        settings,
+        {**settings, **here},
         world,
         run=spec["run"],
         timeout_s=args.rendezvous_timeout_s,
@@ -174,7 +181,8 @@ def _train(
 
     def note(step: int, kept: Parts) -> None:
         if world.rank == 0:
-            note_resumed(args.work, args.attempt, step, kept_seconds(kept))
+            kept_s = kept_seconds(kept)
+            note_resumed(args.work, args.attempt, step, kept_s, world=world.world_size)
 
     saver = LastCheckpoint(
         args.work / "checkpoints",

@@ -73,9 +73,9 @@ class Ranks:
         assert process.returncode == 0, output
         return output
 
-    def kill_when(self, name: str, condition: Callable[[], bool]) -> None:
+    def kill_when(self, name: str, condition: Callable[[], bool], *extra: str) -> None:
         """Start the ranks and kill all of them as soon as a condition holds."""
-        process = self.start(name)
+        process = self.start(name, *extra)
         wait_until(condition, process)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -57,6 +57,7 @@ def test_a_kill_right_after_a_save_loses_no_record(prepare, tmp_path):
         (7, {"devices": 4}),  # from three ranks on, what is added to what first makes a difference
         (7, {"trainer.accumulate": 2, "schedule.name": "cosine", "schedule.warmup_steps": 5}),
         (7, {"devices": 1, "optim.name": "sgd", "early_stopping.patience": 2}),
+        (7, {"devices": 1, "precision": "64-true"}),
     ],
 )
 def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(

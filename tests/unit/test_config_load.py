@@ -200,11 +200,14 @@ def test_more_devices_than_the_machine_has(load: Load, monkeypatch: pytest.Monke
         load(defaults=defaults).check_devices()
     assert str(error.value) == (
         f"{ROW}devices=4, but this machine has 2 CPU cores; use at most 2, "
-        "or set runtime.oversubscribe: true"
+        "or set runtime.oversubscribe: true, or set elastic: true to train with the same global batch on "
+        "fewer ranks"
     )
     load(defaults=defaults, runtime={"oversubscribe": True}).check_devices()
     monkeypatch.setattr(checks, "num_gpus", lambda: 1)
-    with pytest.raises(ConfigError, match=r"this machine has 1 GPUs; use at most 1$"):
+    with pytest.raises(
+        ConfigError, match=r"this machine has 1 GPUs; use at most 1, or set elastic"
+    ):
         load(defaults=defaults, runtime={"oversubscribe": True}).check_devices()
 
 

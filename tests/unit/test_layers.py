@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 # Each module may import those that stand before it (DESIGN.md, "The house").
 LAYERS = [
     ["errors", "workflow", "secrets", "studies"],
-    ["files", "identity", "external", "splits", "noise", "started", "statistics"],
+    ["files", "identity", "elastic", "external", "splits", "noise", "started", "statistics"],
     ["config", "sources", "launch", "sampling", "shardfile", "progress"],
     ["checkpoints"],
     [
@@ -24,6 +24,7 @@ LAYERS = [
         "supervise",
         "attempts",
         "retries",
+        "interventions",
         "goodput",
         "resources",
         "handover",
@@ -40,6 +41,8 @@ LAYERS = [
         "parallel",
         "models",
         "optim",
+        "divergence",
+        "stepping",
         "modelling",
     ],
     [
@@ -68,7 +71,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 ONLY = {
     "report": {"errors", "files", "charts", "noise", "studies", "workflow"},
     "charts": {"errors"},
-    "config": {"errors", "identity", "external", "studies", "workflow"},
+    "config": {"elastic", "errors", "identity", "external", "studies", "workflow"},
+    "elastic": {"errors"},
     "external": {"errors"},
     "identity": {"errors"},
 }

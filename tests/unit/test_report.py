@@ -293,3 +293,29 @@ def test_write_report_makes_the_folder_and_leaves_no_partial_file(tmp_path):
         "runs.csv",
     ]
     assert target.read_text().startswith("<!doctype html>")
+
+
+def test_what_was_done_where_a_training_diverged_is_told(tmp_path):
+    made = {
+        "step": 9,
+        "epoch": 0,
+        "rank": 1,
+        "cause": "the training loss is NaN",
+        "lr": 0.01,
+        "factor": 1.0,
+    }
+    done = [
+        {**made, "first": 8, "action": "skip"},
+        {**made, "step": 30, "first": 29, "action": "lower", "factor": 0.5, "lr": None},
+    ]
+    training = {"epochs": 2, "steps": 100, "stopped_early": False}
+    page = own_text(
+        page_of(
+            write_run(tmp_path, "one", provenance={"training": {**training, "interventions": done}})
+        )
+    )
+    assert "step 9 the training loss is NaN (lr 0.01): left out the updates of steps 8 to 9" in page
+    assert "step 30 the training loss is NaN: learning rate times 0.5 from step 29 on" in page
+    assert "diverged" not in own_text(
+        page_of(write_run(tmp_path, "two", provenance={"training": training}))
+    )

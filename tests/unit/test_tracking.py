@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shardline.errors import ConfigError
+from shardline.metrics import JsonLinesLogger
 from shardline.tracking import follow
 from shardline.tracking.beside import Story, check_packages, tracked
 from shardline.tracking.notes import Note, read_places
@@ -73,6 +74,17 @@ def test_a_file_that_was_cut_back_is_read_from_its_beginning(path):
     assert read(records, 6) == []
     write(path, *map(record, range(1, 10)))
     assert steps(read(records, 6)) == [7, 8]
+
+
+def test_a_file_that_was_cut_back_and_has_grown_beyond_is_read_from_its_beginning(path):
+    """A training goes back, and does the same steps again before anybody looks."""
+    write(path, *(record(step, loss=1.0, note=step) for step in range(1, 6)))
+    records = Records(path)
+    assert steps(read(records)) == [1, 2, 3, 4]
+    JsonLinesLogger(path).rewind(2)
+    again = "".join(json.dumps(record(step)) + "\n" for step in range(3, 30))
+    path.write_text(path.read_text() + again)
+    assert steps(read(records, 4, is_whole=True)) == list(range(5, 30))
 
 
 def test_batches_hold_whole_steps(path):

@@ -2,6 +2,9 @@
 
 import json
 import math
+import re
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ from safetensors.torch import save_file
 
 from shardline.checkpoints.folder import list_saved, newest_good
 from shardline.checkpoints.writer import StateWriter
-from shardline.errors import ConfigError, LaunchError
+from shardline.divergence import GoBack, LossWatch, check_policy
+from shardline.errors import ConfigError, Diverged, LaunchError
 from shardline.files import read_json_lines
 from shardline.launch.resolve import resolve_world
 from shardline.metrics import JsonLinesLogger
@@ -142,7 +146,7 @@ def test_a_model_with_nan_weights_is_never_sealed(tmp_path):
         best=tmp_path / "best.safetensors", best_score=None, steps=1, epochs=1, stopped_early=False,
         resumed_step=0, checkpoint_s=0.0,
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="weight layer.weight is NaN or infinite; lower optim.lr"):
+    with pytest.raises(Diverged, match="weight layer.weight is NaN or infinite; lower optim.lr"):
         seal_model(trained, spec(), tmp_path / "model.safetensors")
     assert not (tmp_path / "model.safetensors").exists()
 
@@ -171,3 +175,45 @@ def test_what_needs_gpus_is_refused_without_them():
 def test_fsdp_saves_whole_states_that_can_be_resumed_and_sealed():
     strategy = make_strategy({"strategy": "fsdp"}, resolve_world({}), "gpu")
     assert strategy._state_dict_type == "full"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"divergence": {"policy": "skip"}}, "divergence.policy=skip, but .* use divergence.policy=stop"),
+        ({"elastic": True}, "elastic=true, but OwnOptimizer takes its .* use elastic=false"),
+    ],
+)  # fmt: skip
+def test_a_model_that_takes_its_steps_itself_can_neither_be_helped_on_nor_shrink(changes, message):
+    model = OwnOptimizer()
+    settings = {"divergence": {"policy": "stop"}, "elastic": False, **changes}
+    check_policy(settings, model, "r")
+    model.automatic_optimization = False
+    with pytest.raises(ConfigError, match=f'run "r": {message}'):
+        check_policy(settings, model, "r")
+
+
+@pytest.mark.parametrize(
+    ("parts", "max_loss", "said"),
+    [
+        ([0.5, 1e30], None, ""),
+        ([math.inf, math.nan, 0.5], None, "NaN at step 3 (epoch 1, rank 0)"),
+        ([0.5, -math.inf], None, "infinite at step 3"),
+        ([0.5, 7.25], 7.0, "7.25, above divergence.max_loss=7 at step 3"),
+        ([7.0], 7.0, ""),
+    ],
+)
+def test_what_is_said_of_a_steps_losses(parts, max_loss, said):
+    watch = LossWatch(max_loss)
+    trainer = SimpleNamespace(
+        accumulate_grad_batches=len(parts), world_size=1, global_step=3, current_epoch=1
+    )
+    for place, loss in enumerate(parts, 1):
+        trainer.fit_loop = SimpleNamespace(_should_accumulate=[place < len(parts)].pop)
+        watch.on_train_batch_end(trainer, None, {"loss": torch.tensor(loss / len(parts))})
+    with (
+        pytest.raises(GoBack, match=re.escape(f"the training loss is {said}"))
+        if said
+        else nullcontext()
+    ):
+        watch.look()

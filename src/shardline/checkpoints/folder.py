@@ -280,6 +280,22 @@ def _prune(folder: Path, *, newest: Path, keep: int) -> None:
             path.unlink(missing_ok=True)
 
 
+def discard_from(folder: Path, step: int) -> None:
+    """Remove the training checkpoints of a step and of all later ones, whole or not.
+
+    Called where no writer is at work. A kill at any moment leaves the earlier ones as they were.
+    """
+    for path in _folders(folder):
+        if _step_of(path) >= step:
+            _remove(path)
+    if _folders(folder):
+        write_json(folder / POINTER, {"newest": _folders(folder)[0].name})
+    else:
+        (folder / POINTER).unlink(missing_ok=True)
+    if folder.exists():
+        sync_folder(folder)
+
+
 def remove_scratch(folder: Path) -> None:
     """Remove what writers that were killed have left behind; called before there is a writer."""
     for aside in folder.glob(".step-*.old"):

@@ -5,6 +5,7 @@ closure of `shardline.train`.
 """
 
 import time
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ from pytorch_lightning.callbacks import Callback
 from shardline.checkpoints import ranks
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.cadence import Cadence
-from shardline.checkpoints.folder import Saved, newest_good, remove_scratch
+from shardline.checkpoints.folder import (
+    Saved,
+    discard_from,
+    last_step,
+    newest_good,
+    remove_scratch,
+)
 from shardline.checkpoints.snapshot import Snapshot
 from shardline.checkpoints.writer import STATE, Background, StateWriter, Weights
 from shardline.errors import DataError
@@ -53,6 +60,8 @@ class LastCheckpoint(Callback):
         self._writer = StateWriter(folder, identity, keep)
         self._background, self._snapshot = Background(), Snapshot()
         self._is_slow_said = False
+        # asked by all ranks before a state is taken; raises where the training has to go back
+        self.may_save: Callable[[pl.Trainer], bool] = lambda trainer: True
         self._forget()
 
     def _forget(self) -> None:
@@ -75,6 +84,14 @@ class LastCheckpoint(Callback):
     def step_saved(self) -> int:
         """Return the optimiser step of the last state that was taken or resumed from, 0 for none."""
         return self._step
+
+    def last_step(self) -> int:
+        """Return the optimiser step of the newest state on disk, 0 for none."""
+        return last_step(self.folder)
+
+    def discard_from(self, step: int) -> None:
+        """Remove the states of a step and later ones from disk; called by one rank, between trainings."""
+        discard_from(self.folder, step)
 
     # ---- resuming
 
@@ -210,12 +227,13 @@ class LastCheckpoint(Callback):
 
         Returns:
             False if the state cannot be saved here: behind an epoch's last batch, whose
-            validation and records are still to come, or within an accumulation.
+            validation and records are still to come, or within an accumulation; or if it
+            may not be, since its weights are no numbers.
 
         Raises:
             DataError: this state, or the one before it, could not be written.
         """
-        if not self.can_save(trainer):
+        if not self.can_save(trainer) or not self.may_save(trainer):
             return False
         started = time.monotonic()
         with trainer.profiler.profile("save_checkpoint"):  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.schema import suggest
+from shardline.elastic import REMEDY as ELASTIC
 from shardline.errors import ConfigError
 from shardline.identity import CodeIndex
 from shardline.identity.code import INSTALLED
@@ -48,6 +49,11 @@ def check_geometry(settings: Mapping[str, Any], where: str) -> None:
     if settings["strategy"] == "fsdp" and settings["accelerator"] == "cpu":
         raise ConfigError(
             f"{where}: strategy=fsdp needs GPUs, and accelerator=cpu; use strategy=ddp or accelerator=gpu"
+        )
+    if settings["strategy"] == "fsdp" and settings["divergence"]["policy"] == "skip":
+        raise ConfigError(
+            f"{where}: divergence.policy=skip cannot leave out a step of sharded weights (strategy=fsdp); "
+            "use divergence.policy=lower or stop"
         )
     if settings["precision"] == "16-mixed" and settings["accelerator"] == "cpu":
         raise ConfigError(
@@ -98,7 +104,7 @@ def check_devices(settings: Mapping[str, Any], runtime: Mapping[str, Any], where
             f"{where}: runtime.launcher=srun, but jobs run on this machine, outside of Slurm; "
             "use --profile profiles/slurm, or launcher=torchrun"
         )
-    if nodes > max(1, len(hosts)):
+    if nodes > max(1, len(hosts)) and not (settings["elastic"] and hosts):
         listed = (
             f"runtime.hosts lists {len(hosts)}" if hosts else "this profile runs on one machine"
         )
@@ -112,11 +118,12 @@ def check_devices(settings: Mapping[str, Any], runtime: Mapping[str, Any], where
             f"{where}: accelerator=gpu, but this machine shows no GPU; use cpu or auto"
         )
     available, kind = (gpus, "GPUs") if gpus else (num_cpus(), "CPU cores")
-    if settings["devices"] > available and (gpus or not runtime["oversubscribe"]):
+    is_too_many = settings["devices"] > available and (gpus or not runtime["oversubscribe"])
+    if is_too_many and not settings["elastic"]:
         remedy = "" if gpus else ", or set runtime.oversubscribe: true"
         raise ConfigError(
             f"{where}: devices={settings['devices']}, but this machine has {available} {kind}; "
-            f"use at most {available}{remedy}"
+            f"use at most {available}{remedy}, {ELASTIC}"
         )
 
 

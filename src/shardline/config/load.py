@@ -152,6 +152,10 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
     checks.check_geometry(settings, row.where)
     checks.check_shards(settings, dataset.name, dataset.settings["shards"], row.where)
     model_class = _resolve_model(project, row)
+    if settings["elastic"] and scripts.is_script(model_class):
+        raise ConfigError(
+            f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"
+        )
     document = _train_document(project, settings, model_class, dataset)
     digest = short_digest(document)
     return Run(

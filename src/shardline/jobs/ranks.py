@@ -11,7 +11,7 @@ from shardline import __version__
 from shardline.attempts import attempted, read_attempts, started_s
 from shardline.checkpoints.folder import last_step
 from shardline.config import Project, Run
-from shardline.config.checks import num_cpus
+from shardline.config.checks import num_cpus, num_gpus
 from shardline.config.schema import flatten
 from shardline.config.scripts import is_script
 from shardline.errors import CrashLoop, LaunchError, ShardlineError, Stopped
@@ -119,7 +119,7 @@ def rehearse(
     make_folder(work)
     program = [
         "-m", "shardline.rehearse", run.id,
-        *(f"--{key}={settings[key]}" for key in ("nodes", "devices", "accelerator", "strategy")),
+        *(f"--{key}={settings[key]}" for key in ("accelerator", "strategy")),
         *_rank_options(project.runtime, work, "rehearse", run.id),
         "--output", output,
     ]  # fmt: skip
@@ -198,18 +198,32 @@ def _start_ranks(
         saves: whether they have something to save when they are asked to stop.
     """
     from shardline.launch.remote import check_machines
-    from shardline.launch.start import prepare_start
+    from shardline.launch.start import find_geometry, prepare_start
     from shardline.supervise import run_ranks
 
-    devices = run.settings["devices"]
-    start = prepare_start(
-        program,
-        run_id=run.id,
-        settings=run.settings,
+    planned = run.settings["nodes"], run.settings["devices"]
+    # in a scaling study a rank has as many CPUs at every size
+    cpus = num_cpus() * planned[1] // project.measured.get(run.id, planned[1])
+    nodes, devices = find_geometry(
+        run.settings,
+        run=run.id,
         runtime=project.runtime,
         env=os.environ,
-        # in a scaling study a rank has as many CPUs at every size
-        num_cpus=num_cpus() * devices // project.measured.get(run.id, devices),
+        num_cpus=cpus,
+        num_gpus=num_gpus(),
+    )
+    if (nodes, devices) != planned:
+        logging.warning(
+            "elastic: nodes=%d x devices=%d take over the work of the planned %d x %d",
+            *(nodes, devices, *planned),
+        )
+    start = prepare_start(
+        [*program, f"--nodes={nodes}", f"--devices={devices}"],
+        run_id=run.id,
+        settings={**run.settings, "nodes": nodes, "devices": devices},
+        runtime=project.runtime,
+        env=os.environ,
+        num_cpus=cpus,
         files=files,
         python=python,
     )

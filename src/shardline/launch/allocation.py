@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from shardline.elastic import REMEDY
 from shardline.errors import LaunchError
 from shardline.launch.slurm_status import job_fields
 from shardline.launch.world import expand_nodelist
@@ -146,9 +147,10 @@ def check_allocation(allocation: Allocation, *, nodes: int, cpus: int) -> None:
     """
     found = len(allocation.hosts)
     if found != nodes:
+        hint = f", {REMEDY}" if found < nodes else ""
         raise LaunchError(
             f"Slurm job {allocation.job_id} holds {found} nodes ({allocation.nodelist}), but the run was "
-            f"planned for nodes={nodes}; submit it with --nodes={nodes}, as profiles/slurm does"
+            f"planned for nodes={nodes}; submit it with --nodes={nodes}, as profiles/slurm does{hint}"
         )
     if allocation.cpus < cpus:
         raise LaunchError(

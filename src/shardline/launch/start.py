@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from shardline.elastic import REMEDY, fitted
 from shardline.errors import LaunchError
 from shardline.launch.allocation import (
     Allocation,
@@ -126,6 +127,38 @@ def prepare_start(
     return Start(command=command, env={**kept, **variables, **place}, plan=plan)
 
 
+def find_geometry(
+    settings: Mapping[str, Any], *, run: str, runtime: Mapping[str, Any], env: Mapping[str, str],
+    num_cpus: int, num_gpus: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Return how many machines and ranks on each a run gets here: as planned, or fewer if it is elastic.
+
+    Args:
+        settings: of the run, as planned.
+        run: named in errors.
+        num_cpus: CPUs that this process may use.
+        num_gpus: GPUs that it sees.
+
+    Raises:
+        LaunchError: the machines that are there cannot share a global batch.
+    """
+    nodes, devices, launcher = settings["nodes"], settings["devices"], runtime["launcher"]
+    if not settings["elastic"] or launcher == "azureml":
+        return nodes, devices
+    if nodes == 1:
+        most = devices
+        if settings["accelerator"] != "cpu" and num_gpus:
+            most = num_gpus
+        elif not runtime["oversubscribe"] and not env.get("SLURM_JOB_ID"):
+            most = num_cpus
+        return fitted(settings, run=run, nodes=1, devices=most)
+    if runtime["hosts"]:
+        return fitted(settings, run=run, nodes=len(runtime["hosts"]), devices=devices)
+    allocation = find_allocation(env)
+    held = len(allocation.hosts) if allocation else nodes
+    return fitted(settings, run=run, nodes=held, devices=devices, uses_all=True)
+
+
 def _azure_processes(env: Mapping[str, str], nodes: int, devices: int) -> Processes | None:
     """Return the processes of an Azure ML job; None where this one is alone."""
     found = find_processes(env)
@@ -141,7 +174,7 @@ def _hosts(allocation: Allocation | None, listed: Sequence[str], nodes: int) -> 
     if listed and len(listed) < nodes:
         raise LaunchError(
             f"nodes={nodes}, but runtime.hosts lists {len(listed)} ({', '.join(listed)}); "
-            "list more hosts, or lower nodes"
+            f"list more hosts, lower nodes, {REMEDY}"
         )
     return tuple(listed[:nodes])
 

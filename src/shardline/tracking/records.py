@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -58,7 +59,7 @@ class Records:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = self._inode = 0
 
     def restart(self) -> None:
         """Begin at the beginning again."""
@@ -118,8 +119,9 @@ class Records:
         except FileNotFoundError:  # nothing is logged yet
             return
         with file:
-            if self._path.stat().st_size < self._offset:
-                self._offset = 0
+            found = os.fstat(file.fileno())
+            if found.st_ino != self._inode or found.st_size < self._offset:
+                self._offset, self._inode = 0, found.st_ino
             file.seek(self._offset)
             offset = self._offset
             for line in file:
