@@ -1,12 +1,22 @@
 """Data-parallel training whose sums do not depend on when the training was started."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import DDPStrategy
+import torch.distributed as dist
+from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from shardline.errors import ConfigError
+from shardline.sharding import shard
 
 
 class _SteadyBuckets(DistributedDataParallel):
@@ -42,3 +52,81 @@ class SteadyDDPStrategy(DDPStrategy):
         # on a stream of its own, see https://pytorch.org/docs/stable/notes/cuda.html#id5
         with nullcontext() if device_ids is None else torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             return _SteadyBuckets(model, device_ids=device_ids, **self._ddp_kwargs)
+
+
+class SteadyFSDPStrategy(ModelParallelStrategy):
+    """FSDP2 under Lightning: parameters, gradients and optimiser state are sharded over all ranks.
+
+    On CPUs over gloo as on GPUs over nccl. Each shard's gradients are summed in one layout
+    from the first step on, so that a resumed training ends with the bits of an unbroken one.
+    """
+
+    lightning_restore_optimizer = True
+
+    def __init__(self, environment: ClusterEnvironment, backend: str) -> None:
+        super().__init__(process_group_backend=backend)
+        self.cluster_environment = environment
+
+    def setup_environment(self) -> None:
+        """Join the ranks, once; a world of one needs no address."""
+        if self.world_size == 1 and not dist.is_initialized():
+            store = dist.HashStore()  # type: ignore[attr-defined]  # not in its stub
+            dist.init_process_group(self._process_group_backend, store=store, rank=0, world_size=1)
+        if self._device_mesh is None:
+            self._setup_distributed()
+            self._device_mesh = init_device_mesh(
+                self.root_device.type,
+                (self.world_size, 1),  # in the form that a user's configure_model expects
+                mesh_dim_names=("data_parallel", "tensor_parallel"),
+            )
+        if self.lightning_module is not None:
+            self.lightning_module._device_mesh = self._device_mesh
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Shard the model unit by unit, each on its way to the device, and make its optimisers."""
+        assert self.accelerator is not None
+        assert self.lightning_module is not None
+        self.accelerator.setup(trainer)
+        self.model = shard(self.lightning_module, self.device_mesh["data_parallel"])
+        self.lightning_module.to(self.root_device)  # what is no parameter, such as metrics
+        self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+        self.barrier()
+
+    def on_validation_end(self) -> None:
+        """Free what the last validation batch left gathered, which no backward pass frees."""
+        self.model.reshard()  # type: ignore[union-attr,operator]
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return weights as DTensors under the module's own names, and buffers as they are."""
+        assert self.lightning_module is not None
+        return self.lightning_module.state_dict()
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Return the optimiser's state, DTensors for what belongs to a shard."""
+        return Strategy.optimizer_state(self, optimizer)
+
+    def save_checkpoint(self, *_: Any, **__: Any) -> None:
+        """Refuse: Lightning's own way of writing shards pickles what it cannot read safely.
+
+        Raises:
+            ConfigError: a callback of the model's own saves training checkpoints.
+        """
+        raise ConfigError(
+            "strategy=fsdp: the model saves training checkpoints itself (Trainer.save_checkpoint, ModelCheckpoint), "
+            "which holds no whole model here; drop it, since the run saves its own (runtime.checkpoint)"
+        )
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = True
+    ) -> dict[str, Any]:
+        """Return a training checkpoint of any world size, with this rank's parts."""
+        return Strategy.load_checkpoint(self, checkpoint_path, weights_only=True)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load this rank's parts of the weights."""
+        Strategy.load_model_state_dict(self, checkpoint, strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Load this rank's parts of the optimisers' states."""
+        Strategy.load_optimizer_state_dict(self, checkpoint)

@@ -18,7 +18,7 @@ def rehearse_run(
     """Let a run's ranks meet and try every path between them; see `launch.rehearsal`.
 
     Args:
-        settings: `nodes`, `devices`, `accelerator` and `strategy` of the run.
+        settings: `nodes`, `devices` and `accelerator` of the run.
         describe: what else this rank says of itself.
 
     Raises:
@@ -46,8 +46,7 @@ def main() -> int:
     parser.add_argument("run", help="id of the run")
     for name in ("nodes", "devices", "rendezvous-timeout-s"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("accelerator", "strategy"):
-        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--accelerator", required=True)
     for name in ("work", "rank-logs", "output"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--oversubscribe", action="store_true")

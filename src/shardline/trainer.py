@@ -10,11 +10,11 @@ import pytorch_lightning as pl
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
-from pytorch_lightning.strategies import FSDPStrategy, Strategy
+from pytorch_lightning.strategies import Strategy
 
 from shardline.launch.device import resolve_accelerator
 from shardline.launch.world import World
-from shardline.parallel import SteadyDDPStrategy
+from shardline.parallel import SteadyDDPStrategy, SteadyFSDPStrategy
 
 
 class WorldEnvironment(ClusterEnvironment):
@@ -101,14 +101,12 @@ def make_strategy(
     settings: Mapping[str, Any], world: World, accelerator: str, timeout_s: float
 ) -> Strategy | str:
     """Return the Lightning strategy; a world of one without sharding needs none."""
-    environment, timeout = WorldEnvironment(world), timedelta(seconds=timeout_s)
+    environment, backend = WorldEnvironment(world), "gloo" if accelerator == "cpu" else "nccl"
+    timeout = timedelta(seconds=timeout_s)
     if settings["strategy"] == "fsdp":
-        return FSDPStrategy(
-            cluster_environment=environment, state_dict_type="full", timeout=timeout
-        )
+        return SteadyFSDPStrategy(environment, backend, timeout)
     if world.world_size == 1:
         return "auto"
-    backend = "gloo" if accelerator == "cpu" else "nccl"
     return SteadyDDPStrategy(
         cluster_environment=environment, process_group_backend=backend, timeout=timeout
     )

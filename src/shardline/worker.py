@@ -156,7 +156,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
         )
         sealed = seal({**document, "action": action.record()})
         write_json(args.results / "provenance.json", sealed)
-    _leave(world)
+    _leave()
 
 
 def _begin(args: argparse.Namespace, world: World) -> Timeline:
@@ -263,11 +263,11 @@ def _measured(
     }
 
 
-def _leave(world: World) -> None:
+def _leave() -> None:
     """End the process group together, so that no rank reports a peer's normal exit as a failure."""
     import torch.distributed as dist
 
-    if world.world_size > 1 and dist.is_initialized():
+    if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
 

@@ -139,8 +139,8 @@ ROW = 'config/runs.tsv row 1 (run "a"): '
             "the dataset into more shards",
         ),
         (
-            {"strategy": "fsdp", "accelerator": "cpu"},
-            "strategy=fsdp needs GPUs, and accelerator=cpu; use strategy=ddp or accelerator=gpu",
+            {"strategy": "fsdp", "precision": "16-mixed"},
+            "strategy=fsdp does not take precision=16-mixed; use 32-true or bf16-mixed, or strategy=ddp",
         ),
         (
             {"precision": "16-mixed", "accelerator": "cpu"},

@@ -39,6 +39,7 @@ LAYERS = [
         "streaming",
         "checkpointing",
         "parallel",
+        "sharding",
         "models",
         "optim",
         "divergence",

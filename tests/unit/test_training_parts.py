@@ -16,13 +16,12 @@ from shardline.checkpoints.writer import StateWriter
 from shardline.divergence import GoBack, LossWatch, check_policy
 from shardline.errors import ConfigError, Diverged, LaunchError
 from shardline.files import read_json_lines
-from shardline.launch.resolve import resolve_world
 from shardline.metrics import JsonLinesLogger
 from shardline.modelling import make_model
 from shardline.models.linear import Linear
 from shardline.optim import attach_optimizer, lr_factor, make_optimizer
 from shardline.train import Trained, seal_model
-from shardline.trainer import make_strategy, resolve_accelerator
+from shardline.trainer import resolve_accelerator
 
 SCHEMA = {"feature_shape": [8, 8], "classes": list("0123456789")}
 OPTIM = {"name": "sgd", "lr": 0.1, "weight_decay": 0.0, "momentum": 0.9, "scale_lr": False}
@@ -166,15 +165,8 @@ def test_training_state_is_proven_to_be_readable(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_what_needs_gpus_is_refused_without_them():
-    with pytest.raises(LaunchError, match="strategy=fsdp needs GPUs and this machine shows none"):
-        resolve_accelerator({"accelerator": "auto", "strategy": "fsdp", "devices": 1})
     with pytest.raises(LaunchError, match="devices=2, but this machine shows 0 GPUs"):
-        resolve_accelerator({"accelerator": "gpu", "strategy": "ddp", "devices": 2})
-
-
-def test_fsdp_saves_whole_states_that_can_be_resumed_and_sealed():
-    strategy = make_strategy({"strategy": "fsdp"}, resolve_world({}), "gpu")
-    assert strategy._state_dict_type == "full"
+        resolve_accelerator({"accelerator": "gpu", "devices": 2})
 
 
 @pytest.mark.parametrize(

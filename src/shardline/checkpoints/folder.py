@@ -236,11 +236,11 @@ def scratch_folder(folder: Path, step: int) -> Path:
 
 def _seal(scratch: Path, told: Mapping[str, Any], known: Digests) -> None:
     """Bring every file to disk, and write the manifest."""
-    files = sorted(path for path in scratch.rglob("*") if path.is_file())
-    for path in files:
+    files = {str(path.relative_to(scratch)): path for path in scratch.rglob("*") if path.is_file()}
+    files |= {name: scratch / name for name in known}  # NFS may list what others wrote later
+    for path in files.values():
         _sync(path)
-    records = {str(path.relative_to(scratch)): path for path in files}
-    digests = {name: known.get(name) or describe(path) for name, path in records.items()}
+    digests = {name: known.get(name) or describe(path) for name, path in sorted(files.items())}
     written = datetime.now(UTC).isoformat(timespec="seconds")
     write_json(scratch / MANIFEST, {**told, "written": written, "files": digests})
     for inner in scratch.rglob("*"):

@@ -6,7 +6,8 @@ closure of `shardline.train`.
 
 import time
 from collections.abc import Callable
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from shardline.checkpoints import ranks
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.cadence import Cadence
 from shardline.checkpoints.folder import (
+    Digests,
     Saved,
     discard_from,
     last_step,
     newest_good,
     remove_scratch,
+    scratch_folder,
 )
+from shardline.checkpoints.sharded import ShardReader, Shards, Writers, gather_weights, take_shards
 from shardline.checkpoints.snapshot import Snapshot
 from shardline.checkpoints.writer import STATE, Background, StateWriter, Weights
 from shardline.errors import DataError
@@ -59,6 +63,7 @@ class LastCheckpoint(Callback):
         self._identity, self._is_synchronous = identity, is_synchronous
         self._writer = StateWriter(folder, identity, keep)
         self._background, self._snapshot = Background(), Snapshot()
+        self._writers: Writers | None = None
         self._is_slow_said = False
         # asked by all ranks before a state is taken; raises where the training has to go back
         self.may_save: Callable[[pl.Trainer], bool] = lambda trainer: True
@@ -106,6 +111,7 @@ class LastCheckpoint(Callback):
         """
         self._forget()
         self._best = best
+        trainer.strategy.checkpoint_io = ShardReader(trainer.strategy)
         trainer.strategy.setup_environment()  # rank 0 chooses for all
         chosen = self._choose_safely() if trainer.is_global_zero else (None, "")
         saved, error = trainer.strategy.broadcast(chosen)
@@ -201,12 +207,8 @@ class LastCheckpoint(Callback):
 
     def keep_best(self, trainer: pl.Trainer, name: str) -> None:
         """Copy weights that are among the best; they are written with the next state."""
-        weights = trainer.strategy.lightning_module_state_dict()
-        if trainer.is_global_zero:
-            copy = {key: value.detach().to("cpu", copy=True) for key, value in weights.items()}
-            self._new_best[name] = {key: copy[key].contiguous() for key in sorted(copy)}
-        else:
-            self._new_best[name] = {}
+        weights = gather_weights(trainer.lightning_module)
+        self._new_best[name] = {key: weights[key].contiguous() for key in sorted(weights)}
 
     def can_save(self, trainer: pl.Trainer) -> bool:
         """Return whether nothing is half done here: no accumulation, epoch's end or validation."""
@@ -270,17 +272,34 @@ class LastCheckpoint(Callback):
         new_best, self._new_best = self._new_best, {}
         self._step = trainer.global_step
         self._cadence.begin(self._step)
+        scratch = scratch_folder(self.folder, self._step)
+        rest, shards = take_shards(state, trainer.global_rank, trainer.world_size)
+        if shards.parts and not self._writers:
+            self._writers = Writers()
         if trainer.is_global_zero:
-            copy, best = self._snapshot.take(state), self._best.names
+            rest, parts = self._snapshot.take((rest, shards.parts))
+            told = {
+                "world_size": trainer.world_size,
+                "new_best": new_best,
+                "best": self._best.names,
+            }
+            self._background.start(lambda: self._write(rest, replace(shards, parts=parts), told))
+        elif shards.parts:
+            parts = self._snapshot.take(shards.parts)
             self._background.start(
-                lambda: self._write(
-                    copy, world_size=trainer.world_size, new_best=new_best, best=best
-                )
+                lambda: self._write_shards(replace(shards, parts=parts), scratch)
             )
 
-    def _write(self, state: dict[str, Any], **told: Any) -> None:
+    def _write(self, state: dict[str, Any], shards: Shards, told: dict[str, Any]) -> None:
         self._snapshot.wait()
-        self._writer.write(state, **told)
+        write_shards = partial(self._write_shards, shards) if shards.parts else None
+        self._writer.write(state, beside=write_shards, **told)
+
+    def _write_shards(self, shards: Shards, scratch: Path) -> Digests:
+        """Write this rank's shards into the folder that rank 0 has made."""
+        assert self._writers is not None
+        self._snapshot.wait()
+        return self._writers.write(shards, scratch)
 
 
 def _is_in_epoch(trainer: pl.Trainer) -> bool:

@@ -24,14 +24,14 @@ class Background:
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._work: Future[None] | None = None
+        self._work: Future[object] | None = None
 
     @property
     def is_busy(self) -> bool:
         """Whether work is going on."""
         return self._work is not None and not self._work.done()
 
-    def start(self, work: Callable[[], None]) -> None:
+    def start(self, work: Callable[[], object]) -> None:
         """Begin; the work before must have been waited for."""
         self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._work = self._pool.submit(work)
@@ -73,7 +73,7 @@ class StateWriter:
 
     def write(
         self, state: Mapping[str, Any], *, world_size: int, new_best: Mapping[str, Weights],
-        best: set[str],
+        best: set[str], beside: Callable[[Path], Digests] | None = None,
     ) -> None:  # fmt: skip
         """Write new best weights, then the state that names them.
 
@@ -81,6 +81,7 @@ class StateWriter:
             state: as Lightning dumps it.
             new_best: weights by file name.
             best: file names of the weights that the state knows.
+            beside: writes what else belongs to the state, and returns its size and digest.
 
         Raises:
             ConfigError: the state holds what `weights_only=True` refuses to read.
@@ -90,6 +91,7 @@ class StateWriter:
             # one key of metadata: safetensors writes several in no fixed order
             write_bytes(self.folder / name, save(weights, metadata={"identity": self.identity}))
             self.known[name] = describe(self.folder / name)
+        known: Digests = {}
         with writing(
             self.folder,
             step=state["global_step"],
@@ -98,7 +100,10 @@ class StateWriter:
             world_size=world_size,
             keep=self.keep,
             best={name: self.known[name] for name in sorted(best)},
+            known=known,
         ) as scratch:
+            if beside is not None:
+                known |= beside(scratch)
             with (scratch / STATE).open("wb") as file:
                 torch.save(state, file)
             self._prove(scratch / STATE)

@@ -46,16 +46,17 @@ def check_geometry(settings: Mapping[str, Any], where: str) -> None:
             f"{where}: trainer.validate_every_epochs={every} is more than trainer.max_epochs={epochs}, "
             f"so no weights could be chosen; use at most {epochs}"
         )
-    if settings["strategy"] == "fsdp" and settings["accelerator"] == "cpu":
+    precision = settings["precision"]
+    if settings["strategy"] == "fsdp" and precision not in ("32-true", "bf16-mixed"):
         raise ConfigError(
-            f"{where}: strategy=fsdp needs GPUs, and accelerator=cpu; use strategy=ddp or accelerator=gpu"
+            f"{where}: strategy=fsdp does not take precision={precision}; use 32-true or bf16-mixed, or strategy=ddp"
         )
     if settings["strategy"] == "fsdp" and settings["divergence"]["policy"] == "skip":
         raise ConfigError(
             f"{where}: divergence.policy=skip cannot leave out a step of sharded weights (strategy=fsdp); "
             "use divergence.policy=lower or stop"
         )
-    if settings["precision"] == "16-mixed" and settings["accelerator"] == "cpu":
+    if precision == "16-mixed" and settings["accelerator"] == "cpu":
         raise ConfigError(
             f"{where}: precision=16-mixed needs GPUs, and accelerator=cpu; use bf16-mixed or 32-true"
         )

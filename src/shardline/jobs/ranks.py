@@ -119,7 +119,7 @@ def rehearse(
     make_folder(work)
     program = [
         "-m", "shardline.rehearse", run.id,
-        *(f"--{key}={settings[key]}" for key in ("accelerator", "strategy")),
+        "--accelerator", settings["accelerator"],
         *_rank_options(project.runtime, work, "rehearse", run.id),
         "--output", output,
     ]  # fmt: skip

@@ -19,10 +19,6 @@ def resolve_accelerator(settings: Mapping[str, Any]) -> str:
     """
     wanted, gpus = settings["accelerator"], torch.cuda.device_count()
     if wanted == "cpu" or (wanted == "auto" and not gpus):
-        if settings["strategy"] == "fsdp":
-            raise LaunchError(
-                "strategy=fsdp needs GPUs and this machine shows none; use strategy=ddp"
-            )
         return "cpu"
     if gpus < settings["devices"]:
         raise LaunchError(
