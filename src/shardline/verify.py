@@ -275,6 +275,9 @@ def _check_provenance(
     manifest = RESULTS / "datasets" / spec["dataset"]["id"] / "manifest.json"
     about_manifest = findings.but(f"bring back the manifest of the training, or {findings.remedy}")
     about_manifest.expect_sha256(manifest, provenance["manifest_sha256"])
+    if certificate := provenance.get("certificate"):
+        about_certificate = findings.but("bring back the certificate that the training found")
+        about_certificate.expect_sha256(Path(certificate["path"]), certificate["sha256"])
     files: Mapping[str, str] = provenance.get("files", {})
     for name, sha256 in files.items():
         file = folder / Path(name).name

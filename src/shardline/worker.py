@@ -11,6 +11,7 @@ from typing import Any
 
 from shardline.actions import Action
 from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log, started_s
+from shardline.certificates import find_certificate
 from shardline.config.scripts import is_script
 from shardline.environments.observed import explain_differences, find_differences
 from shardline.files import read_json, write_bytes, write_json
@@ -154,7 +155,8 @@ def _run(args: argparse.Namespace, world: World) -> None:
             tracking=read_places(args.work, args.tracking),
             files={name: file_sha256(args.results / name) for name in _SEALED},
         )
-        sealed = seal({**document, "action": action.record()})
+        certificate = None if is_own else find_certificate(sources)
+        sealed = seal({**document, "certificate": certificate, "action": action.record()})
         write_json(args.results / "provenance.json", sealed)
     _leave()
 

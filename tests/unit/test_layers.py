@@ -32,6 +32,7 @@ LAYERS = [
         "storage",
         "environments",
         "seals",
+        "certificates",
     ],
     [
         "shards",
@@ -63,7 +64,7 @@ LAYERS = [
     ["rehearse", "worker", "jobs", "states"],
     ["why", "garbage", "verify", "rehearsals", "init", "opening"],
     ["recorded", "selection", "repair"],
-    ["replay", "differences", "lineage", "export"],
+    ["replay", "differences", "lineage", "export", "drills"],
     ["display"],
     ["cli"],
 ]

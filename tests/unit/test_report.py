@@ -319,3 +319,12 @@ def test_what_was_done_where_a_training_diverged_is_told(tmp_path):
     assert "diverged" not in own_text(
         page_of(write_run(tmp_path, "two", provenance={"training": training}))
     )
+
+
+def test_a_run_names_the_certificate_that_its_code_resumes_exactly(tmp_path):
+    path = "results/certificates/resume-0123456789ab.json"
+    certificate = {"path": path, "sha256": "ab" * 32, "verdict": "survived"}
+    assert "resumes exactly" not in page_of(write_run(tmp_path, "without"))
+    page = page_of(write_run(tmp_path, "with", provenance={"certificate": certificate}))
+    assert path in page
+    assert "survived <code>shardline drill resume</code>" in page

@@ -9,8 +9,10 @@ import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner, Result
 
+from shardline.certificates import write_certificate
 from shardline.cli import app
 from shardline.files import read_json, write_json
+from shardline.identity.content import file_sha256
 from shardline.verify import Verdict, verify_dataset, verify_run
 from tests.conftest import REPOSITORY
 from tests.unit.conftest import FakeProject
@@ -179,6 +181,21 @@ def test_another_manifest_than_the_training_read_is_found(fake):
     manifest.unlink()
     (problem,) = run_verdict(fake).problems
     assert problem.startswith(f"{manifest} cannot be read (No such file or directory), expected ")
+
+
+def test_an_altered_or_missing_resume_certificate_is_found(fake):
+    fake.seal_all()
+    path = write_certificate({"identity": {}, "verdict": "survived"})
+    told = {"path": str(path), "sha256": file_sha256(path), "verdict": "survived"}
+    edit(fake.run("flat").folder / "provenance.json", certificate=told)
+    assert run_verdict(fake).problems == []
+    path.write_text(path.read_text().replace("survived", "hardly survived"))
+    (problem,) = run_verdict(fake).problems
+    assert problem.startswith(f"{path}: its SHA-256 is ")
+    path.unlink()
+    (problem,) = run_verdict(fake).problems
+    assert problem.startswith(f"{path} cannot be read")
+    assert problem.endswith("; bring back the certificate that the training found")
 
 
 def test_provenance_without_file_digests_is_accepted(fake):

@@ -6,6 +6,6 @@ What a command shows is found by a module beside this package (`states`, `why`,
 
 # ruff: noqa: I001 - the help lists the commands in the order of their modules
 from shardline.cli.app import EXIT_CODES, app, main
-from shardline.cli import project, runs, upkeep, checking, crate
+from shardline.cli import project, runs, upkeep, checking, crate, drill
 
-__all__ = ["EXIT_CODES", "app", "checking", "crate", "main", "project", "runs", "upkeep"]
+__all__ = ["EXIT_CODES", "app", "checking", "crate", "drill", "main", "project", "runs", "upkeep"]

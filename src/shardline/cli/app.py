@@ -71,7 +71,7 @@ def _options(
 ) -> None:
     """Look after the runs of a Shardline project; call it in the project's folder.
 
-    Runs are made by `snakemake`. Nothing here trains, and only `gc --delete` and
+    Runs are made by `snakemake`. Nothing here trains them, and only `gc --delete` and
     `verify --repair` delete.
     """
     context.obj = config

@@ -28,6 +28,7 @@ _README = f"""# The report of a Shardline pipeline, and what it was made from
 
 - `results/reports/`: the report; open `index.html` in a browser.
 - `results/runs/`: settings, identity, metrics, provenance and evaluation of each run.
+- `results/certificates/`: whether trainings of this code resumed bit for bit.
 - `results/datasets/`: manifest (rows, bytes and digest of each shard) and provenance of each dataset.
 - `config/`: what was asked for, without what looks like a secret.
 - `workflow/`: the pipeline itself and its locked packages.
@@ -194,6 +195,9 @@ def _add_run(contents: Contents, run: str, evaluation: str, at: Mapping[str, Pat
         for kind, name in (("spec", names[0]), ("provenance", names[3]), ("evaluation", names[4]))
     }
     contents.runs[run] = read
+    certificate = read["provenance"].get("certificate")
+    if certificate and (path := Path(certificate["path"])).exists():
+        contents.items[str(path)] = Item(source=path)
     model = folder / "model.safetensors"
     contents.items[str(model)] = Item(
         source=model,

@@ -1,0 +1,79 @@
+"""The command that breaks a training on purpose: `drill`."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from shardline import display
+from shardline.cli.app import EPILOG, AsJson, app
+from shardline.errors import DataError
+
+_Name = Literal[
+    "resume", "preempt", "timeout", "kill-rank", "stop-rank", "kill-controller", "disk-full"
+]
+
+
+@app.command("drill", epilog=EPILOG)
+def drill(
+    context: typer.Context,
+    name: Annotated[_Name, typer.Argument(metavar="DRILL", help="What is to go wrong.")],
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to drill on.")
+    ] = "profiles/local",
+    nodes: Annotated[int, typer.Option(min=1, help="Machines of the training.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="Ranks on each machine.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of the steps at which it goes wrong.")] = 0,
+    interruptions: Annotated[
+        int, typer.Option(min=1, help="How often `resume` interrupts each training.")
+    ] = 3,
+    timeout_s: Annotated[float, typer.Option(help="Seconds that the drill may take.")] = 1800.0,
+    keep: Annotated[
+        bool, typer.Option("--keep", metavar="", help="Keep the drill's folder.")
+    ] = False,
+    set_resources: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RULE:NAME=VALUE", help="Passed on to Snakemake."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Break a tiny training on the profile's real machines, and see that nothing is lost.
+
+    resume           SIGKILL of all ranks, several times; writes the resume certificate
+    kill-rank        SIGKILL of one rank
+    stop-rank        SIGSTOP of one rank
+    preempt          the job is preempted
+    timeout          the job's time limit falls into the training
+    kill-controller  SIGKILL of Snakemake while its job trains
+    disk-full        the store's disk is full (a disk of the drill's own)
+
+    The training must end with the weights, the optimiser's state and the samples of one that nothing befell,
+    bit for bit. It lies in `drills/`, and your own runs are not touched. Exit code 3 if it did not survive.
+    """
+    from shardline.actions import Action
+    from shardline.drills.certify import certify
+    from shardline.drills.run import Order, drilled
+
+    order = Order(
+        name=name,
+        config=context.obj,
+        profile=profile,
+        size=(nodes, devices),
+        seed=seed,
+        interruptions=interruptions,
+        timeout_s=timeout_s,
+        keep=keep,
+        arguments=["--set-resources", *set_resources] if set_resources else [],
+        tell=(lambda line: None) if as_json else (lambda line: display.say(f"{name}: {line}")),
+    )
+    action = Action(id=f"drill/{name}")
+    with drilled(order) as drills:
+        certificate = certify(drills, action) if name == "resume" else None
+    outcomes = [one.outcome for one in drills]
+    if as_json:
+        display.say_json(
+            {"outcomes": [one.to_json() for one in outcomes], "certificate": certificate}
+        )
+    else:
+        display.show_drill(outcomes, certificate)
+    if any(outcome.reasons for outcome in outcomes):
+        raise typer.Exit(DataError.exit_code)

@@ -1,0 +1,37 @@
+"""The resume certificate: what `resume` interrupted, where, and what was compared."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardline.actions import Action
+from shardline.certificates import identify, write_certificate
+from shardline.drills.judge import Drilled
+
+
+def certify(drills: Sequence[Drilled], action: Action) -> Path | None:
+    """Write what a `resume` drill showed, and return the path; None where a training was never sealed.
+
+    Args:
+        drills: of each number of ranks, while their files are there.
+        action: the drill, begun before its trainings.
+    """
+    sealed = [drill.broken.results / "provenance.json" for drill in drills]
+    if not all(path.exists() for path in sealed):
+        return None
+    parts = [identify(json.loads(path.read_text())) for path in sealed]
+    outcomes = [drill.outcome for drill in drills]
+    names = outcomes[0].compared
+    return write_certificate(
+        {
+            "identity": {
+                **parts[0],
+                "machine": sorted({name for part in parts for name in part["machine"]}),
+                "world_sizes": sorted(size for part in parts for size in part["world_sizes"]),
+            },
+            "interruptions": [one for outcome in outcomes for one in outcome.interruptions],
+            "compared": {name: all(one.compared[name] for one in outcomes) for name in names},
+            "verdict": "not survived" if any(one.reasons for one in outcomes) else "survived",
+            "action": action.record(),
+        }
+    )

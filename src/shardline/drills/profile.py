@@ -1,0 +1,52 @@
+"""What a drill has to know of the profile that it runs on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shardline.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A profile of Snakemake.
+
+    Attributes:
+        name: as the user wrote it.
+        word: what is given to `--profile` in another folder.
+        executor: `local`, `slurm`, ...
+        runtime: what it sets under `config: runtime:`.
+    """
+
+    name: str
+    word: str
+    executor: str
+    runtime: dict[str, Any]
+
+
+def read_profile(name: str) -> Profile:
+    """Read a profile, wherever Snakemake would find it.
+
+    Raises:
+        ConfigError: there is none of this name, or its jobs see no file of this folder.
+    """
+    from snakemake.cli import get_profile_dir
+
+    found = get_profile_dir(name)
+    if found is None:
+        raise ConfigError(f"--profile {name} is not there; give a folder that holds a profile.yaml")
+    document = yaml.safe_load(found[1].read_text()) or {}
+    if provider := document.get("default-storage-provider"):
+        raise ConfigError(
+            f"--profile {name} has default-storage-provider={provider}, so that its jobs share no folder with "
+            "this machine and nobody could break them from here; drill on a profile without it"
+        )
+    config = document.get("config") or {}
+    return Profile(
+        name=name,
+        word=str(Path(name).resolve()) if Path(name).exists() else name,
+        executor=str(document.get("executor", "local")),
+        runtime=config.get("runtime") or {} if isinstance(config, dict) else {},
+    )

@@ -1,0 +1,33 @@
+"""`shardline drill` on a real Slurm: a preemption and a time limit are nothing to the training."""
+
+import json
+import sys
+
+import pytest
+
+from tests.conftest import Workspace
+from tests.slurm.pipeline import Pipeline
+
+SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
+
+
+@pytest.fixture(scope="module")
+def pipeline(slurm, tmp_path_factory):
+    pipeline = Pipeline(Workspace(tmp_path_factory.mktemp("drill")), slurm)
+    pipeline.configure(runtime={"launcher": "srun"})
+    return pipeline
+
+
+@pytest.mark.parametrize("name", ["preempt", "timeout"])
+def test_a_job_that_slurm_ends_early_goes_on_by_itself(pipeline, name):
+    done = pipeline.cluster.login.run(
+        *SHARDLINE, "drill", name, "--profile", str(pipeline.path / "profile"), "--json",
+        "--nodes", "2", "--devices", "1", "--timeout-s", "560",
+        cwd=pipeline.path, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (one,) = json.loads(done.stdout)["outcomes"]
+    assert one["compared"] == {"weights": True, "optimizer": True, "ledger": True}
+    assert one["commands"] == 1, "Slurm retries, not the user"
+    assert one["attempts"] == 2
+    assert one["steps_lost"] == 0, "the training was told in time, and saved"
