@@ -32,18 +32,34 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise DataError(f"{path} could not be written: {remedy_of(error)}") from error
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with scratch.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+            sync_folder(path.parent)
     finally:
         with suppress(OSError):  # never hides why the writing failed
             scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tell in one sentence why a file or folder cannot be written.
+
+    Raises:
+        DataError: in place of the system's error.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        # torch.save puts an error of its own in place of the system's
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        raise DataError(f"{path} could not be written: {remedy_of(cause)}") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -86,7 +86,9 @@ def goodput(
         where unknown; their sum is `elapsed_s`), `share` (of computing in all).
     """
     queues = [attempt["queue_s"] for attempt in attempts if attempt["queue_s"] is not None]
-    durations = [duration_s(attempt) for attempt in attempts]
+    durations = [max(0.0, duration_s(attempt)) for attempt in attempts]
+    # the last one's is measured by a clock that nobody sets
+    durations[-1] = kept_seconds(kept).get(len(attempts), durations[-1])
     elapsed = sum(durations) + sum(queues)
     parts: dict[str, float | None] = {
         part: sum(seconds.get(part, 0.0) for seconds in kept.values()) for part in PARTS

@@ -30,7 +30,7 @@ class Verifier:
 
     def __init__(self, shards: ShardMap, policy: Policy) -> None:
         self._shards, self._policy = shards, policy
-        self._known: set[int] = set()
+        self._known: dict[int, list[object]] = {}
         self._folder = shards.folder / "verified" / socket.gethostname()
 
     def check(self, shard: int) -> None:
@@ -39,13 +39,14 @@ class Verifier:
         Raises:
             DataError: it is not; names the file and how to rebuild it.
         """
-        if self._policy == "off" or shard in self._known:
-            return
         if self._policy == "always":
             self._digest(shard)
+        if self._policy != "first":
             return
-        self._check_once(shard)
-        self._known.add(shard)
+        stamp = self._stamp(shard)
+        if self._known.get(shard) != stamp:  # read by nobody, or changed since
+            self._check_once(shard)
+            self._known[shard] = stamp
 
     def _check_once(self, shard: int) -> None:
         marker = self._folder / self._shards.path(shard).name
@@ -77,8 +78,11 @@ class Verifier:
                 Path(lock.lock_file).unlink(missing_ok=True)
 
     def _stamp(self, shard: int) -> list[object]:
-        status = self._shards.path(shard).stat()
         digest = self._shards.manifest["shards"][shard]["blake3"]
+        try:
+            status = self._shards.path(shard).stat()
+        except OSError:
+            return [digest]  # reading it tells why
         return [digest, status.st_size, status.st_mtime_ns, status.st_ino]
 
     def _is_marked(self, shard: int, marker: Path) -> bool:
@@ -93,7 +97,9 @@ class Verifier:
         try:
             found = file_digest(path)
         except OSError as error:
-            found = f"not readable ({error.strerror})"
+            raise DataError(
+                f"shard {path} cannot be read ({error.strerror}); {rebuild_command(self._shards.manifest)}"
+            ) from None
         if found != expected:
             raise DataError(
                 f"shard {path} is damaged: its BLAKE3 digest is {found[:12]}..., its manifest says {expected[:12]}...; "

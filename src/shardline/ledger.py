@@ -13,6 +13,7 @@ from typing import IO, Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+from shardline.files import make_folder, writing
 from shardline.launch.world import World
 
 _NAME = re.compile(r"from-(?P<start>\d+)-rank-(?P<rank>\d+)-of-\d+\.jsonl")
@@ -32,10 +33,11 @@ class SampleLedger(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open this attempt's file."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         place = f"rank-{self._world.rank:05d}-of-{self._world.world_size:05d}"
         path = self._folder / f"from-{trainer.global_step:09d}-{place}.jsonl"
-        self._file = path.open("w", buffering=1)
+        with writing(path):
+            self._file = path.open("w", buffering=1)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -45,7 +47,8 @@ class SampleLedger(Callback):
             return
         ids = trainer.datamodule.loader.stream.batch_ids.tolist()  # type: ignore[attr-defined]
         line = {"step": trainer.global_step + 1, "epoch": trainer.current_epoch, "ids": ids}
-        print(json.dumps(line), file=self._file)
+        with writing(Path(self._file.name)):
+            print(json.dumps(line), file=self._file)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Close the file."""
@@ -63,7 +66,10 @@ def read_ledger(folder: Path | str) -> dict[int, list[int]]:
     for start, _, path in files:
         end = next((later for later in starts if later > start), None)
         for line in path.read_text().splitlines():
-            record = json.loads(line)
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break  # torn, where the disk was full
             if end is None or record["step"] <= end:
                 steps.setdefault(record["step"], []).extend(record["ids"])
     return dict(sorted(steps.items()))

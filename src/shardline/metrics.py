@@ -12,7 +12,7 @@ from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from shardline.files import read_json_lines, write_bytes
+from shardline.files import read_json_lines, write_bytes, writing
 
 
 class JsonLinesLogger(Logger):
@@ -57,7 +57,8 @@ class JsonLinesLogger(Logger):
         """Drop the records after `step`, which a resumed training writes again."""
         records = read_json_lines(self._path) if self._path.exists() else []
         kept = [record for record in records if record["step"] <= step]
-        # another file of that name: who follows it begins at the beginning again
+        # all or nothing: a full disk must not cost the records of hours; and another file of that
+        # name, so that who follows it begins at the beginning again
         write_bytes(self._path, "".join(json.dumps(record) + "\n" for record in kept).encode())
         self._started = time.monotonic() - (kept[-1]["wall_s"] if kept else 0.0)
 
@@ -75,7 +76,7 @@ class JsonLinesLogger(Logger):
             return
         self._last = {**place, **values}
         record = {**place, "wall_s": round(time.monotonic() - self._started, 3), **values}
-        with self._path.open("a") as file:
+        with writing(self._path), self._path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
 

@@ -6,9 +6,11 @@ import re
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from shardline.errors import DataError
 from shardline.files import read_json, write_json
 from shardline.launch.watchdog.signs import FOLDER, WANTED
 
@@ -99,8 +101,8 @@ def report_failure(
     if kind == "hung":
         name += ".hung"  # what the rank itself says while it is ended comes beside it
     folder = work / _FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{name}.json", asdict(failure))
+    with suppress(DataError):  # a store that cannot be written to may be what it tells of
+        write_json(folder / f"{name}.json", asdict(failure))
 
 
 def read_failures(work: Path) -> list[Failure]:
