@@ -26,6 +26,9 @@ LONGEST = (
     "slurm/test_training_accidents.py", "distributed/test_training.py", "slurm/test_accidents.py",
     "distributed/test_hosts.py", "slurm/test_launchers.py", "distributed/test_samples.py",
     "slurm/test_training.py", "distributed/test_rehearsal.py", "workflow/test_checking.py",
+    "workflow/test_drill.py", "slurm/test_drill.py", "distributed/test_certificate.py",
+    "distributed/test_divergence.py", "distributed/test_hangs.py", "distributed/test_fsdp.py",
+    "faults/test_data.py", "faults/test_checkpoints.py", "workflow/test_retries.py",
     "workflow/test_provenance.py", "workflow/test_errors.py", "tracking/test_troubles.py",
     "azureml/test_pipeline.py", "azureml/test_data_path.py", "azureml/test_node.py",
 )  # fmt: skip

@@ -134,7 +134,10 @@ def note_resumed(
     for earlier, attempt in enumerate(attempts[: number - 1], 1):
         attempt["lost_s"] = round(max(0.0, duration_s(attempt) - kept_s.get(earlier, 0.0)), 3)
         attempt["steps_lost"] = _steps_lost(attempt, step)
-    attempts[number - 1] |= {"resumed_step": step, "world": world}
+    mine = attempts[number - 1]
+    if mine["resumed_step"] is not None:  # it has diverged, and goes back once more
+        step = min(step, mine["resumed_step"])
+    mine |= {"resumed_step": step, "world": world}
     _write(work, attempts)
 
 

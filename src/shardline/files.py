@@ -46,7 +46,7 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(what: object) -> Iterator[None]:
     """Tell in one sentence why a file or folder cannot be written.
 
     Raises:
@@ -59,12 +59,17 @@ def writing(path: Path) -> Iterator[None]:
         cause = error if isinstance(error, OSError) else error.__context__
         if not isinstance(cause, OSError):
             raise
-        raise DataError(f"{path} could not be written: {remedy_of(cause)}") from error
+        raise DataError(f"{what} could not be written: {remedy_of(cause)}") from error
 
 
 def sync_folder(folder: Path) -> None:
     """Bring a folder's names to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Bring what was written to a file to disk, whoever wrote it."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

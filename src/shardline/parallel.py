@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ class SteadyFSDPStrategy(ModelParallelStrategy):
 
     lightning_restore_optimizer = True
 
-    def __init__(self, environment: ClusterEnvironment, backend: str) -> None:
-        super().__init__(process_group_backend=backend)
+    def __init__(self, environment: ClusterEnvironment, backend: str, timeout: timedelta) -> None:
+        super().__init__(process_group_backend=backend, timeout=timeout)
         self.cluster_environment = environment
 
     def setup_environment(self) -> None:

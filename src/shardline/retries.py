@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from shardline.attempts import Attempt
 from shardline.errors import ConfigError, CrashLoop, DataError
@@ -15,13 +16,19 @@ _BLAMELESS = ("sealed", "killed")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+([.,:]\d+)*(e[+-]?\d+)?", re.IGNORECASE)
 
 
-def check_retry(attempts: Sequence[Attempt], *, retry: int, saved_step: int) -> None:
+def log_of_attempt(logs: Path, number: int) -> Path:
+    """Return where the log of an attempt that failed is kept, in the folder of the ranks' logs."""
+    return logs / f"attempt-{number}.log"
+
+
+def check_retry(attempts: Sequence[Attempt], *, retry: int, saved_step: int, logs: Path) -> None:
     """Refuse a retry that could only end as those before it.
 
     Args:
         attempts: those so far, see `read_attempts`.
         retry: which retry is to begin; 0 is a user's own command, which is never refused.
         saved_step: optimiser step of the newest training checkpoint, 0 for none.
+        logs: folder of the ranks' logs.
 
     Raises:
         CrashLoop: carries why the last attempt ended.
@@ -29,7 +36,8 @@ def check_retry(attempts: Sequence[Attempt], *, retry: int, saved_step: int) -> 
     if not (retry and attempts):
         return
     last = attempts[-1]
-    again = "put it right, or find the cause, and run the command again"
+    log = log_of_attempt(logs, len(attempts))
+    again = f"put it right, or find the cause (its log is {log}), and run the command again"
     if is_final(last):
         raise CrashLoop(f"not retried, since it would end the same way: {last['reason']}; {again}")
     if loop := crash_loop(attempts, saved_step=saved_step):

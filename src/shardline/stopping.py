@@ -62,7 +62,7 @@ class AgreedStop(Callback):
     def _stop(self, trainer: pl.Trainer, reason: str) -> None:
         if trainer.global_step:
             self._saver.save(trainer, wait=True)
-        raise Stopped(reason, trainer.global_step)
+        raise Stopped(reason, self._saver.step_saved())
 
     def _agree_now(self) -> str | None:
         self._begin()

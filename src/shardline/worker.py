@@ -219,6 +219,8 @@ def _train(
             AgreedStop(world, saver),
         ],
     )
+    if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
+        note(trained.resumed_step, stopwatch.kept())
     used = gather(used_by_rank(world), world)
     if world.rank == 0:
         train.seal_model(trained, spec, args.results / "model.safetensors")

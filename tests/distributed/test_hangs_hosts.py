@@ -35,7 +35,7 @@ class Training:
         runtime = {
             "hosts": list(HOSTS), "interface": "eth0", "remote_shell": "ssh -o BatchMode=yes",
             "threads_per_rank": 1, "variables": {}, "launcher_args": [], "launcher": launcher,
-            "rendezvous_timeout_s": 60,
+            "rendezvous_timeout_s": 60, "stop_grace_s": 25,
         }  # fmt: skip
         arguments = ranks.arguments(name, "--hang-timeout-s", str(TIMEOUT_S))
         program = ["-m", "shardline.worker", *arguments]

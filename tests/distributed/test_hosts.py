@@ -149,7 +149,7 @@ class Job:
         runtime = {
             "hosts": list(HOSTS), "interface": "eth0", "remote_shell": "ssh -o BatchMode=yes",
             "threads_per_rank": 1, "variables": {}, "launcher_args": [],
-            "rendezvous_timeout_s": 60, **runtime,
+            "rendezvous_timeout_s": 60, "stop_grace_s": 25, **runtime,
         }  # fmt: skip
         self.machine, self.work = machine, work
         self.process = machine.popen(

@@ -63,7 +63,7 @@ def test_the_documented_script_trains_fails_by_name_resumes_and_is_reported(tiny
     workspace.write("stops.py", STOPS)
     workspace.write("tools/silent.py", SILENT)
 
-    failed = workspace.snakemake()
+    failed = workspace.snakemake("--retries", "0")
     assert failed.returncode != 0
     log = workspace.the("logs/train/stops-*/rank-1.log")
     where = f"rank 1 on {platform.node()}, its log is {log.relative_to(workspace.path)}: "

@@ -15,7 +15,7 @@ from shardline.checkpoints.folder import (
     list_saved,
     newest_good,
     remove_scratch,
-    writing,
+    saving,
 )
 from shardline.errors import DataError
 
@@ -28,7 +28,7 @@ def save(folder: Path, step: int, *, keep: int = 2, identity: str = MINE, best: 
     if best:
         (folder / best).write_bytes(f"weights of {best}".encode())
         known = {best: describe(folder / best)}
-    with writing(
+    with saving(
         folder, step=step, epoch=1, identity=identity, world_size=2, keep=keep, best=known
     ) as scratch:
         (scratch / "state.pt").write_bytes(b"state %d" % step * step * 10)
@@ -186,7 +186,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from shardline.checkpoints import folder
-from shardline.checkpoints.folder import writing
+from shardline.checkpoints.folder import saving
 
 def die(*_, **__): os._exit(9)
 
@@ -198,7 +198,7 @@ places = {
     "pruning": (folder, "_prune"),
 }
 setattr(*places[sys.argv[2]], die)
-with writing(Path(sys.argv[1]), step=30, epoch=0, identity="a" * 64, world_size=1, keep=2) as scratch:
+with saving(Path(sys.argv[1]), step=30, epoch=0, identity="a" * 64, world_size=1, keep=2) as scratch:
     (scratch / "state.pt").write_bytes(b"new")
 """
 

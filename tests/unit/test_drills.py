@@ -98,23 +98,12 @@ def test_a_small_disk_is_seen_inside_alone_and_gone_at_the_end(tmp_path):
     assert not list(folder.iterdir())
 
 
-def attempt(resumed: int | None, last: int | None, lost_s: float | None = None) -> dict:
-    return {"resumed_step": resumed, "last_step": last, "lost_s": lost_s}
-
-
-@pytest.mark.parametrize(
-    ("attempts", "done", "lost"),
-    [
-        ([attempt(0, 40, 0.0)], 40, 0),
-        ([attempt(0, 16, 2.5), attempt(15, 40, 0.0)], 41, 1),
-        ([attempt(0, 16, 2.5), attempt(None, None), attempt(15, 40, 0.0)], 41, 1),
-        ([], 0, 0),
-    ],
-)
-def test_the_cost_is_what_the_attempts_tell(attempts, done, lost):
-    found = cost(attempts)
-    assert (found["steps_done"], found["steps_lost"]) == (done, lost)
-    assert found["attempts"] == len(attempts)
+def test_the_cost_is_what_the_attempts_tell():
+    first = {"steps_done": 16, "steps_lost": 1, "lost_s": 2.54}
+    dead = {"steps_done": None, "steps_lost": None, "lost_s": None}  # before its first step
+    last = {"steps_done": 25, "steps_lost": 0, "lost_s": 0.0}
+    found = cost([first, dead, last])
+    assert found == {"steps_done": 41, "steps_lost": 1, "seconds_lost": 2.5, "attempts": 3}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from shardline.retries import check_retry, crash_loop
 from shardline.supervise import RankError
 from tests.conftest import REPOSITORY
 
+LOGS = Path("logs")
 PROFILES = sorted((REPOSITORY / "profiles").glob("*/profile.yaml"))
 
 
@@ -50,28 +52,28 @@ def test_two_alike_in_a_row_are_a_crash_loop(last, saved_step, told):
 def test_before_the_first_step_the_same_error_counts():
     new = {"resumed_step": None, "last_step": None}
     twice = [attempt(0, **new), attempt(1, **new)]
-    assert "with the same error" in crash_loop(twice, saved_step=0)
+    assert "with the same error" in crash_loop(twice, saved_step=0, logs=LOGS)
     other = attempt(1, reason="no rank came", **new)
-    assert not crash_loop([attempt(0, **new), other], saved_step=0)
+    assert not crash_loop([attempt(0, **new), other], saved_step=0, logs=LOGS)
 
 
 def test_a_limit_too_short_for_one_save_is_a_loop_and_a_preemption_is_none():
     for reason, is_loop in (("deadline", True), ("preempted", False)):
         stops = [attempt(n, "stopped", exit_code=75, stop=reason) for n in (0, 1)]
-        assert bool(crash_loop(stops, saved_step=100)) == is_loop
+        assert bool(crash_loop(stops, saved_step=100, logs=LOGS)) == is_loop
 
 
 def test_one_that_nothing_helps_and_one_in_a_circle_are_refused_but_never_to_a_user():
     final = [attempt(0, exit_code=DataError.exit_code, reason="shard 3 is damaged")]
     with pytest.raises(CrashLoop, match="would end the same way: shard 3 is damaged; put it right"):
-        check_retry(final, retry=1, saved_step=0)
+        check_retry(final, retry=1, saved_step=0, logs=LOGS)
     circle = [attempt(0), attempt(1)]
     with pytest.raises(CrashLoop, match="two attempts in a row .* step 100: rank 1: out of luck"):
-        check_retry(circle, retry=2, saved_step=100)
-    check_retry(final, retry=0, saved_step=0)
-    check_retry(circle, retry=0, saved_step=100)
-    check_retry([attempt(0)], retry=1, saved_step=100)
-    check_retry([], retry=1, saved_step=0)
+        check_retry(circle, retry=2, saved_step=100, logs=LOGS)
+    check_retry(final, retry=0, saved_step=0, logs=LOGS)
+    check_retry(circle, retry=0, saved_step=100, logs=LOGS)
+    check_retry([attempt(0)], retry=1, saved_step=100, logs=LOGS)
+    check_retry([], retry=1, saved_step=0, logs=LOGS)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_every_chart_has_marks_and_says_what_it_shows(browser):
         ".map(e => e.getAttribute('aria-label'))"
     )
     assert any(label.startswith("Reliability diagram. Expected calibration") for label in images)
-    assert any("queue 4.0 s, start-up 9.5 s, data wait" in label for label in images)
+    assert any("queue 4.0 s, environment 9.5 s, data wait" in label for label in images)
     assert any("train: 12 ran, 88 fresh, 1 h 29 min." in label for label in images)
 
 

@@ -88,7 +88,9 @@ def test_a_model_that_fails_in_a_step_shows_the_users_own_frames_only(tiny):
     assert "AttributeError: 'Net' object has no attribute 'nett'" in done.stdout
     assert "mypkg/models.py, line 21, in forward: return self.nett(features)" in done.stdout
     assert "site-packages" not in done.stdout
-    assert "site-packages" in workspace.the("logs/train/*.log").read_text(), "the log has all of it"
+    log = workspace.the("logs/train/*/attempt-1.log")
+    assert "site-packages" in log.read_text(), "the log has all of it"
+    assert f"its log is {log.with_name('attempt-2.log').relative_to(workspace.path)}" in done.stdout
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -36,9 +37,10 @@ ROW = {"name": "run", "dataset": "table", "model": "own:Own", "trainer.max_epoch
 class Training:
     """One training by the real Snakemake, in a process group of its own as a terminal gives it."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, store: Path | None = None) -> None:
         workspace.write("own.py", MODEL)
         self.workspace, self.path = workspace, workspace.path
+        self.store = store or workspace.path / "store"
         self.process: subprocess.Popen[str]
 
     def start(self, *arguments: str) -> None:
@@ -47,6 +49,7 @@ class Training:
         self.process = subprocess.Popen(
             self.workspace.command("--until", "train", *arguments), cwd=self.path, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**os.environ, "SHARDLINE_STORE": str(self.store)},
         )  # fmt: skip
 
     def end(self) -> str:
@@ -59,7 +62,7 @@ class Training:
 
     def is_at(self, step: int) -> bool:
         """Return whether the training has recorded a step."""
-        logs = self.path.glob("store/work/*/metrics.jsonl")
+        logs = self.store.glob("work/*/metrics.jsonl")
         return any(f'"step": {step},' in log.read_text() for log in logs)
 
     def job(self) -> psutil.Process:
@@ -74,6 +77,15 @@ class Training:
         """Return the attempts so far."""
         lines = self.workspace.the("store/work/*/attempts.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
+
+    def is_waiting(self) -> bool:
+        """Return whether its job waits for another one's end."""
+        logs = (self.path / "logs" / "train").glob("*.log")
+        return any("waiting for its end" in log.read_text() for log in logs)
+
+    def model(self) -> bytes:
+        """Return the sealed weights."""
+        return self.workspace.the("results/runs/*/model.safetensors").read_bytes()
 
     def hurry(self) -> None:
         """Let it go on at full speed."""
@@ -143,8 +155,7 @@ def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training):
     assert "--unlock" in training.end(), "Snakemake says what to do"
     subprocess.run(training.workspace.command("--unlock"), cwd=training.path, check=True)
     training.start()
-    log = training.path / "logs" / "train"
-    training.wait(lambda: any("waiting for its end" in f.read_text() for f in log.glob("*.log")))
+    training.wait(training.is_waiting)
     training.hurry()
     output = training.end()
     assert training.process.returncode == 0, output
@@ -152,3 +163,29 @@ def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training):
     first, second = training.attempts()
     assert (first["end"], second["end"]) == ("sealed", "sealed"), first["reason"]
     assert second["resumed_step"] == second["last_step"] == first["last_step"]
+
+
+@pytest.mark.slow
+def test_two_controllers_of_one_store_train_a_run_once(training, tmp_path):
+    training.start()
+    training.wait(lambda: training.is_at(3))
+    beside = subprocess.run(
+        training.workspace.command(), cwd=training.path, text=True, capture_output=True, check=False
+    )
+    assert beside.returncode == 1
+    assert "--unlock" in beside.stderr, "a second one in the same folder is refused by Snakemake"
+
+    config = training.path / "config"
+    shutil.copytree(config, tmp_path / "clone" / "config")
+    clone = Training(Workspace(tmp_path / "clone"), training.store)
+    clone.start()
+    clone.wait(clone.is_waiting)
+    for each in (training, clone):
+        each.hurry()
+    for each in (training, clone):
+        output = each.end()
+        assert each.process.returncode == 0, output
+    first, second = training.attempts()
+    assert (first["end"], second["end"]) == ("sealed", "sealed")
+    assert second["resumed_step"] == first["last_step"], "no step is taken twice"
+    assert clone.model() == training.model()

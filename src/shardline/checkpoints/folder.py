@@ -13,7 +13,6 @@ its name and the pointer is moved. A kill at any moment leaves the earlier ones 
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from typing import Any
 from blake3 import blake3
 
 from shardline.errors import DataError
-from shardline.files import remedy_of, sync_folder, write_json
+from shardline.files import sync_file, sync_folder, write_json, writing
 
 MANIFEST = "manifest.json"
 POINTER = "latest.json"
@@ -194,7 +193,7 @@ def folder_name(step: int) -> str:
 
 
 @contextmanager
-def writing(
+def saving(
     folder: Path, *, step: int, epoch: int, identity: str, world_size: int, keep: int,
     best: Digests | None = None, known: Digests | None = None,
 ) -> Iterator[Path]:  # fmt: skip
@@ -214,17 +213,14 @@ def writing(
     scratch, path = scratch_folder(folder, step), folder / folder_name(step)
     told = {"identity": identity, "step": step, "epoch": epoch, "world_size": world_size}
     try:
-        _remove(scratch)
-        scratch.mkdir(parents=True)
-        yield scratch
-        _seal(scratch, {**told, "best": best or {}}, known or {})
-        _take_name(scratch, path)
-        write_json(folder / POINTER, {"newest": path.name})
-        _prune(folder, newest=path, keep=keep)
-    except OSError as error:
-        raise DataError(
-            f"training checkpoint {path} could not be written: {remedy_of(error)}"
-        ) from error
+        with writing(f"training checkpoint {path}"):
+            _remove(scratch)
+            scratch.mkdir(parents=True)
+            yield scratch
+            _seal(scratch, {**told, "best": best or {}}, known or {})
+            _take_name(scratch, path)
+            write_json(folder / POINTER, {"newest": path.name})
+            _prune(folder, newest=path, keep=keep)
     finally:
         _remove(scratch)
 
@@ -239,18 +235,13 @@ def _seal(scratch: Path, told: Mapping[str, Any], known: Digests) -> None:
     files = {str(path.relative_to(scratch)): path for path in scratch.rglob("*") if path.is_file()}
     files |= {name: scratch / name for name in known}  # NFS may list what others wrote later
     for path in files.values():
-        _sync(path)
+        sync_file(path)
     digests = {name: known.get(name) or describe(path) for name, path in sorted(files.items())}
     written = datetime.now(UTC).isoformat(timespec="seconds")
     write_json(scratch / MANIFEST, {**told, "written": written, "files": digests})
     for inner in scratch.rglob("*"):
         if inner.is_dir():
             sync_folder(inner)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _take_name(scratch: Path, path: Path) -> None:

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from shardline.checkpoints.folder import Digests, describe, writing
+from shardline.checkpoints.folder import Digests, describe, saving
 from shardline.errors import ConfigError
-from shardline.files import write_bytes
+from shardline.files import sync_file, write_bytes, writing
 
 STATE = "state.pt"
 
@@ -92,7 +93,8 @@ class StateWriter:
             write_bytes(self.folder / name, save(weights, metadata={"identity": self.identity}))
             self.known[name] = describe(self.folder / name)
         known: Digests = {}
-        with writing(
+        self._sync_records()
+        with saving(
             self.folder,
             step=state["global_step"],
             epoch=state["epoch"],
@@ -107,6 +109,12 @@ class StateWriter:
             with (scratch / STATE).open("wb") as file:
                 torch.save(state, file)
             self._prove(scratch / STATE)
+
+    def _sync_records(self) -> None:
+        """Bring the metrics of before this state to disk: a training that goes on from it has no others."""
+        records = self.folder.parent / "metrics.jsonl"
+        with writing(records), suppress(FileNotFoundError):
+            sync_file(records)
 
     def _prove(self, path: Path) -> None:
         """Read the first state back: what cannot be resumed is told before hours are spent."""

@@ -11,23 +11,22 @@ from shardline.display.terminal import console, say, table_of
 if TYPE_CHECKING:
     from shardline.drills.judge import Outcome
 
-_COLUMNS = (
-    "drill", "profile", "ranks", "verdict", "steps done", "steps lost", "seconds lost", "attempts",
-    "commands", "the same",
-)  # fmt: skip
+_FIGURES = ("steps_done", "steps_lost", "seconds_lost", "attempts", "commands")
 
 
 def show_drill(outcomes: Sequence["Outcome"], certificate: Path | None) -> None:
-    """Print a line for each run, why one did not survive, and where files are that were kept."""
-    table = table_of(*_COLUMNS)
-    for one in outcomes:
-        style = "bold red" if one.reasons else "green"
-        same = [f"{name}{'' if ok else ': no'}" for name, ok in one.compared.items()]
-        counts = (one.steps_done, one.steps_lost, one.seconds_lost, one.attempts, one.commands)
-        table.add_row(
-            one.drill, one.profile, str(one.ranks), Text(one.verdict, style=style),
-            *("-" if count is None else str(count) for count in counts), ", ".join(same),
-        )  # fmt: skip
+    """Print a column for each run, why one did not survive, and where files are that were kept."""
+    sizes = (f"{one.ranks} rank{'s' if one.ranks > 1 else ''}" for one in outcomes)
+    table = table_of(outcomes[0].drill, *sizes)
+    table.add_row("profile", *(one.profile for one in outcomes))
+    styles = ("bold red" if one.reasons else "green" for one in outcomes)
+    verdicts = [Text(one.verdict, style) for one, style in zip(outcomes, styles, strict=True)]
+    table.add_row("verdict", *verdicts)
+    for figure in _FIGURES:
+        values = (getattr(one, figure) for one in outcomes)
+        shown = ("-" if value is None else str(value) for value in values)
+        table.add_row(figure.replace("_", " "), *shown)
+    table.add_row("the same", *map(_compared, outcomes))
     console().print("", table)
     for one in outcomes:
         for reason in one.reasons:
@@ -36,3 +35,7 @@ def show_drill(outcomes: Sequence["Outcome"], certificate: Path | None) -> None:
         say(f"certificate: {certificate}")
     if kept := outcomes[0].folder:
         say(f"kept: {kept}")
+
+
+def _compared(one: "Outcome") -> str:
+    return ", ".join(name if is_same else f"not {name}" for name, is_same in one.compared.items())

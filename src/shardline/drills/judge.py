@@ -3,11 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from shardline.attempts import read_attempts
+from shardline.checkpoints.folder import list_saved
 
 # What counts of a training checkpoint, beside the weights; the rest are times and file names.
 _STATE = ("optimizer_states", "lr_schedulers", "global_step", "epoch")
@@ -105,11 +105,9 @@ def compare(broken: Trained, unbroken: Trained) -> dict[str, bool]:
 
 def cost(attempts: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what the attempts did and lost, as they tell it themselves."""
-    known = [attempt for attempt in attempts if attempt["resumed_step"] is not None]
-    spans = [(one["resumed_step"], one["last_step"] or one["resumed_step"]) for one in known]
     return {
-        "steps_done": sum(end - start for start, end in spans),
-        "steps_lost": sum(max(0, end - start) for (_, end), (start, _) in pairwise(spans)),
+        "steps_done": sum(attempt["steps_done"] or 0 for attempt in attempts),
+        "steps_lost": sum(attempt["steps_lost"] or 0 for attempt in attempts),
         "seconds_lost": round(sum(attempt["lost_s"] or 0.0 for attempt in attempts), 1),
         "attempts": len(attempts),
     }
@@ -135,9 +133,8 @@ def why_not(compared: Mapping[str, bool], *, planned: int, struck: int, said: st
 def _state(work: Path) -> dict[str, Any]:
     import torch
 
-    folder = work / "checkpoints"
-    newest = sorted(folder.glob("step-*/state.pt")) or [folder / "last.ckpt"]
-    state = torch.load(newest[-1], map_location="cpu", weights_only=True)
+    newest = list_saved(work / "checkpoints")[0]
+    state = torch.load(newest.path / "state.pt", map_location="cpu", weights_only=True)
     return {key: state[key] for key in _STATE}
 
 

@@ -23,7 +23,7 @@ _STEPS = 10  # of an epoch, about
 _SHARDS = 4
 # Of the rows, so that a validation has several batches on every rank.
 _SPLITS = {"train": 0.4, "validation": 0.5, "test": 0.1}
-_CADENCE = {"checkpoint_every_steps": 3, "log_every_steps": 1}
+_CADENCE = {"every_steps": 3, "every_min": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,14 @@ def make_tiny(
         "runs": "config/runs.tsv",
         **also,
         "defaults": _settings(sizes, epochs),
-        "runtime": {**runtime, **_CADENCE, "ledger": True, "oversubscribe": True, "tracking": []},
+        "runtime": {
+            **runtime,
+            "checkpoint": {**(runtime.get("checkpoint") or {}), **_CADENCE},
+            "log_every_steps": 1,
+            "ledger": True,
+            "oversubscribe": True,
+            "tracking": [],
+        },
         "datasets": {"rows": _rows(sizes)},
     }
     rows = ["name\tdataset\tmodel\tnodes\tdevices"]

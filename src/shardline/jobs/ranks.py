@@ -2,7 +2,9 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from shardline.identity import digest
 from shardline.identity.content import file_sha256
 from shardline.jobs.common import find_run
 from shardline.jobs.turns import only_one
-from shardline.retries import check_retry, crash_loop, is_final
+from shardline.retries import check_retry, crash_loop, is_final, log_of_attempt
 
 if TYPE_CHECKING:
     from shardline.tracking import Story
@@ -76,16 +78,32 @@ def train(
     with only_one(work, run.id) as has_waited:
         if has_waited:  # which is no part of its own time
             known |= {"started": None, "queue_s": None}
-        check_retry(
-            read_attempts(work), retry=known["retry"], saved_step=last_step(work / "checkpoints")
-        )
+        attempts, logs = read_attempts(work), _logs_of_ranks("train", run.id)
+        saved_step = last_step(work / "checkpoints")
+        check_retry(attempts, retry=known["retry"], saved_step=saved_step, logs=logs)
         try:
-            with attempted(work, **known) as number, tracked(runtime["tracking"], story):
+            with (
+                attempted(work, **known) as number,
+                tracked(runtime["tracking"], story),
+                _log_kept(log, log_of_attempt(logs, number)),
+            ):
                 program += ["--attempt", str(number)]
                 _start_ranks(project, run, program, work, log, python, files, saves=True)
         except ShardlineError as error:
             _judge(error, work)
             raise
+
+
+@contextmanager
+def _log_kept(log: Path, copy: Path) -> Iterator[None]:
+    """Keep the log of an attempt that fails: Snakemake deletes it before it starts the next."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(log, copy)
+        raise
 
 
 def _judge(error: ShardlineError, work: Path) -> None:
@@ -147,11 +165,15 @@ def _rank_options(runtime: Mapping[str, Any], work: Path, rule: str, run_id: str
     """Return the options that every rank's program takes."""
     return [
         "--work", str(work),
-        # not beside the job's log, which may be a copy that is soon deleted
-        "--rank-logs", str(Path("logs") / rule / run_id),
+        "--rank-logs", str(_logs_of_ranks(rule, run_id)),
         "--rendezvous-timeout-s", str(runtime["rendezvous_timeout_s"]),
         *(["--oversubscribe"] if runtime["oversubscribe"] else []),
     ]  # fmt: skip
+
+
+def _logs_of_ranks(rule: str, run_id: str) -> Path:
+    # not beside the job's log, which may be a copy that is soon deleted
+    return Path("logs") / rule / run_id
 
 
 def python_of_ranks(

@@ -67,9 +67,12 @@ def write_sign(work: Path, sign: Sign) -> None:
     """
     path = sign_file(work, sign.rank)
     scratch = path.with_name(f".{path.name}.tmp")
-    with suppress(OSError):
+    try:
         scratch.write_text(json.dumps(asdict(sign)))
         scratch.replace(path)
+    except OSError:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
 
 
 def read_signs(work: Path, num_ranks: int) -> Iterator[Sign]:
