@@ -9,10 +9,9 @@ from getpass import getuser
 from pathlib import Path
 from typing import Any
 
-from shardline.environments.observed import image_digest
+from shardline.environments.observed import image_digest, machine
 from shardline.launch.environment import recorded_variables
 from shardline.provenance import git_state, now, software
-from shardline.resources import machine
 from shardline.secrets import MASK, is_secret, mask
 
 

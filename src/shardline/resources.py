@@ -1,13 +1,11 @@
 """What a training used of its machines, rank by rank."""
 
-import os
 import resource
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-from shardline.config.checks import num_cpus
 from shardline.launch.world import World
 
 _KIB = 1024
@@ -42,14 +40,6 @@ def gather(mine: dict[str, Any], world: World) -> list[dict[str, Any]]:
     found: list[Any] = [None] * world.world_size
     dist.all_gather_object(found, mine)
     return found
-
-
-def machine() -> dict[str, Any]:
-    """Return the CPUs that this process may use, and its machine's memory."""
-    return {
-        "num_cpus": num_cpus(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-    }
 
 
 def _peak_rss() -> int | None:

@@ -13,7 +13,7 @@ from shardline.actions import Action
 from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log, started_s
 from shardline.certificates import find_certificate
 from shardline.config.scripts import is_script
-from shardline.environments.observed import explain_differences, find_differences
+from shardline.environments.observed import explain_differences, find_differences, machine
 from shardline.files import read_json, write_bytes, write_json
 from shardline.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.identity.content import file_sha256
@@ -22,7 +22,7 @@ from shardline.launch.rank import run_rank
 from shardline.launch.watchdog import Watch
 from shardline.launch.world import World
 from shardline.rehearse import rehearse_run
-from shardline.resources import gather, machine, used_by_rank
+from shardline.resources import gather, used_by_rank
 from shardline.seals import seal
 from shardline.tracking.notes import read_places
 

@@ -52,15 +52,15 @@ def test_two_alike_in_a_row_are_a_crash_loop(last, saved_step, told):
 def test_before_the_first_step_the_same_error_counts():
     new = {"resumed_step": None, "last_step": None}
     twice = [attempt(0, **new), attempt(1, **new)]
-    assert "with the same error" in crash_loop(twice, saved_step=0, logs=LOGS)
+    assert "with the same error" in crash_loop(twice, saved_step=0)
     other = attempt(1, reason="no rank came", **new)
-    assert not crash_loop([attempt(0, **new), other], saved_step=0, logs=LOGS)
+    assert not crash_loop([attempt(0, **new), other], saved_step=0)
 
 
 def test_a_limit_too_short_for_one_save_is_a_loop_and_a_preemption_is_none():
     for reason, is_loop in (("deadline", True), ("preempted", False)):
         stops = [attempt(n, "stopped", exit_code=75, stop=reason) for n in (0, 1)]
-        assert bool(crash_loop(stops, saved_step=100, logs=LOGS)) == is_loop
+        assert bool(crash_loop(stops, saved_step=100)) == is_loop
 
 
 def test_one_that_nothing_helps_and_one_in_a_circle_are_refused_but_never_to_a_user():
@@ -99,7 +99,7 @@ def test_the_ledger_says_why_an_attempt_ended(tmp_path, error, line):
 def test_the_ledger_counts_steps_done_and_those_that_were_done_again(tmp_path):
     for number, (resumed, last) in enumerate([(0, 25), (20, 28), (10, 40)], 1):
         begin_attempt(tmp_path, retry=number - 1)
-        note_resumed(tmp_path, number, resumed, {})
+        note_resumed(tmp_path, number, resumed, {}, world=2)
         (tmp_path / "metrics.jsonl").write_text(f'{{"step": {last}}}\n')
     log = sealed_log(tmp_path)
     assert [one["steps_done"] for one in log] == [25, 8, 30]

@@ -13,7 +13,7 @@ EXIT_CODES = {
     0: "all is well",
     1: "something else failed, or a deletion was declined",
     2: "the config, the run table or the command line is wrong",
-    3: "data or results are missing, damaged, not as recorded or cannot be written; a drill not survived",
+    3: "data or results are missing, damaged, not as recorded or cannot be written",
     4: "the ranks of a training cannot be started",
 }
 EPILOG = "\n".join(

@@ -10,6 +10,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from shardline.config.checks import num_cpus
 from shardline.errors import ConfigError
 from shardline.identity.environment import normalize
 
@@ -107,3 +108,11 @@ def image_digest() -> str | None:
     if image and not image.startswith("sha256:"):
         raise ConfigError(f"{IMAGE}={image} is no digest; set it to the image's, as sha256:...")
     return image
+
+
+def machine() -> dict[str, Any]:
+    """Return the CPUs that this process may use, and its machine's memory."""
+    return {
+        "num_cpus": num_cpus(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
