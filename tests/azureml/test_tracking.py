@@ -72,7 +72,7 @@ def test_a_training_and_all_that_is_told_of_it(training, client, capsys, caplog)
     times = [m.timestamp for m in client.get_metric_history(run.info.run_id, "train_loss")]
     assert [later - earlier for earlier, later in pairwise(times)] == [100, 100]
     files = [file.path for file in client.list_artifacts(run.info.run_id, "checkpoints")]
-    assert [name[-13:] for name in files] == ["00000002.ckpt", "00000004.ckpt"]
+    assert [name[-20:] for name in files] == ["00000002.safetensors", "00000004.safetensors"]
     assert "model.safetensors" in {file.path for file in client.list_artifacts(run.info.run_id)}
     assert caplog.messages == [f"MLflow run {run.info.run_id}"]
     assert capsys.readouterr().err == ""
