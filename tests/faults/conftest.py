@@ -174,9 +174,11 @@ class Disk:
         run("mount", "-o", "remount,abort", str(self.path))
 
     def mend(self) -> None:
-        """Mount it anew after `abort`."""
+        """Mount a copy of it after `abort`: the kernel keeps the failed one as long as any namespace holds it."""
         run("umount", str(self.path))
-        run("mount", "-o", "loop", str(image_of(self.path)), str(self.path))
+        copy = image_of(self.path).with_suffix(".copy")
+        shutil.copyfile(image_of(self.path), copy)
+        run("mount", "-o", "loop", str(copy), str(self.path))
 
 
 def image_of(folder: Path) -> Path:
