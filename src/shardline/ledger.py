@@ -13,7 +13,7 @@ from typing import IO, Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from shardline.files import make_folder, writing
+from shardline.files import make_folder, read_json_lines, writing
 from shardline.launch.world import World
 
 _NAME = re.compile(r"from-(?P<start>\d+)-rank-(?P<rank>\d+)-of-\d+\.jsonl")
@@ -65,11 +65,7 @@ def read_ledger(folder: Path | str) -> dict[int, list[int]]:
     steps: dict[int, list[int]] = {}
     for start, _, path in files:
         end = next((later for later in starts if later > start), None)
-        for line in path.read_text().splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break  # torn, where the disk was full
+        for record in read_json_lines(path):
             if end is None or record["step"] <= end:
                 steps.setdefault(record["step"], []).extend(record["ids"])
     return dict(sorted(steps.items()))

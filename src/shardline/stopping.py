@@ -5,7 +5,8 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
-from shardline.checkpoints.saver import LastCheckpoint, after_hook
+from shardline.checkpoints.boundaries import after_hook, can_save
+from shardline.checkpoints.saver import LastCheckpoint
 from shardline.errors import Stopped
 from shardline.launch import signals
 from shardline.launch.pulse import REASONS, mine
@@ -53,7 +54,7 @@ class AgreedStop(Callback):
             self._stop(trainer, reason)
 
     def _end_batch(self, trainer: pl.Trainer) -> None:
-        if not self._saver.can_save(trainer):
+        if not can_save(trainer):
             return
         if reason := self._agreed():
             self._stop(trainer, reason)

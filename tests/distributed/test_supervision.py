@@ -37,6 +37,15 @@ if os.environ["RANK"] == "1":
 report_failure(pathlib.Path(sys.argv[1]), "connection closed by peer", rank=0, log=None)
 signal.pause()
 """
+# The kernel ends rank 1, and its watchdog knows why.
+OUT_OF_MEMORY = """
+import os, signal, sys, pathlib
+from shardline.launch.failures import report_failure
+if os.environ["RANK"] == "1":
+    report_failure(pathlib.Path(sys.argv[1]), "rank 1 on n2: for want of memory", rank=1, log=None, code=137)
+    os.kill(os.getpid(), signal.SIGKILL)
+signal.pause()
+"""
 WAITING = """
 import pathlib, sys, os, time
 from shardline.launch.process import die_with_parent
@@ -77,6 +86,12 @@ def test_a_rank_that_was_killed_is_named_though_another_one_speaks(command, tmp_
     named = rf"rank 1 on \S+ was ended by a signal \(SIGKILL\).*; see {tmp_path}/log$"
     with pytest.raises(RankError, match=named):
         run_two_ranks(command(KILLED), tmp_path)
+
+
+def test_what_a_watchdog_tells_of_a_killed_rank_goes_before_the_launchers_words(command, tmp_path):
+    with pytest.raises(RankError, match=r"^rank 1 on n2: for want of memory$") as raised:
+        run_two_ranks(command(OUT_OF_MEMORY), tmp_path)
+    assert raised.value.is_killed
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,17 @@ A checkpoint is written beside its place, every file and folder is brought to di
 its name and the pointer is moved. A kill at any moment leaves the earlier ones as they were.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
-
 from shardline.errors import DataError
-from shardline.files import sync_file, sync_folder, write_json, writing
+from shardline.files import sync_file, sync_folder, utc_stamp, write_json, writing
+from shardline.shardfile import file_digest
 
 MANIFEST = "manifest.json"
 POINTER = "latest.json"
@@ -71,15 +68,12 @@ def last_step(folder: Path) -> int:
     return next((saved.step for saved in list_saved(folder)), 0)
 
 
-def newest_good(
-    folder: Path, identity: str, *, before_step: int | None = None
-) -> tuple[Saved | None, list[str]]:
+def newest_good(folder: Path, identity: str) -> tuple[Saved | None, list[str]]:
     """Return the newest training checkpoint whose files are what its manifest says.
 
     Args:
         folder: `checkpoints/` of a run's folder in the store.
         identity: of the run; 64 hex digits.
-        before_step: only those of an earlier step.
 
     Returns:
         The checkpoint, None if there is no good one; and a sentence for each that was passed over.
@@ -89,8 +83,6 @@ def newest_good(
     """
     passed = _missing_newest(folder)
     for path in _folders(folder):
-        if before_step is not None and _step_of(path) >= before_step:
-            continue
         found = _read(path)
         if isinstance(found, Saved):
             _check_identity(found, identity)
@@ -182,9 +174,7 @@ def _problem_of(path: Path, record: Mapping[str, Any]) -> str:
 
 def describe(path: Path) -> dict[str, Any]:
     """Return size and BLAKE3 digest of a file, as manifests hold them."""
-    with path.open("rb", buffering=0) as file:
-        digest = hashlib.file_digest(file, blake3)  # type: ignore[arg-type]  # has what it needs
-    return {"bytes": path.stat().st_size, "blake3": digest.hexdigest()}
+    return {"bytes": path.stat().st_size, "blake3": file_digest(path)}
 
 
 def folder_name(step: int) -> str:
@@ -237,7 +227,7 @@ def _seal(scratch: Path, told: Mapping[str, Any], known: Digests) -> None:
     for path in files.values():
         sync_file(path)
     digests = {name: known.get(name) or describe(path) for name, path in sorted(files.items())}
-    written = datetime.now(UTC).isoformat(timespec="seconds")
+    written = utc_stamp(timespec="seconds")
     write_json(scratch / MANIFEST, {**told, "written": written, "files": digests})
     for inner in scratch.rglob("*"):
         if inner.is_dir():
@@ -260,10 +250,9 @@ def _prune(folder: Path, *, newest: Path, keep: int) -> None:
 
     `newest` was written just now and is good, so that a good one always stays.
     """
-    step = _step_of(newest)
-    later = [path for path in _folders(folder) if _step_of(path) > step]
-    earlier = [path for path in _folders(folder) if _step_of(path) <= step]
-    for path in (*later, *earlier[keep:]):
+    found = _folders(folder)
+    later = sum(_step_of(path) > _step_of(newest) for path in found)
+    for path in (*found[:later], *found[later + keep :]):
         _remove(path)
     kept = {name for saved in list_saved(folder) for name in saved.best}
     for path in folder.glob(BEST):
@@ -276,11 +265,12 @@ def discard_from(folder: Path, step: int) -> None:
 
     Called where no writer is at work. A kill at any moment leaves the earlier ones as they were.
     """
-    for path in _folders(folder):
-        if _step_of(path) >= step:
-            _remove(path)
-    if _folders(folder):
-        write_json(folder / POINTER, {"newest": _folders(folder)[0].name})
+    found = _folders(folder)
+    earlier = [path for path in found if _step_of(path) < step]
+    for path in found[: len(found) - len(earlier)]:
+        _remove(path)
+    if earlier:
+        write_json(folder / POINTER, {"newest": earlier[0].name})
     else:
         (folder / POINTER).unlink(missing_ok=True)
     if folder.exists():

@@ -7,16 +7,16 @@ closure of `shardline.train`.
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints import ranks
 from shardline.checkpoints.best import BestCheckpoint
+from shardline.checkpoints.boundaries import after_hook, can_save, is_in_epoch
 from shardline.checkpoints.cadence import Cadence
 from shardline.checkpoints.folder import (
     Digests,
@@ -170,7 +170,7 @@ class LastCheckpoint(Callback):
 
     def _end_batch(self, trainer: pl.Trainer) -> None:
         self._background.check()
-        if self.can_save(trainer) and self._cadence.is_due(trainer):
+        if can_save(trainer) and self._cadence.is_due(trainer):
             self.save(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -210,17 +210,6 @@ class LastCheckpoint(Callback):
         weights = gather_weights(trainer.lightning_module)
         self._new_best[name] = {key: weights[key].contiguous() for key in sorted(weights)}
 
-    def can_save(self, trainer: pl.Trainer) -> bool:
-        """Return whether nothing is half done here: no accumulation, epoch's end or validation."""
-        loop = trainer.fit_loop.epoch_loop
-        if not _is_in_epoch(trainer):
-            epochs: Any = trainer.fit_loop.epoch_progress.total
-            return bool(epochs.started == epochs.completed)
-        batch: Any = loop.batch_progress.current
-        is_in_batch_end = batch.processed > batch.completed
-        is_last = trainer.is_last_batch or trainer.should_stop
-        return is_in_batch_end and not is_last and not loop._should_accumulate()
-
     def save(self, trainer: pl.Trainer, *, wait: bool = False) -> bool:
         """Save the state of now; every rank calls this at the same place.
 
@@ -235,14 +224,14 @@ class LastCheckpoint(Callback):
         Raises:
             DataError: this state, or the one before it, could not be written.
         """
-        if not self.can_save(trainer) or not self.may_save(trainer):
+        if not can_save(trainer) or not self.may_save(trainer):
             return False
         started = time.monotonic()
         with trainer.profiler.profile("save_checkpoint"):  # type: ignore[attr-defined]
             if not wait:
                 self._tell_if_slow(trainer)
             self._background.wait()
-            if (trainer.global_step, _is_in_epoch(trainer)) != (self._step, self._is_mid_epoch):
+            if (trainer.global_step, is_in_epoch(trainer)) != (self._step, self._is_mid_epoch):
                 self._take(trainer)
             if wait or self._is_synchronous:
                 self._background.wait()
@@ -260,7 +249,7 @@ class LastCheckpoint(Callback):
             )
 
     def _take(self, trainer: pl.Trainer) -> None:
-        is_mid_epoch = self._is_mid_epoch = _is_in_epoch(trainer)
+        is_mid_epoch = self._is_mid_epoch = is_in_epoch(trainer)
         if is_mid_epoch:
             # Lightning writes the step's metrics after this; a kill in between would lose them
             trainer._logger_connector.update_train_step_metrics()
@@ -300,21 +289,3 @@ class LastCheckpoint(Callback):
         assert self._writers is not None
         self._snapshot.wait()
         return self._writers.write(shards, scratch)
-
-
-def _is_in_epoch(trainer: pl.Trainer) -> bool:
-    epochs: Any = trainer.fit_loop.epoch_progress.total
-    return bool(epochs.started > epochs.processed)
-
-
-def after_hook(module: torch.nn.Module, name: str, call: Any) -> None:
-    """Have something called when a hook of the model is over."""
-    hook = getattr(module, name)
-
-    @wraps(hook)
-    def hook_and_call(*args: Any, **kwargs: Any) -> Any:
-        found = hook(*args, **kwargs)
-        call()
-        return found
-
-    setattr(module, name, hook_and_call)

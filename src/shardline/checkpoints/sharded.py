@@ -7,7 +7,6 @@ anew for the ranks that there are, and nothing is ever unpickled.
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from torch.distributed.tensor import DTensor, Shard, empty
 
 from shardline.checkpoints.folder import Digests, describe
 from shardline.errors import ConfigError, DataError
-from shardline.files import remedy_of
+from shardline.files import remedy_of, sync_file
 
 # stands in `state.pt` where a sharded tensor was
 _MARK = "shardline-shard:"
@@ -54,8 +53,7 @@ class Shards:
         told = {name: {"saved_offsets": offsets} for name, offsets in self.offsets.items()}
         path = folder / self.name
         save_file(self.parts, path, metadata={_OFFSETS: json.dumps(told)})
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(path)
         return {self.name: describe(path)}
 
 

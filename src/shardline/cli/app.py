@@ -43,11 +43,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for programs.")]
+SetResources = Annotated[
+    list[str] | None, typer.Option(metavar="RULE:NAME=VALUE", help="Passed on to Snakemake.")
+]
 
 
 def main() -> None:
     """Run the `shardline` command."""
     app(prog_name="shardline")
+
+
+def resource_arguments(set_resources: list[str] | None) -> list[str]:
+    """Return `SetResources` as Snakemake's arguments."""
+    return ["--set-resources", *set_resources] if set_resources else []
 
 
 def _print_version(wanted: bool) -> None:

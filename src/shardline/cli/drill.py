@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from shardline import display
-from shardline.cli.app import EPILOG, AsJson, app
+from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
 from shardline.errors import DataError
 
 _Name = Literal[
@@ -30,10 +30,7 @@ def drill(
     keep: Annotated[
         bool, typer.Option("--keep", metavar="", help="Keep the drill's folder.")
     ] = False,
-    set_resources: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RULE:NAME=VALUE", help="Passed on to Snakemake."),
-    ] = None,
+    set_resources: SetResources = None,
     as_json: AsJson = False,
 ) -> None:
     """Break a tiny training on the profile's real machines, and see that nothing is lost.
@@ -62,7 +59,7 @@ def drill(
         interruptions=interruptions,
         timeout_s=timeout_s,
         keep=keep,
-        arguments=["--set-resources", *set_resources] if set_resources else [],
+        arguments=resource_arguments(set_resources),
         tell=(lambda line: None) if as_json else (lambda line: display.say(f"{name}: {line}")),
     )
     action = Action(id=f"drill/{name}")

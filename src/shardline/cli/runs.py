@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from shardline import display
-from shardline.cli.app import EPILOG, AsJson, app
+from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
 from shardline.config import load_project
 from shardline.rehearsals import one_of_each_geometry, rehearse_runs
 from shardline.selection import find_run
@@ -63,10 +63,7 @@ def rehearse(
     profile: Annotated[
         str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to start on.")
     ] = "profiles/local",
-    set_resources: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RULE:NAME=VALUE", help="Passed on to Snakemake."),
-    ] = None,
+    set_resources: SetResources = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a run's ranks only to meet: who comes, on what device, how fast each path is.
@@ -76,7 +73,7 @@ def rehearse(
     """
     project = load_project(config_file=context.obj)
     runs = [find_run(project, name) for name in names or []] or one_of_each_geometry(project)
-    arguments = ["--set-resources", *set_resources] if set_resources else []
+    arguments = resource_arguments(set_resources)
     found = rehearse_runs(runs, config=context.obj, profile=profile, arguments=arguments)
     if as_json:
         display.say_json({run.id: rehearsal.to_json() for run, rehearsal in found})

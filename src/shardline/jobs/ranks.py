@@ -7,25 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shardline import __version__
 from shardline.attempts import attempted, read_attempts, started_s
 from shardline.checkpoints.folder import last_step
 from shardline.config import Project, Run
 from shardline.config.checks import num_cpus, num_gpus
-from shardline.config.schema import flatten
-from shardline.config.scripts import is_script
 from shardline.errors import CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.files import make_folder
-from shardline.identity import digest
-from shardline.identity.content import file_sha256
 from shardline.jobs.common import find_run
 from shardline.jobs.turns import only_one
 from shardline.retries import check_retry, crash_loop, is_final, log_of_attempt
-
-if TYPE_CHECKING:
-    from shardline.tracking import Story
 
 
 def train(
@@ -44,6 +36,7 @@ def train(
         Stopped: it was asked to stop, and nobody else starts it again.
         RankError: a rank failed.
     """
+    from shardline.jobs.story import story_of
     from shardline.tracking import tracked
 
     project, run = find_run(config, run_id)
@@ -71,7 +64,7 @@ def train(
         *([] if runtime["checkpoint"]["asynchronous"] else ["--synchronous-checkpoints"]),
         "--set-by-row", *sorted(run.row.settings),
     ]  # fmt: skip
-    story = _story_of(run, project.store, work, manifest=named["manifest"], model=model)
+    story = story_of(run, project.store, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)
     known = _scheduled(os.environ)
     known["retry"] += attempt - 1
@@ -270,31 +263,6 @@ def _deadline(runtime: Mapping[str, Any], work: Path) -> Callable[..., None]:
     started = started_s(read_attempts(work)[-1])
     times = partial(end_of_job, os.environ, started=started, walltime_min=runtime["walltime_min"])
     return partial(watch_deadline, end_of_job=times, margin_s=runtime["stop_margin_s"])
-
-
-def _story_of(run: Run, store: Path, work: Path, *, manifest: Path, model: str) -> "Story":
-    """Return what trackers are told of a training."""
-    from shardline.provenance import git_commit
-    from shardline.tracking import Story
-
-    tags = {
-        "shardline.identity": digest(run.document),
-        "shardline.dataset": run.dataset.id,
-        "shardline.manifest": file_sha256(manifest) if manifest.exists() else None,
-        "shardline.commit": git_commit(Path.cwd()),
-        "shardline.version": __version__,
-    }
-    return Story(
-        run=run.id,
-        name=run.name,
-        dataset=run.dataset.id,
-        store=str(store),
-        work=str(work),
-        metrics=str(work / ("output" if is_script(run.model_class) else "") / "metrics.jsonl"),
-        model=model,
-        params={"model": run.row.model, "dataset": run.dataset.name, **flatten(run.settings)},
-        tags={key: value for key, value in tags.items() if value},
-    )
 
 
 def files_of(run: Run, inputs: Mapping[str, str]) -> dict[str, Path]:

@@ -10,10 +10,14 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends (prctl(2)), so that no rank is left over."""
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the kernel end this process when its parent ends (prctl(2)), so that no rank is left over.
+
+    Args:
+        number: another signal, of which the kernel only tells it the end.
+    """
     if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def kill_group(leader: int) -> None:

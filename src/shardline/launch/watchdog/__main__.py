@@ -4,7 +4,6 @@ The main thread touches no file in the store, so that a store that does not answ
 ending its rank.
 """
 
-import ctypes
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from shardline.errors import DataError
 from shardline.launch.failures import read_failures, report_failure
+from shardline.launch.process import die_with_parent
 from shardline.launch.pulse import Pulse
 from shardline.launch.watchdog import Task
 from shardline.launch.watchdog.ending import tell_end
@@ -37,7 +37,6 @@ from shardline.launch.watchdog.signs import (
 
 _POLL_S = 0.5
 _LOOK_S = 0.1
-_PR_SET_PDEATHSIG = 1
 _END_SIGNAL = signal.SIGCONT
 _STOPPED_S = 2.0  # a longer gap between two looks: this process did not run either
 _STORE_S = 30.0  # for a slow store, before a hung rank is ended without a word
@@ -279,7 +278,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     # the kernel tells of the rank's end by a signal that also wakes this process if it was stopped, too
     signal.pthread_sigmask(signal.SIG_BLOCK, [_END_SIGNAL])
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _END_SIGNAL)
+    die_with_parent(_END_SIGNAL)
     if os.getppid() == task.pid:
         Watchdog(task, Pulse(descriptor)).run()
     os._exit(0)  # whatever a thread waits for in the store

@@ -1,0 +1,34 @@
+"""What trackers are told of a training."""
+
+from pathlib import Path
+
+from shardline import __version__
+from shardline.config import Run
+from shardline.config.schema import flatten
+from shardline.config.scripts import is_script
+from shardline.identity import digest
+from shardline.identity.content import file_sha256
+from shardline.provenance import git_commit
+from shardline.tracking import Story
+
+
+def story_of(run: Run, store: Path, work: Path, *, manifest: Path, model: str) -> Story:
+    """Return what trackers are told of a training."""
+    tags = {
+        "shardline.identity": digest(run.document),
+        "shardline.dataset": run.dataset.id,
+        "shardline.manifest": file_sha256(manifest) if manifest.exists() else None,
+        "shardline.commit": git_commit(Path.cwd()),
+        "shardline.version": __version__,
+    }
+    return Story(
+        run=run.id,
+        name=run.name,
+        dataset=run.dataset.id,
+        store=str(store),
+        work=str(work),
+        metrics=str(work / ("output" if is_script(run.model_class) else "") / "metrics.jsonl"),
+        model=model,
+        params={"model": run.row.model, "dataset": run.dataset.name, **flatten(run.settings)},
+        tags={key: value for key, value in tags.items() if value},
+    )
