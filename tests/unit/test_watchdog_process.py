@@ -12,7 +12,7 @@ from shardline.launch.failures import read_failures
 from tests.conftest import wait_until
 
 RANK = """
-import signal, sys, time
+import signal, sys, threading, time
 from pathlib import Path
 from shardline.launch import pulse
 from shardline.launch.watchdog import Watch
@@ -23,6 +23,8 @@ signal.signal(signal.SIGTERM, lambda number, frame: print("told to end", flush=T
 world = World(rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="", master_port=0, launcher="t")
 Watch(hang_timeout_s=float(sys.argv[3]), startup_timeout_s=60).start(world, work=folder, logs=folder)
 pulse.mine().tick(3, phase)
+for _ in range(16):
+    threading.Thread(target=time.sleep, args=[600], daemon=True).start()
 if sys.argv[3] != "0":
     time.sleep(600)
 while not pulse.mine().stop_reason():
@@ -111,3 +113,13 @@ def test_a_store_that_is_gone_does_not_keep_a_hung_rank_alive(start, tmp_path):
     assert "rank 0 on " in rank.end()
     assert rank.process.returncode == -signal.SIGKILL
     assert read_failures(tmp_path)[0].kind == "hung"
+
+
+def test_the_main_thread_of_a_stopped_rank_writes_the_stacks_itself(start, tmp_path):
+    """Another one would read frames that change, and crash the rank: then nobody is told that it hung."""
+    rank = start(timeout_s=2)
+    rank.process.send_signal(signal.SIGSTOP)
+    assert "its process is stopped (state T)" in rank.end()
+    stacks = (tmp_path / "rank-0.stack").read_text()
+    assert stacks.count("hread 0x") == 17
+    assert stacks.rindex("Current thread") == stacks.rindex("hread 0x") - len("Current t")

@@ -20,6 +20,19 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
 
+def signal_main_thread(pid: int, number: int) -> None:
+    """Send a signal to a process, for its main thread to handle: Linux may choose any other (tgkill(2)).
+
+    Raises:
+        ProcessLookupError: it has ended.
+    """
+    tgkill = getattr(_LIBC, "tgkill", None)  # not in glibc before 2.30
+    if tgkill is None:
+        os.kill(pid, number)
+    elif tgkill(pid, pid, number):
+        raise ProcessLookupError(f"process {pid} has ended")
+
+
 def kill_group(leader: int) -> None:
     """End what is left of a process group.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from shardline.errors import DataError
 from shardline.launch.failures import read_failures, report_failure
-from shardline.launch.process import die_with_parent
+from shardline.launch.process import die_with_parent, signal_main_thread
 from shardline.launch.pulse import Pulse
 from shardline.launch.watchdog import Task
 from shardline.launch.watchdog.ending import tell_end
@@ -211,7 +211,9 @@ class Watchdog:
         """Have the rank write the stacks of its threads, and return them; a stopped one is woken for that alone."""
         file, end = stack_file(self._work, self._task.rank), time.monotonic() + self._grace_s / 3
         with suppress(OSError):
-            self._send(self._task.dump_signal)
+            # another thread would read the main thread's frames while they change, and may crash
+            if not self._has_ended(0):
+                signal_main_thread(self._task.pid, self._task.dump_signal)
             if is_stopped:
                 self._send(signal.SIGCONT)
             size = -1
