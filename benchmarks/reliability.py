@@ -298,8 +298,9 @@ def ended(process: "subprocess.Popen[bytes]") -> bool:
 
 
 def last_words(side: Side) -> str:
-    """Return the line that tells most: the last that names an error."""
+    """Return the line that tells most: the last that names an error; commands are none."""
     marks = (
+        "saved at step",
         r"rank \d+ on ",
         "could not be",
         "is damaged",
@@ -308,9 +309,9 @@ def last_words(side: Side) -> str:
         "Error: ",
         "rror",
     )
-    lines = [line.strip() for line in side.logs().splitlines()]
+    lines = [line.strip() for line in side.logs().splitlines() if " -m " not in line]
     told = next((line for mark in marks for line in reversed(lines) if re.search(mark, line)), "")
-    return told[:300]
+    return told.replace(f"{side.folder}/", "")[:300]
 
 
 def folder_of(kind: type[Side], scratch: Path, *, small_disk: bool) -> Side:
@@ -371,12 +372,14 @@ def table(found: dict[str, dict[str, list[Trial]]], unbroken_s: dict[str, float]
     ]
     for fault, by in found.items():
         for kind, trials in by.items():
-            steps = statistics.median(trial.steps_lost for trial in trials)
-            lost = statistics.median(trial.seconds for trial in trials) - unbroken_s[kind]
             commands = ", ".join(sorted({commands_of(trial) for trial in trials}))
-            same = sum(trial.same for trial in trials)
-            bits = f"{same} of {len(trials)}"
-            lines.append(f"| {fault} | {kind} | {commands} | {steps:g} | {lost:.0f} | {bits} |")
+            bits = f"{sum(trial.same for trial in trials)} of {len(trials)}"
+            cost = "all | |"
+            if ended := [trial for trial in trials if trial.commands]:
+                steps = statistics.median(trial.steps_lost for trial in ended)
+                lost = statistics.median(trial.seconds for trial in ended) - unbroken_s[kind]
+                cost = f"{steps:g} | {lost:.0f} |"
+            lines.append(f"| {fault} | {kind} | {commands} | {cost} {bits} |")
     return "\n".join(lines)
 
 

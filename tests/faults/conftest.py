@@ -10,13 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shardline.files import read_json_lines
 from tests.conftest import end_of_ranks, require, wait_until
 from tests.distributed.conftest import Ranks, prepare  # noqa: F401  (a fixture)
 
@@ -44,15 +46,23 @@ GATE_STEP = 30  # saved every 7 steps; an epoch has 20 or so
 ROW = {"model": "gated:Gated", "trainer.max_epochs": 3}
 
 
-_UNBROKEN: dict[str, tuple[bytes, list[int]]] = {}  # of a row: model and recorded steps
+_UNBROKEN: dict[
+    str, tuple[bytes, list[int], float]
+] = {}  # of a row: model, recorded steps, seconds
 
 
 @dataclass(frozen=True)
 class Faulted:
-    """A training, the fault that is injected into it at its 30th step, and what it must end with."""
+    """A training, the fault that is injected into it at its 30th step, and what it must end with.
+
+    Attributes:
+        tell: takes a name and a value of what the fault cost, for `pytest_terminal_summary`.
+    """
 
     ranks: Ranks
     row: str
+    tell: Callable[[str, object], None]
+    started: float = field(default_factory=time.monotonic)
 
     def goes_on(self) -> str:
         """Run the same command again: it goes on from a saved step, and ends as an unbroken training."""
@@ -70,11 +80,23 @@ class Faulted:
 
     def is_as_unbroken(self) -> None:
         """Hold model and records against those of an unbroken training of the same identity."""
+        seconds = time.monotonic() - self.started
         (self.ranks.root / "go").touch()
         if self.row not in _UNBROKEN:
+            started = time.monotonic()
             self.ranks.train("whole")
-            _UNBROKEN[self.row] = self.ranks.model("whole"), self.ranks.steps("whole")
-        assert (self.ranks.model("run"), self.ranks.steps("run")) == _UNBROKEN[self.row]
+            whole_s = time.monotonic() - started
+            _UNBROKEN[self.row] = self.ranks.model("whole"), self.ranks.steps("whole"), whole_s
+        *whole, whole_s = _UNBROKEN[self.row]
+        assert [self.ranks.model("run"), self.ranks.steps("run")] == whole
+        self.tell("steps_lost", self._steps_lost())
+        self.tell("seconds_lost", seconds - whole_s)
+
+    def _steps_lost(self) -> int:
+        """Return how many steps were begun more than once, by the first rank's sample ledger."""
+        files = (self.ranks.root / "run" / "work").rglob("from-*-rank-00000-*.jsonl")
+        begun = [{line["step"] for line in read_json_lines(file)} for file in files]
+        return sum(map(len, begun)) - len(set().union(*begun))
 
     def run(self, inject: Callable[[], None], *extra: str) -> tuple[int | None, str]:
         """Train with the fault at the gate; return the exit code and all that the ranks said."""
@@ -136,13 +158,17 @@ class Faulted:
 
 
 @pytest.fixture
-def gated(prepare: Callable[..., Ranks], tmp_path: Path) -> Callable[..., Faulted]:  # noqa: F811
+def gated(
+    prepare: Callable[..., Ranks],  # noqa: F811
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> Callable[..., Faulted]:
     """Prepare a training of one rank, or more, that waits at its 30th step."""
 
     def make(**row: Any) -> Faulted:
         (tmp_path / "gated.py").write_text(GATED)
         row = {**ROW, "devices": 1, **row}
-        return Faulted(prepare(7, **row), str(row))
+        return Faulted(prepare(7, **row), str(row), record_property)
 
     return make
 
@@ -233,3 +259,17 @@ def throttle() -> Iterator[Callable[..., None]]:
     yield bound
     for number in slow:
         knob.write_text(f"{number} 0")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell what each fault cost; printed by `python -m pytest tests/faults`."""
+    count = {
+        name: sum(one.when == "call" for one in terminalreporter.stats.get(name, []))
+        for name in ("passed", "failed")
+    }
+    terminalreporter.section("what the faults cost")
+    terminalreporter.line(f"injected {sum(count.values())}, survived {count['passed']}")
+    for one in terminalreporter.stats.get("passed", []):
+        if cost := dict(one.user_properties) if one.when == "call" else None:
+            steps, seconds = cost["steps_lost"], cost["seconds_lost"]
+            terminalreporter.line(f"{steps:3} steps {seconds:5.1f} s  {one.nodeid.split('::')[1]}")
