@@ -147,7 +147,8 @@ def _outcome(
         return Stopped(stops[0].reason or request.reason, step)
     if request.is_over:
         return Stopped(request.reason, None, in_time=False)
-    if killed and not (failures and failures[0].is_killed):  # the watchdog at the rank knows more
+    # a watchdog that knows the signal knows more than the launcher
+    if killed and not (failures and failures[0].code > 128):
         return RankError(killed, is_killed=True)
     if not (message := first_failure(work, ranks)):
         return None

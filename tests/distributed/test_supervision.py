@@ -37,12 +37,12 @@ if os.environ["RANK"] == "1":
 report_failure(pathlib.Path(sys.argv[1]), "connection closed by peer", rank=0, log=None)
 signal.pause()
 """
-# The kernel ends rank 1, and its watchdog knows why.
-OUT_OF_MEMORY = """
+# A signal ends rank 1, and its watchdog tells what it knows.
+WATCHED = """
 import os, signal, sys, pathlib
 from shardline.launch.failures import report_failure
 if os.environ["RANK"] == "1":
-    report_failure(pathlib.Path(sys.argv[1]), "rank 1 on n2: for want of memory", rank=1, log=None, code=137)
+    report_failure(pathlib.Path(sys.argv[1]), "rank 1: its watchdog's words", rank=1, log=None, code=CODE)
     os.kill(os.getpid(), signal.SIGKILL)
 signal.pause()
 """
@@ -88,9 +88,17 @@ def test_a_rank_that_was_killed_is_named_though_another_one_speaks(command, tmp_
         run_two_ranks(command(KILLED), tmp_path)
 
 
-def test_what_a_watchdog_tells_of_a_killed_rank_goes_before_the_launchers_words(command, tmp_path):
-    with pytest.raises(RankError, match=r"^rank 1 on n2: for want of memory$") as raised:
-        run_two_ranks(command(OUT_OF_MEMORY), tmp_path)
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (137, "^rank 1: its watchdog's words$"),
+        (128, r"^rank 1 on \S+ was ended by a signal \(SIGKILL"),
+    ],
+    ids=["known", "unknown"],
+)
+def test_a_watchdog_that_knows_the_signal_goes_before_the_launcher(command, tmp_path, code, told):
+    with pytest.raises(RankError, match=told) as raised:
+        run_two_ranks(command(WATCHED.replace("CODE", str(code))), tmp_path)
     assert raised.value.is_killed
 
 

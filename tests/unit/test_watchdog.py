@@ -115,6 +115,14 @@ def test_an_end_that_another_failure_explains_is_not_told(tmp_path):
     assert [failure.rank for failure in read_failures(tmp_path)] == [1, 0]
 
 
+@pytest.mark.parametrize(("kills", "code"), [(0, 128), (1, 137)])
+def test_a_signal_that_is_not_known_is_no_sigkill_unless_memory_ran_out(tmp_path, kills, code):
+    tell_end(tmp_path, sign(1, pid=2**30), kills)
+    (failure,) = read_failures(tmp_path)
+    assert failure.code == code
+    assert failure.is_killed
+
+
 def test_linux_tells_state_and_end_of_a_process():
     child = subprocess.Popen(["sleep", "600"])
     assert state_of(child.pid) in "SRD"

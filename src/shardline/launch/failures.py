@@ -50,7 +50,7 @@ class Failure:
         job: the scheduler's number.
         time: seconds since the epoch, by the clock of its host.
         kind: `failed`, `stopped` (saved, and to be started again), `hung` or `diverged`.
-        code: the rank's exit code; 128 and more: a signal ended it.
+        code: the rank's exit code; 128 and more: a signal ended it; just 128: which is not known.
         step: optimiser steps done, where known.
         reason: why it was asked to stop, see `pulse.REASONS`; None if it was not.
     """

@@ -26,6 +26,8 @@ def tell_end(work: Path, sign: Sign, kills: int) -> None:
         kills: processes that the kernel has just ended for want of memory.
     """
     code = exit_code_of(sign.pid)
+    if code is None and kills:
+        code = -signal.SIGKILL
     with suppress(DataError, OSError):
         if (code is not None and -code in _ORDERED) or any(map(_is_cause, read_failures(work))):
             return
@@ -34,7 +36,7 @@ def tell_end(work: Path, sign: Sign, kills: int) -> None:
             end_message(sign, code, kills),
             rank=sign.rank,
             log=None,
-            code=code if code and code > 0 else 128 - (code or -signal.SIGKILL),
+            code=code if code and code > 0 else 128 - (code or 0),
             step=sign.step,
         )
 
@@ -51,7 +53,7 @@ def end_message(sign: Sign, code: int | None, kills: int) -> str:
     if code is not None and code >= 0:
         return f"{who} ended with code {code} {where} and told nothing; see its log"
     how = "a signal" if code is None else f"a signal ({signal_name(-code)})"
-    if kills and code in (None, -signal.SIGKILL):
+    if kills and code == -signal.SIGKILL:
         return (
             f"{who} was ended by {how} {where}, when the kernel ended a process for want of memory; ask for "
             "more memory, or lower data.workers or the batch"
