@@ -18,6 +18,7 @@ _REMEDIES = {
     errno.EROFS: "the file system is read-only; set SHARDLINE_STORE to a writable folder",
     errno.EACCES: "no permission to write there; mend the folder's owner or set SHARDLINE_STORE",
     errno.EEXIST: "a file stands where a folder is needed; move it away",
+    errno.EIO: "the disk or the way to it failed (input/output error); see the kernel's log (`dmesg`) and mend it",
     errno.EFBIG: "the file is larger than the limit of this file system or shell (`ulimit -f`)",
 }
 

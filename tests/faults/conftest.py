@@ -43,6 +43,7 @@ class Gated(MLP):
                 select.select([], [], [], 0.01)  # libfaketime makes an error of `time.sleep` when the clock jumps
 """
 GATE_STEP = 30  # saved every 7 steps; an epoch has 20 or so
+LAST_SAVED = 28
 ROW = {"model": "gated:Gated", "trainer.max_epochs": 3}
 
 
@@ -103,6 +104,7 @@ class Faulted:
         go = self.ranks.root / "go"
         process = self.ranks.start("run", *extra)
         wait_until(self.is_reached, process)
+        wait_until(self.is_saved, process)
         inject()
         go.touch()
         output = end_of_ranks(process, 300)
@@ -147,6 +149,11 @@ class Faulted:
         """Return whether all ranks wait at the gate."""
         ranks = range(self.ranks.devices * self.ranks.nodes)
         return all((self.ranks.root / f"reached-{rank}").exists() for rank in ranks)
+
+    def is_saved(self) -> bool:
+        """Return whether the last state before the gate is on disk, which is written beside the training."""
+        pointer = self.ranks.root / "run" / "work" / "checkpoints" / "latest.json"
+        return pointer.exists() and f"step-{LAST_SAVED:08d}" in pointer.read_text()
 
     def sealed(self) -> list[str]:
         """Return what lies where the sealed files go."""

@@ -1,12 +1,13 @@
 """A file is there whole or not at all."""
 
+import errno
 import subprocess
 import sys
 
 import pytest
 
 from shardline.errors import DataError
-from shardline.files import atomic_writer, read_json, write_bytes, write_json
+from shardline.files import atomic_writer, read_json, write_bytes, write_json, writing
 
 
 def test_what_was_there_stays_until_the_new_content_is_complete(tmp_path):
@@ -53,3 +54,9 @@ def test_a_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path, content, 
     with pytest.raises(DataError, match=f"{message}.*; do this"):
         read_json(path, remedy="do this")
     assert [p.name for p in tmp_path.iterdir()] == (["x.json"] if content else [])
+
+
+def test_a_failed_disk_is_named_with_a_remedy():
+    told = r"^model could not be written: the disk .* failed .*dmesg"
+    with pytest.raises(DataError, match=told), writing("model"):
+        raise OSError(errno.EIO, "Input/output error")
