@@ -270,13 +270,18 @@ def throttle() -> Iterator[Callable[..., None]]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell what each fault cost; printed by `python -m pytest tests/faults`."""
-    count = {
-        name: sum(one.when == "call" for one in terminalreporter.stats.get(name, []))
-        for name in ("passed", "failed")
+    found = {
+        end: [
+            one
+            for one in terminalreporter.stats.get(end, [])
+            if one.when == "call" and one.nodeid.startswith("tests/faults/")
+        ]
+        for end in ("passed", "failed")
     }
+    survived, injected = len(found["passed"]), sum(map(len, found.values()))
     terminalreporter.section("what the faults cost")
-    terminalreporter.line(f"injected {sum(count.values())}, survived {count['passed']}")
-    for one in terminalreporter.stats.get("passed", []):
-        if cost := dict(one.user_properties) if one.when == "call" else None:
-            steps, seconds = cost["steps_lost"], cost["seconds_lost"]
-            terminalreporter.line(f"{steps:3} steps {seconds:5.1f} s  {one.nodeid.split('::')[1]}")
+    terminalreporter.line(f"injected {injected}, survived {survived}")
+    for one in found["passed"]:
+        cost = dict(one.user_properties)
+        steps, seconds = cost["steps_lost"], cost["seconds_lost"]
+        terminalreporter.line(f"{steps:3} steps {seconds:5.1f} s  {one.nodeid.split('::')[1]}")
