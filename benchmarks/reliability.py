@@ -375,9 +375,9 @@ def table(found: dict[str, dict[str, list[Trial]]], unbroken_s: dict[str, float]
             commands = ", ".join(sorted({commands_of(trial) for trial in trials}))
             bits = f"{sum(trial.same for trial in trials)} of {len(trials)}"
             cost = "all | |"
-            if ended := [trial for trial in trials if trial.commands]:
-                steps = statistics.median(trial.steps_lost for trial in ended)
-                lost = statistics.median(trial.seconds for trial in ended) - unbroken_s[kind]
+            if done := [trial for trial in trials if trial.commands]:
+                steps = statistics.median(trial.steps_lost for trial in done)
+                lost = statistics.median(trial.seconds for trial in done) - unbroken_s[kind]
                 cost = f"{steps:g} | {lost:.0f} |"
             lines.append(f"| {fault} | {kind} | {commands} | {cost} {bits} |")
     return "\n".join(lines)

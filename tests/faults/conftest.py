@@ -47,9 +47,8 @@ LAST_SAVED = 28
 ROW = {"model": "gated:Gated", "trainer.max_epochs": 3}
 
 
-_UNBROKEN: dict[
-    str, tuple[bytes, list[int], float]
-] = {}  # of a row: model, recorded steps, seconds
+# Of a row: model, recorded steps, seconds.
+_UNBROKEN: dict[str, tuple[bytes, list[int], float]] = {}
 
 
 @dataclass(frozen=True)
