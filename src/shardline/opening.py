@@ -10,6 +10,7 @@ from shardline import started
 from shardline.config import Project, load_project
 from shardline.errors import ConfigError, ShardlineError
 from shardline.files import check_writable
+from shardline.launch.slurm_cancel import cancel_by_name
 from shardline.launch.slurm_status import stand_before_sacct
 from shardline.links import publish
 from shardline.storage import Storage, logs_of, results_of
@@ -43,6 +44,7 @@ def open_project(
         project.check_devices(exists)
     elif is_main:
         stand_before_sacct(workflow_folder() / "profiles" / "slurm" / "bin")
+        cancel_by_name()
     if storage and is_apart:
         project.check_store_stays()
     if not is_making:

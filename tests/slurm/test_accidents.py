@@ -4,7 +4,9 @@ The accidents happen side by side, each on a cluster of its own, through the
 shipped profile; the tests then look at what each came to.
 """
 
+import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,10 +29,14 @@ RANKS = (0, 1)
 
 # Two ranks count on two nodes until they are told to finish, each from where it was cut off.
 SNAKEFILE = f"""
+import os
+from shardline.launch.slurm_cancel import cancel_by_name
 from shardline.launch.slurm_status import stand_before_sacct
 
 if workflow.is_main_process:
+    os.environ["PATH"] = f"{{os.getcwd()}}/bin:{{os.environ['PATH']}}"
     stand_before_sacct({str(REPOSITORY / "profiles/slurm/bin")!r})
+    cancel_by_name()
 
 rule count:
     output: "result"
@@ -87,6 +93,16 @@ class Counting:
     def told(self) -> str:
         """Return what Snakemake has printed."""
         return (self.path / "told").read_text()
+
+    def delay(self, program: str, *, before: str = ":", after: str = ":") -> Path:
+        """Have Snakemake find a slower program of Slurm's, until the returned file is gone.
+
+        Args:
+            program: its name.
+            before: shell commands.
+            after: shell commands, once it has done its work.
+        """
+        return write_slow(self.path / "bin" / program, before=before, after=after)
 
     def finish(self) -> None:
         """Let the job come to its end."""
@@ -161,6 +177,14 @@ class Counting:
         assert not (self.path / "result").exists()
         assert self.run_again() == 0, self.told()
         self.check_result(starts=2)
+
+
+def write_slow(path: Path, *, before: str = ":", after: str = ":") -> Path:
+    """Write a program that does more than the one of its name in PATH."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/bin/bash\n{before}\n{shutil.which(path.name)} "$@"\n{after}\n')
+    path.chmod(0o755)
+    return path
 
 
 def cancelled(run: Counting) -> None:
@@ -256,6 +280,28 @@ def refused(run: Counting) -> None:
 def interrupted(run: Counting) -> None:
     run.start()
     run.wait_for_start()
+    _press_ctrl_c(run)
+
+
+def interrupted_while_asking(run: Counting) -> None:
+    asking = run.delay("squeue", before="touch asking; sleep 5; rm asking")
+    run.start()
+    run.wait_for_start()
+    run.wait_until((run.path / "asking").exists, "a question")
+    asking.unlink()
+    _press_ctrl_c(run)
+
+
+def interrupted_while_submitting(run: Counting) -> None:
+    # the job is there, and its id has not reached Snakemake
+    submitting = run.delay("sbatch", after="sleep 1000")
+    run.start()
+    run.wait_for_start()
+    submitting.unlink()
+    _press_ctrl_c(run)
+
+
+def _press_ctrl_c(run: Counting) -> None:
     assert run.process is not None
     kill_group(run.process, signal.SIGINT)
     run.wait_for_state("CANCELLED")
@@ -309,6 +355,8 @@ ACCIDENTS: dict[str, tuple[Callable[[Counting], None], dict[str, Any]]] = {
     "cancelled-accounting": (cancelled, {"accounting": True}),
     "refused": (refused, {}),
     "interrupted": (interrupted, {}),
+    "interrupted-while-asking": (interrupted_while_asking, {}),
+    "interrupted-while-submitting": (interrupted_while_submitting, {}),
     "forgotten": (forgotten, SHORT_MEMORY),
     "forgotten-accounting": (forgotten, {**SHORT_MEMORY, "accounting": True}),
     "forgotten-failure": (forgotten_failure, SHORT_MEMORY),
@@ -336,15 +384,24 @@ def test_an_accident_ends_well(name: str, accidents: dict[str, Future[None]]):
     accidents[name].result()
 
 
-def test_the_project_asks_shardlines_sacct(slurm: SlurmCluster, tmp_path: Path):
+@pytest.fixture
+def queued(slurm: SlurmCluster, tmp_path: Path) -> Pipeline:
+    """Return a project whose jobs are queued and stay so."""
     pipeline = Pipeline(Workspace(tmp_path), slurm)
     pipeline.configure(runtime={"launcher": "srun"}, nodes=2, devices=2)
-    slurm.scontrol("update", "PartitionName=main", "State=DOWN")  # jobs are queued and stay so
-    process = slurm.login.popen(*pipeline.command(), cwd=tmp_path)
-    queued = ("squeue", "--noheader", "--format=%i")
+    slurm.scontrol("update", "PartitionName=main", "State=DOWN")
+    return pipeline
+
+
+def jobs_of(slurm: SlurmCluster) -> list[str]:
+    return slurm.run("squeue", "--noheader", "--format=%i").stdout.split()
+
+
+def test_the_project_asks_shardlines_sacct(slurm: SlurmCluster, queued: Pipeline):
+    process = slurm.login.popen(*queued.command(), cwd=queued.path)
 
     def cancel_until_it_ends() -> bool:  # one job may be submitted after another
-        if jobs := slurm.run(*queued).stdout.split():
+        if jobs := jobs_of(slurm):
             slurm.run("scancel", *jobs)
         return process.poll() is not None
 
@@ -352,3 +409,15 @@ def test_the_project_asks_shardlines_sacct(slurm: SlurmCluster, tmp_path: Path):
     told, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "cancelled by scancel or by an administrator; run the same command again" in told
+
+
+def test_the_project_cancels_what_is_being_submitted(slurm: SlurmCluster, queued: Pipeline):
+    slow = write_slow(queued.path / "bin" / "sbatch", after="sleep 1000")
+    path = f"PATH={slow.parent}:{os.environ['PATH']}"
+    process = slurm.login.popen("env", path, *queued.command(), cwd=queued.path)
+    slurm.wait_until(lambda: bool(jobs_of(slurm)), "a job", timeout=PATIENCE_S)
+    kill_group(process, signal.SIGINT)
+    told, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "Terminating processes on user request" in told
+    assert jobs_of(slurm) == []

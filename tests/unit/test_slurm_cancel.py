@@ -1,0 +1,73 @@
+"""What is told where the jobs of a run on Slurm cannot be cancelled; that they are: tests/slurm."""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from snakemake_executor_plugin_slurm import Executor
+
+from shardline.launch.slurm_cancel import cancel_by_name
+
+pytestmark = pytest.mark.usefixtures("plugin")
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Executor, "cancel_jobs", Executor.cancel_jobs)  # to be set back
+    cancel_by_name()
+
+
+def executor(*clusters: str) -> SimpleNamespace:
+    return SimpleNamespace(
+        run_uuid="a-run", logger=logging.getLogger(__name__),
+        _job_submission_executor=ThreadPoolExecutor(1), _submitted_job_clusters=set(clusters),
+    )  # fmt: skip
+
+
+def scancel(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "scancel"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+
+
+def test_all_clusters_that_have_jobs_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    scancel(tmp_path, f'echo "$@" >>{tmp_path}/asked', monkeypatch)
+    Executor.cancel_jobs(executor(), [])
+    Executor.cancel_jobs(executor("one"), [])
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == ["--name a-run"] * 2 + ["--name a-run --clusters=all"] * 2
+    assert not caplog.text
+
+
+def test_a_refusal_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    scancel(tmp_path, "echo 'no controller' >&2; exit 1", monkeypatch)
+    Executor.cancel_jobs(executor(), [])
+    assert "could not be cancelled (no controller) and may run on; " in caplog.text
+    assert "cancel them by: scancel --name a-run" in caplog.text
+
+
+def test_what_waits_to_be_submitted_is_not_and_nothing_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    scancel(tmp_path, f"echo >>{tmp_path}/asked", monkeypatch)
+    stopped, is_answered = executor(), threading.Event()
+    under_way, waiting = (
+        stopped._job_submission_executor.submit(is_answered.wait) for _ in range(2)
+    )
+    cancelling = threading.Thread(target=Executor.cancel_jobs, args=(stopped, []))
+    cancelling.start()
+    while not (tmp_path / "asked").exists():
+        assert cancelling.is_alive()
+    is_answered.set()
+    cancelling.join()
+    assert (tmp_path / "asked").read_text() == "\n\n"  # once more when that one is submitted
+    assert under_way.result()
+    assert waiting.cancelled()
