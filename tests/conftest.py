@@ -45,6 +45,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell what each fault cost, by `steps_lost` and `seconds_lost` of its test's properties."""
+    found = {
+        end: [
+            one
+            for one in terminalreporter.stats.get(end, [])
+            if one.when == "call" and "fault" in one.keywords
+        ]
+        for end in ("passed", "failed")
+    }
+    if not any(found.values()):
+        return
+    survived, injected = len(found["passed"]), sum(map(len, found.values()))
+    terminalreporter.section("what the faults cost")
+    terminalreporter.line(f"injected {injected}, survived {survived}")
+    for one in found["passed"]:
+        cost = dict(one.user_properties)
+        steps, seconds = cost["steps_lost"], cost["seconds_lost"]
+        terminalreporter.line(f"{steps:3} steps {seconds:5.1f} s  {one.nodeid.split('::')[1]}")
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
     """Hold a text against a file in tests/golden, which --regen rewrites."""

@@ -14,6 +14,7 @@ import pytest
 
 from shardline import jobs
 from shardline.config import load_project
+from shardline.files import read_json_lines
 from shardline.launch.commands import Plan, launch_command
 from tests.conftest import end_of_ranks, rank_environment, wait_until
 from tests.distributed.forked import Launch
@@ -94,6 +95,12 @@ class Ranks:
         lines = (self.root / name / "work" / "metrics.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines]
         return [record["step"] for record in records if "train_loss" in record]
+
+    def steps_lost(self, name: str) -> int:
+        """Return how many steps were begun more than once, by the first rank's sample ledger."""
+        files = (self.root / name / "work").rglob("from-*-rank-00000-*.jsonl")
+        begun = [{line["step"] for line in read_json_lines(file)} for file in files]
+        return sum(map(len, begun)) - len(set().union(*begun))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -83,8 +84,30 @@ def ranks(prepare):
     return prepare(5, nodes=2, devices=1, **row)
 
 
+@pytest.fixture
+def goes_on(lan, ranks, record_property):
+    """Run the command of a training again, hold its model against an unbroken one, and tell what was lost."""
+
+    def check(launcher, seconds):
+        started = time.monotonic()
+        assert Training(lan, ranks, launcher).end()[0] == 0
+        broken_s = seconds + time.monotonic() - started
+        started = time.monotonic()
+        assert Training(lan, ranks, launcher, "whole").end()[0] == 0
+        record_property("steps_lost", ranks.steps_lost("broken"))
+        record_property("seconds_lost", broken_s - (time.monotonic() - started))
+        assert ranks.model("broken") == ranks.model("whole")
+        assert ranks.provenance("broken")["training"]["resumed_step"] > 0
+
+    return check
+
+
+@pytest.mark.fault
 @pytest.mark.parametrize("launcher", ["none", "torchrun", "mpirun"])
-def test_a_network_that_drops_is_named_and_all_ranks_end(lan, cut_off, ranks, launcher):
+def test_a_network_that_drops_is_named_and_the_same_command_goes_on(
+    lan, cut_off, ranks, goes_on, launcher
+):
+    started = time.monotonic()
     training = Training(lan, ranks, launcher)
     training.wait_for_steps()
     with cut_off():
@@ -94,9 +117,12 @@ def test_a_network_that_drops_is_named_and_all_ranks_end(lan, cut_off, ranks, la
     assert "it does not reach the first rank's host over the network" in said
     stacks = sorted(path.name for path in (ranks.root / "broken/logs").glob("*.stack"))
     assert stacks == ["rank-0.stack", "rank-1.stack"]
+    goes_on(launcher, time.monotonic() - started)
 
 
-def test_a_host_that_vanishes_is_named_and_the_same_command_goes_on(lan, cut_off, ranks):
+@pytest.mark.fault
+def test_a_host_that_vanishes_is_named_and_the_same_command_goes_on(lan, cut_off, ranks, goes_on):
+    started = time.monotonic()
     training = Training(lan, ranks, "none")
     training.wait_for_steps()
     with cut_off():
@@ -106,7 +132,4 @@ def test_a_host_that_vanishes_is_named_and_the_same_command_goes_on(lan, cut_off
     assert code != 0
     assert "rank 1 on host-b hangs at step " in said
     assert "its host gives no sign of life" in said
-    for name in ("broken", "whole"):
-        assert Training(lan, ranks, "none", name).end()[0] == 0
-    assert ranks.model("broken") == ranks.model("whole")
-    assert ranks.provenance("broken")["training"]["resumed_step"] > 0
+    goes_on("none", time.monotonic() - started)

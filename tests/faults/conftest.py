@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from shardline.files import read_json_lines
 from tests.conftest import end_of_ranks, require, wait_until
 from tests.distributed.conftest import Ranks, prepare  # noqa: F401  (a fixture)
 
@@ -89,14 +88,8 @@ class Faulted:
             _UNBROKEN[self.row] = self.ranks.model("whole"), self.ranks.steps("whole"), whole_s
         *whole, whole_s = _UNBROKEN[self.row]
         assert [self.ranks.model("run"), self.ranks.steps("run")] == whole
-        self.tell("steps_lost", self._steps_lost())
+        self.tell("steps_lost", self.ranks.steps_lost("run"))
         self.tell("seconds_lost", seconds - whole_s)
-
-    def _steps_lost(self) -> int:
-        """Return how many steps were begun more than once, by the first rank's sample ledger."""
-        files = (self.ranks.root / "run" / "work").rglob("from-*-rank-00000-*.jsonl")
-        begun = [{line["step"] for line in read_json_lines(file)} for file in files]
-        return sum(map(len, begun)) - len(set().union(*begun))
 
     def run(self, inject: Callable[[], None], *extra: str) -> tuple[int | None, str]:
         """Train with the fault at the gate; return the exit code and all that the ranks said."""
@@ -265,22 +258,3 @@ def throttle() -> Iterator[Callable[..., None]]:
     yield bound
     for number in slow:
         knob.write_text(f"{number} 0")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell what each fault cost; printed by `python -m pytest tests/faults`."""
-    found = {
-        end: [
-            one
-            for one in terminalreporter.stats.get(end, [])
-            if one.when == "call" and one.nodeid.startswith("tests/faults/")
-        ]
-        for end in ("passed", "failed")
-    }
-    survived, injected = len(found["passed"]), sum(map(len, found.values()))
-    terminalreporter.section("what the faults cost")
-    terminalreporter.line(f"injected {injected}, survived {survived}")
-    for one in found["passed"]:
-        cost = dict(one.user_properties)
-        steps, seconds = cost["steps_lost"], cost["seconds_lost"]
-        terminalreporter.line(f"{steps:3} steps {seconds:5.1f} s  {one.nodeid.split('::')[1]}")

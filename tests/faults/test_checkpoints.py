@@ -4,6 +4,8 @@ import pytest
 
 from tests.faults.test_data import flip
 
+pytestmark = pytest.mark.fault
+
 
 def halve(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

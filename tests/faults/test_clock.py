@@ -6,6 +6,8 @@ import pytest
 
 from tests.conftest import end_of_ranks, rank_environment, require, wait_until
 
+pytestmark = pytest.mark.fault
+
 HOUR_S = 3600
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.fault
+
 REPAIR = "shardline verify --repair"
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.conftest import require
 
+pytestmark = pytest.mark.fault
+
 GROUPS = Path("/sys/fs/cgroup/memory")
 
 

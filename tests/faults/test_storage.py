@@ -6,6 +6,8 @@ from shardline.attempts import last_recorded_step
 from tests.conftest import end_of_ranks, wait_until
 from tests.faults.conftest import run
 
+pytestmark = pytest.mark.fault
+
 
 def said(output, name, why):
     """Hold that a file was named once with the reason, and no traceback shown."""

@@ -2,13 +2,17 @@
 
 import pytest
 
+from shardline.attempts import read_attempts
 from tests.conftest import Workspace
 from tests.slurm.pipeline import Pipeline
 from tests.slurm.test_training_accidents import MODEL, ROW, RUNTIME, Training
 
 
+@pytest.mark.fault
 @pytest.mark.slow
-def test_a_job_that_is_queued_again_with_a_node_less_goes_on(start_slurm, tmp_path):
+def test_a_job_that_is_queued_again_with_a_node_less_goes_on(
+    start_slurm, tmp_path, record_property
+):
     cluster = start_slurm()
     project = Pipeline(Workspace(tmp_path), cluster)
     project.workspace.write("slow.py", MODEL)
@@ -31,4 +35,7 @@ def test_a_job_that_is_queued_again_with_a_node_less_goes_on(start_slurm, tmp_pa
     assert found["attempt_log"][1]["resumed_step"] > 0
     assert (found["world"]["world_size"], found["world"]["nodes"]) == (1, 1)
     assert found["training"]["steps"] == pytest.approx(40, abs=2)
+    cut_short, _ = read_attempts(project.workspace.the("store/work/*"))
+    record_property("steps_lost", cut_short["steps_lost"])
+    record_property("seconds_lost", cut_short["lost_s"])
     assert list(project.samples()) == list(range(1, found["training"]["steps"] + 1))

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,19 @@ def training(tiny: Callable[..., Workspace]) -> Training:
     return Training(tiny(ROW, runtime={"log_every_steps": 1}))
 
 
+@pytest.fixture
+def tell_cost(record_property: Callable[[str, object], None]) -> Callable[[Training], None]:
+    """Tell what was lost where one attempt trains, and another only has to see that it has."""
+
+    def tell(training: Training) -> None:
+        attempts = training.attempts()
+        trained, later = (datetime.fromisoformat(one["ended"]) for one in attempts)
+        record_property("steps_lost", sum(one["steps_lost"] for one in attempts))
+        record_property("seconds_lost", (later - trained).total_seconds())
+
+    return tell
+
+
 @pytest.mark.slow
 def test_ctrl_c_saves_and_a_job_told_to_end_is_started_again_by_snakemake(training):
     training.start()
@@ -144,8 +158,9 @@ def test_the_same_error_at_the_same_place_is_not_tried_for_ever(training):
     assert [(one["end"], one["retry"]) for one in training.attempts()][2:] == [("sealed", 0)]
 
 
+@pytest.mark.fault
 @pytest.mark.slow
-def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training):
+def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training, tell_cost):
     training.start()
     training.wait(lambda: training.is_at(3))
     job = training.job()
@@ -163,10 +178,12 @@ def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training):
     first, second = training.attempts()
     assert (first["end"], second["end"]) == ("sealed", "sealed"), first["reason"]
     assert second["resumed_step"] == second["last_step"] == first["last_step"]
+    tell_cost(training)
 
 
+@pytest.mark.fault
 @pytest.mark.slow
-def test_two_controllers_of_one_store_train_a_run_once(training, tmp_path):
+def test_two_controllers_of_one_store_train_a_run_once(training, tell_cost, tmp_path):
     training.start()
     training.wait(lambda: training.is_at(3))
     beside = subprocess.run(
@@ -189,3 +206,4 @@ def test_two_controllers_of_one_store_train_a_run_once(training, tmp_path):
     assert (first["end"], second["end"]) == ("sealed", "sealed")
     assert second["resumed_step"] == first["last_step"], "no step is taken twice"
     assert clone.model() == training.model()
+    tell_cost(training)
