@@ -20,6 +20,7 @@ import pytest
 
 from tests.conftest import end_of_ranks, require, wait_until
 from tests.distributed.conftest import Ranks, prepare  # noqa: F401  (a fixture)
+from tests.distributed.forked import Launch
 
 # Waits at a step, once: a training that goes on from a later one passes by. Whoever goes on from the
 # very step does so with `go` there.
@@ -93,12 +94,9 @@ class Faulted:
 
     def run(self, inject: Callable[[], None], *extra: str) -> tuple[int | None, str]:
         """Train with the fault at the gate; return the exit code and all that the ranks said."""
-        go = self.ranks.root / "go"
-        process = self.ranks.start("run", *extra)
-        wait_until(self.is_reached, process)
-        wait_until(self.is_saved, process)
+        process = self._to_the_gate(*extra)
         inject()
-        go.touch()
+        (self.ranks.root / "go").touch()
         output = end_of_ranks(process, 300)
         return process.returncode, self._with_logs(output)
 
@@ -110,11 +108,16 @@ class Faulted:
 
     def kill(self) -> None:
         """Train up to the gate and kill all ranks at once."""
-        process = self.ranks.start("run")
-        wait_until(self.is_reached, process)
+        process = self._to_the_gate()
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         (self.ranks.root / "go").touch()
+
+    def _to_the_gate(self, *extra: str) -> "subprocess.Popen[str] | Launch":
+        process = self.ranks.start("run", *extra)
+        wait_until(self.is_reached, process)
+        wait_until(self.is_saved, process)
+        return process
 
     def start_by_hand(self, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
         """Start the one rank as a program of its own."""
