@@ -92,6 +92,14 @@ def params_to_run(request: pytest.FixtureRequest, name: str) -> set[str]:
     return {spec.params[name] for spec in specs if name in spec.params}
 
 
+def write_program(path: Path, script: str) -> Path:
+    """Write a shell script as a program."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
 def rank_environment() -> dict[str, str]:
     """Return the environment of ranks with one thread each, as a launcher gives it."""
     return {**os.environ, **rank_variables(1, {}, ""), "PYTHONFAULTHANDLER": "1"}

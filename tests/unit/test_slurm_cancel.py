@@ -10,6 +10,7 @@ import pytest
 from snakemake_executor_plugin_slurm import Executor
 
 from shardline.launch.slurm_cancel import cancel_by_name
+from tests.conftest import write_program
 
 pytestmark = pytest.mark.usefixtures("plugin")
 
@@ -28,9 +29,7 @@ def executor(*clusters: str) -> SimpleNamespace:
 
 
 def scancel(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "scancel"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
+    write_program(tmp_path / "scancel", script)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
 
 

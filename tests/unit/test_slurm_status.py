@@ -19,7 +19,7 @@ from shardline.launch.slurm_status import (
     states_of_squeue,
     tell_reason,
 )
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, write_program
 
 OURS = REPOSITORY / "profiles" / "slurm" / "bin"
 NOW = datetime(2026, 1, 1, 12, 0, 0)
@@ -97,11 +97,7 @@ def program(tmp_path: Path) -> Callable[[str, str, str], Path]:
     """Write a shell script as a program into a folder of the test."""
 
     def write(folder: str, name: str, script: str) -> Path:
-        path = tmp_path / folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return path
+        return write_program(tmp_path / folder / name, script)
 
     return write
 
