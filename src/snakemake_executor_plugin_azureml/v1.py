@@ -5,7 +5,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ _handlers = list(logging.root.handlers)
 # Its own retries sleep 32, 64 and 128 s after a 429, whatever the service asks for, and nothing can
 # interrupt them; so each request is made once, and the caller tries again. Read at import.
 os.environ.setdefault("AZUREML_DEFAULT_RETRIES", "0")
+from azureml._base_sdk_common.tracking import tracking_info_registry  # noqa: E402
 from azureml.core import Environment, Experiment, Run, ScriptRunConfig, Workspace  # noqa: E402
 from azureml.core.authentication import Audience, TokenAuthentication  # noqa: E402
 from azureml.core.conda_dependencies import CondaDependencies  # noqa: E402
@@ -42,6 +43,10 @@ from snakemake_executor_plugin_azureml.settings import ExecutorSettings  # noqa:
 
 for _handler in [handler for handler in logging.root.handlers if handler not in _handlers]:
     logging.root.removeHandler(_handler)
+
+# For what git tells, each submission would move the whole process to the copy of the code, and
+# Snakemake's paths are relative. Git is asked where we are; there, too, it knows what has changed.
+tracking_info_registry.working_directory_context = nullcontext
 
 _send = requests.adapters.HTTPAdapter.send
 _LISTED_FROM = 3

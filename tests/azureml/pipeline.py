@@ -145,6 +145,11 @@ class Pipeline:
         (self.path / "slow.py").write_text(MODEL)
 
     @property
+    def environment(self) -> dict[str, str]:
+        """What Snakemake has set on the submitting machine."""
+        return self.service.environment
+
+    @property
     def results(self) -> Results:
         """What it has come to."""
         return Results(self.path, self.store)
@@ -211,7 +216,7 @@ class Pipeline:
         """Run the pipeline to an end without error, and return what it told."""
         self.start(*arguments)
         code = self.end()
-        assert code == 0, self.told() + self.logs()
+        assert code == 0, self.story()
         return self.told()
 
     def start(self, *arguments: str) -> None:
@@ -222,14 +227,13 @@ class Pipeline:
         # Its folder is what the jobs get as code, so what it tells is kept beside.
         self.process = self.service.login.popen(
             "bash", "-c", f"echo $$ >../pid; exec {command} >../told-{self.starts} 2>&1",
-            cwd=self.path, env=self.service.environment,
+            cwd=self.path, env=self.environment,
         )  # fmt: skip
 
     def end(self) -> int:
         """Wait for Snakemake's end and return its exit code."""
         assert self.process is not None
-        told = lambda: self.told() + self.logs()  # noqa: E731
-        return end_of(self.process, told, timeout_s=PATIENCE_S)
+        return end_of(self.process, self.story, timeout_s=PATIENCE_S)
 
     def interrupt(self) -> int:
         """Press Ctrl-C; returns the exit code."""
@@ -269,11 +273,15 @@ class Pipeline:
             and re.search(pattern, f"{request.method} {request.path}")
         ]
 
+    def story(self) -> str:
+        """Return the logs of all jobs and what the last start has told, what went wrong last."""
+        return f"{self.logs()}\n== told\n{self.told()}"
+
     def logs(self) -> str:
-        """Return all logs of all jobs."""
+        """Return all logs of all jobs, those that failed last."""
         return "".join(
             f"\n== {job.name} {job.status} {job.error} {name}\n{text}"
-            for job in self.jobs()
+            for job in sorted(self.jobs(), key=lambda job: job.status == "Failed")
             for name, text in job.logs.items()
         )
 
@@ -285,11 +293,11 @@ class Pipeline:
         def holds() -> bool:
             assert self.process is not None
             ended = is_watched and self.process.poll() is not None
-            assert not ended, f"ended before {what}; it told\n{self.told()}{self.logs()}"
+            assert not ended, f"ended before {what}; it told\n{self.story()}"
             return condition()
 
         self.service.wait_until(
-            holds, lambda: f"no {what}; it told\n{self.told()}{self.logs()}", timeout_s=PATIENCE_S
+            holds, lambda: f"no {what}; it told\n{self.story()}", timeout_s=PATIENCE_S
         )
 
     def wait_for_checkpoint(self, *, is_watched: bool = True) -> None:

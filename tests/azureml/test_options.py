@@ -7,6 +7,7 @@ each came to.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,24 @@ rule taken:
         "start=$(ls $STORE | grep -c ^start- || true); echo this is start number $start; "
         "touch $STORE/start-$start; if [ $start = 2 ]; then exit 3; fi; sleep 300"
 """
+# Python runs it first; what it writes names who has moved the process to another folder.
+SITECUSTOMIZE = """
+import sys
+import traceback
+from pathlib import Path
+
+MOVES = Path(__file__).with_name("moves")
+
+
+def note(event, arguments):
+    if event == "os.chdir":
+        with MOVES.open("a") as file:
+            print(arguments[0], *traceback.format_stack(), sep="\\n", file=file)
+
+
+sys.addaudithook(note)
+MOVES.touch()
+"""
 # What `tuned` asks for in the profile.
 TUNED: dict[str, dict[str, Any]] = {
     "v1": {"azureml_priority": 3},
@@ -140,6 +159,8 @@ class Options(Pipeline):
     def check_out(self) -> None:
         """Write Snakefile, environment and profile."""
         self.path.mkdir(parents=True)
+        self.watch.mkdir()
+        (self.watch / "sitecustomize.py").write_text(SITECUSTOMIZE)
         (self.path / "Snakefile").write_text(SNAKEFILE)
         (self.path / "conda.yaml").write_text(CONDA)
         (self.path / "lock.txt").write_text(LOCK)
@@ -158,6 +179,17 @@ class Options(Pipeline):
             "azureml-request-timeout-s": REQUEST_TIMEOUT_S,
             **self.site("STORE"),
         })  # fmt: skip
+
+    @property
+    def watch(self) -> Path:
+        """The folder of what looks at Snakemake from within."""
+        return self.path.parent / "watch"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What Snakemake has set, and what looks at it from within."""
+        inherited = super().environment
+        return {**inherited, "PYTHONPATH": f"{self.watch}:{inherited['PYTHONPATH']}"}
 
     def text(self, name: str) -> str:
         """Return a result, as the storage has it."""
@@ -191,7 +223,7 @@ def tell(run: Options) -> list[int]:
     run.wait_until(lambda: len(run.asked(LIST[run.sdk], since)) == 3, "lists of jobs")
     lists = run.asked(LIST[run.sdk], since)
     (run.store / "go").touch()
-    assert run.end() == 0, run.told() + run.logs()
+    assert run.end() == 0, run.story()
 
     service.ways.limit_scale = 0.1
     run.start("late", "taken", "--azureml-identity", "user")
@@ -248,6 +280,12 @@ def test_a_service_that_does_not_answer_is_asked_again(run):
     assert run.service.faults_left() == []
     hung = [request for request in run.service.requests if request.status == 0]
     assert [request.method for request in hung] == ["GET", LIST[run.sdk].split()[0]]
+
+
+@both_sdks
+def test_snakemake_stays_in_its_folder_while_jobs_are_submitted(run):
+    # Its paths are relative: were it elsewhere for a moment, inputs and results would be missing.
+    assert (run.watch / "moves").read_text() == ""
 
 
 @both_sdks

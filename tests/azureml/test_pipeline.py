@@ -100,7 +100,7 @@ def outlived(run: Pipeline) -> None:
     run.hurry()
     run.wait_until(lambda: job.is_over, "end of the job")
     service.mend()
-    assert run.end() == 0, run.told() + run.logs()
+    assert run.end() == 0, run.story()
 
 
 def failing(run: Pipeline) -> None:
