@@ -222,11 +222,16 @@ def _wait_at_most(seconds: float) -> None:
     the limit is set where all of them pass: in `requests` itself.
     """
 
+    def at_most(timeout: float | None) -> float:
+        return seconds if timeout is None else min(timeout, seconds)
+
     def send(
         self: Any, request: Any, stream: bool = False, timeout: Any = None, **options: Any
     ) -> Any:
-        if timeout is None or (isinstance(timeout, int | float) and timeout > seconds):
-            timeout = seconds
+        if isinstance(timeout, tuple):  # to connect, and to answer: 80,000 s for a file of the code
+            timeout = tuple(map(at_most, timeout))
+        elif timeout is None or isinstance(timeout, int | float):
+            timeout = at_most(timeout)
         return _send(self, request, stream, timeout, **options)
 
     requests.adapters.HTTPAdapter.send = send  # type: ignore[assignment, method-assign]

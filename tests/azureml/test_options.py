@@ -23,7 +23,9 @@ MIB = 1024**2
 REQUEST_TIMEOUT_S = 8
 LIST = {"v1": r"POST .*/runs:query$", "v2": r"GET .*/jobs$"}
 STATUS = {"v1": r"GET .*/runs/part-[^/]+$", "v2": r"GET .*/jobs/part-[^/]+$"}
-ENVIRONMENT = "GET .*/environments/snakemake-"
+# While jobs are submitted: v1 sends files of the code through a client with limits of its own.
+ENVIRONMENT, FILE = "GET .*/environments/snakemake-", r"PUT .*/snapshots/[^/]+$"
+HANG = {"v1": [ENVIRONMENT, FILE], "v2": [ENVIRONMENT]}
 CLIENT = "00000000-0000-0000-0000-00000000000c"
 CONDA = "name: extra\ndependencies:\n- python=3.11\n- samtools=1.20\n"
 LOCK = "torch==2.13.0\n"
@@ -207,7 +209,8 @@ def tell(run: Options) -> list[int]:
     """Run the workflow to its end, then what goes wrong; return the lists of jobs in between."""
     service = run.service
     service.container(run.name)
-    service.fail(ENVIRONMENT, "hang")
+    for request in HANG[run.sdk]:
+        service.fail(request, "hang")
     run.start()
     parts: Callable[[], list[Job]] = lambda: run.jobs("part-")  # noqa: E731
     run.wait_until(
@@ -279,7 +282,8 @@ def test_several_jobs_are_asked_for_by_one_list(run, runs):
 def test_a_service_that_does_not_answer_is_asked_again(run):
     assert run.service.faults_left() == []
     hung = [request for request in run.service.requests if request.status == 0]
-    assert [request.method for request in hung] == ["GET", LIST[run.sdk].split()[0]]
+    expected = [*HANG[run.sdk], LIST[run.sdk]]
+    assert [request.method for request in hung] == [request.split()[0] for request in expected]
 
 
 @both_sdks
