@@ -119,6 +119,24 @@ def end_of_ranks(process: subprocess.Popen[str], timeout_s: float = 900) -> str:
     raise AssertionError(f"no end within {timeout_s} s; it told\n{process.communicate()[0]}")
 
 
+def descendants(pid: int, fits: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Return the processes below one that fit; those that end meanwhile do not."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if fits(child):
+                found.append(child)
+    return found
+
+
+def training_job(pid: int) -> psutil.Process:
+    """Return the process of the training's job, below that of Snakemake."""
+    (job,) = descendants(
+        pid, lambda p: "train.py" in " ".join(p.cmdline()) and "python" in p.name()
+    )
+    return job
+
+
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     """Wait for a condition while a process runs.
 

@@ -20,6 +20,7 @@ from wandb.proto import wandb_internal_pb2
 
 from shardline.tracking import tracked
 from shardline.tracking.notes import read_places
+from tests.conftest import descendants
 from tests.tracking.training import Training
 
 
@@ -126,10 +127,9 @@ def test_what_a_tracker_leaves_running_ends_with_a_job_that_is_killed(training, 
     )
     job = subprocess.Popen([sys.executable, str(program), json.dumps(vars(training.story))])
     training.log(1, 2, 3)
-    children: list[psutil.Process] = []
-    while not any("wandb-core" in child.name() for child in children):
+    while not descendants(job.pid, lambda child: "wandb-core" in child.name()):
         assert job.poll() is None
-        children = psutil.Process(job.pid).children(recursive=True)
+    children = psutil.Process(job.pid).children(recursive=True)
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
     _, left = psutil.wait_procs(children, timeout=60)

@@ -1,6 +1,7 @@
 """Trackers that hang, fail or are missing, beside those that work; and what is kept from all."""
 
 import logging
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 
 from shardline.errors import ConfigError
 from shardline.tracking import tracked
+from tests.conftest import descendants
 from tests.tracking.training import PROMPT
 
 SECRET = "5ecretofthetest" * 3  # as long as a key of W&B's
@@ -85,8 +87,10 @@ def test_a_tracker_whose_process_dies_is_told_of(training, monkeypatch, capsys):
 
 def followers() -> list[psutil.Process]:
     """The processes that track, in the order in which they were started."""
-    children = sorted(psutil.Process().children(), key=lambda child: child.pid)
-    return [child for child in children if "shardline.tracking.follow" in child.cmdline()]
+    own = os.getpid()
+    follow = "shardline.tracking.follow"
+    found = descendants(own, lambda child: child.ppid() == own and follow in child.cmdline())
+    return sorted(found, key=lambda child: child.pid)
 
 
 def test_a_tracker_whose_process_is_stuck_is_killed(training, monkeypatch, capsys):

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import REPOSITORY, require, wait_until
+from tests.conftest import REPOSITORY, require, training_job, wait_until
 
 LONG = {"trainer.max_epochs": 400}
 
@@ -157,8 +157,7 @@ def kill_job(workspace, when):
     """Kill the train job outright once a condition holds, and see that no rank is left."""
     process = start(workspace)
     wait_until(when, process)
-    started = psutil.Process(process.pid).children(recursive=True)
-    (job,) = [p for p in started if "train.py" in " ".join(p.cmdline()) and "python" in p.name()]
+    job = training_job(process.pid)
     ranks = job.children(recursive=True)
     job.kill()
     output, _ = process.communicate(timeout=300)

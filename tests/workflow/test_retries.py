@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Workspace, wait_until
+from tests.conftest import Workspace, training_job, wait_until
 
 # Slow until a file `hurry` is there; fails at one place while `fail` is.
 MODEL = """
@@ -66,14 +66,6 @@ class Training:
         logs = self.store.glob("work/*/metrics.jsonl")
         return any(f'"step": {step},' in log.read_text() for log in logs)
 
-    def job(self) -> psutil.Process:
-        """Return the process of the training's job."""
-        started = psutil.Process(self.process.pid).children(recursive=True)
-        (job,) = [
-            p for p in started if "train.py" in " ".join(p.cmdline()) and "python" in p.name()
-        ]
-        return job
-
     def attempts(self) -> list[dict[str, Any]]:
         """Return the attempts so far."""
         lines = self.workspace.the("store/work/*/attempts.jsonl").read_text().splitlines()
@@ -124,7 +116,7 @@ def test_ctrl_c_saves_and_a_job_told_to_end_is_started_again_by_snakemake(traini
 
     training.start()
     training.wait(lambda: training.is_at(int(saved) + 3))
-    training.job().send_signal(signal.SIGTERM)
+    training_job(training.process.pid).send_signal(signal.SIGTERM)
     training.wait(lambda: len(training.attempts()) == 3)
     training.hurry()
     assert training.end()
@@ -163,7 +155,7 @@ def test_the_same_error_at_the_same_place_is_not_tried_for_ever(training):
 def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training, tell_cost):
     training.start()
     training.wait(lambda: training.is_at(3))
-    job = training.job()
+    job = training_job(training.process.pid)
     training.process.kill()
     training.process.wait()
     training.start()
