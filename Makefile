@@ -3,17 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORES ?= all
-# A file to a worker, so that what its tests share is made once; in the order that tests/conftest.py gives.
-PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
+# A file to a worker, so that what its tests share is made once; in the order that tests/scheduling.py gives.
+PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder --durations 20
+# What to run of the tests that are marked `rotating`: the fifth of this commit, another one (1 to 5), or all.
+FIFTH ?= commit
 PROFILES := local slurm azureml
 # Containers often set it, and then each process compiles all that it imports: a rank's start took 11 s, not 4.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-azureml profiles run test test-azureml lint format lock dist bench bench-full clean
+.PHONY: help env env-azureml profiles run test test-azureml test-rotating campaign lint format lock dist bench bench-full clean
 
 help: ## show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(VENV)/.installed ## make .venv from requirements.lock
 
@@ -32,12 +34,18 @@ profiles: env ## let --profile local, slurm and azureml be found by name
 run: env ## run the whole pipeline on this machine
 	$(BIN)/snakemake --profile profiles/local --cores $(CORES)
 
-test: env ## run all tests but those of Azure ML
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --ignore tests/azureml tests
+test: env ## run the tests, but those of Azure ML; of the rotating ones a fifth (FIFTH=all: all)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) --ignore tests/azureml tests
 
-test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it
+campaign: env ## kill and resume trainings in 500 chains, in about five minutes
+	OMP_NUM_THREADS=1 SHARDLINE_CAMPAIGN_CHAINS=$${SHARDLINE_CAMPAIGN_CHAINS:-500} $(BIN)/python -m pytest -q -n 0 tests/unit/test_resume_chains.py
+
+test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it; FIFTH as above
 	npm ci --silent --prefix tests/azureml
-	$(VENV)-azureml/bin/python -m pytest $(PYTEST_ARGS) tests/azureml
+	$(VENV)-azureml/bin/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) tests/azureml
+
+test-rotating: ## run all of the rotating tests, those of Azure ML too
+	$(MAKE) --keep-going test test-azureml FIFTH=all PYTEST_ARGS="$(PYTEST_ARGS) -m rotating"
 
 lint: env ## check format, lint, types and spelling
 	$(BIN)/ruff format --check .

@@ -152,7 +152,7 @@ class Shardline(Side):
         return hashlib.sha256(found[0].read_bytes()).hexdigest() if found else None
 
     def job_pid(self) -> int:
-        return psutil.Process(self.pid("torch.distributed.run")).ppid()
+        return psutil.Process(self.pid("shardline.launch.stores")).ppid()
 
 
 class Plain(Side):

@@ -56,7 +56,7 @@ MEASURED = [PROJECT.runs[run] for run in PROJECT.measured]
 wildcard_constraints:
     run=r"[^/]+-[0-9a-f]{12}",
     dataset=r"[^/]+-[0-9a-f]{12}",
-    part=r"\d{5}-\d{5}",
+    part=r"\d{5}\d*-\d{5}\d*",
     env="|".join(STAGES),
     evaluation=r"[0-9a-f]{12}",
     report=r"[0-9a-f]{12}",

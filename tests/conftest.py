@@ -21,28 +21,12 @@ SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 
 TINY_CONFIG: dict[str, Any] = yaml.safe_load((REPOSITORY / "config/test/config.yaml").read_text())
 TINY_SCALING = TINY_CONFIG.pop("scaling")  # of a run that few tests have
-# What takes minutes, one that mostly waits beside one that computes.
-LONGEST = (
-    "slurm/test_training_accidents.py", "distributed/test_training.py", "slurm/test_accidents.py",
-    "distributed/test_hosts.py", "slurm/test_launchers.py", "distributed/test_samples.py",
-    "slurm/test_training.py", "distributed/test_rehearsal.py", "workflow/test_checking.py",
-    "workflow/test_drill.py", "slurm/test_drill.py", "distributed/test_certificate.py",
-    "distributed/test_divergence.py", "distributed/test_hangs.py", "distributed/test_fsdp.py",
-    "faults/test_data.py", "faults/test_checkpoints.py", "workflow/test_retries.py",
-    "workflow/test_provenance.py", "workflow/test_errors.py", "tracking/test_troubles.py",
-    "azureml/test_pipeline.py", "azureml/test_data_path.py", "azureml/test_node.py",
-)  # fmt: skip
+pytest_plugins = ("tests.rotation", "tests.scheduling")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the switch that rewrites golden files."""
     parser.addoption("--regen", action="store_true", help="rewrite the files in tests/golden")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first: no worker is left with one when the others have nothing to do."""
-    place = {REPOSITORY / "tests" / name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

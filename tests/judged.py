@@ -65,7 +65,7 @@ def fit(model, source, num_steps):
         optimizer.step()
 
 
-def evaluated(folder, source, num_steps=0):
+def evaluated(folder, source, num_steps=0, model_class=Flat):
     """Build, seal, train if asked to, and evaluate; return the result and the model."""
     num_shards = source.num_shards
     parts = [build_shard(source, shard, SHARES, folder) for shard in range(num_shards)]
@@ -73,12 +73,12 @@ def evaluated(folder, source, num_steps=0):
     sealed = seal(documents, dataset="rows-0123456789ab", name="rows", source=source, document={})
     write_json(folder / "manifest.json", sealed)
     torch.manual_seed(3)
-    model = Flat(source.schema.feature_shape, len(source.schema.classes))
+    model = model_class(source.schema.feature_shape, len(source.schema.classes))
     fit(model, source, num_steps)
     save_file(model.state_dict(), folder / "model.safetensors")
     spec = {
         "name": "flat",
-        "model_class": f"{__name__}:Flat",
+        "model_class": f"{model_class.__module__}:{model_class.__name__}",
         "settings": {
             "model_args": {},
             "evaluation": {"split": "test", "batch": 16},

@@ -29,13 +29,17 @@ class Crew:
     Args:
         cache: folder of environments and logs.
         world_size: ranks, each a process.
+        checkout: folder of a checkout whose Shardline reads, in place of the installed one.
 
     Raises:
         CompetitorError: its environment cannot be made.
     """
 
-    def __init__(self, competitor: Competitor, cache: Path, world_size: int = 1) -> None:
+    def __init__(
+        self, competitor: Competitor, cache: Path, world_size: int = 1, checkout: Path | None = None
+    ) -> None:
         self.competitor, self.world_size = competitor, world_size
+        self._path = {"PYTHONPATH": checkout.resolve() / "src"} if checkout else {}
         self._meeting = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         try:
             python = python_of(competitor.environment, cache / "environments")
@@ -100,7 +104,7 @@ class Crew:
         # what peers leave behind in the folder of temporary files goes with the crew
         folders = {"TMPDIR": self._meeting.name}
         sizes = {"WORLD_SIZE": self.world_size, "LOCAL_WORLD_SIZE": self.world_size}
-        own = places | sizes | folders
+        own = places | sizes | folders | self._path
         command = [
             python, "-W", "ignore", "-m", "benchmarks.reader.worker", self.competitor.module,
             "--rank", rank, "--world-size", self.world_size, "--store", store,

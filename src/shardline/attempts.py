@@ -15,11 +15,13 @@ from typing import Any
 
 from shardline.errors import DataError, ShardlineError, Stopped
 from shardline.files import read_json_lines, utc_stamp, write_bytes
+from shardline.identity import digest
 from shardline.launch.failures import read_failures
 from shardline.secrets import mask
 
 # What a training writes as it goes: the youngest of them is its last sign of life.
 _SIGNS = ("metrics.jsonl", "checkpoints/*", "output/*")
+_SEAL = "sha256"
 _TAIL_BYTES = 65536
 _REASON_CHARACTERS = 500
 _TOLD_LATER = (
@@ -30,7 +32,7 @@ Attempt = dict[str, Any]
 
 
 def read_attempts(work: Path) -> list[Attempt]:
-    """Return the attempts, the oldest first; a torn last line is dropped.
+    """Return the attempts, the oldest first; what follows a torn line is dropped.
 
     Each has `host`, `job` (of the scheduler, or None), `queue_s` (None where no scheduler tells),
     `retry` (0: a user's command began it, n: the n-th retry by who owns them), `started`, `ended`
@@ -41,11 +43,24 @@ def read_attempts(work: Path) -> list[Attempt]:
 
     `end` is None while it runs, then `sealed`; `stopped`: asked to, and saved; `failed`, `hung`,
     `diverged`: by a rank; `killed`: the job ended before its ranks could save, or without a word.
+
+    Raises:
+        DataError: a line is not what was written, or one is missing. Lines of a version that did
+            not seal them are taken as they are.
     """
     try:
         lines = read_json_lines(_file(work))
     except FileNotFoundError:
         return []
+    is_whole = bool(lines) and all(isinstance(line, dict) for line in lines)
+    if is_whole:
+        seals = {line.pop(_SEAL, None) for line in lines}
+        is_whole = seals in ({None}, {digest(lines)}) and all("started" in line for line in lines)
+    if not is_whole:
+        raise DataError(
+            f"{_file(work)}: the attempts are not those that were written (their sha256 differs); move the file "
+            "away, and the attempts are counted from 1 again"
+        )
     return [{"retry": 0, **dict.fromkeys(_TOLD_LATER), **line} for line in lines]
 
 
@@ -207,7 +222,13 @@ def _last_sign(work: Path, attempt: Attempt) -> float:
 
 
 def _write(work: Path, attempts: Sequence[Attempt]) -> None:
-    write_bytes(_file(work), "".join(json.dumps(line) + "\n" for line in attempts).encode())
+    """Write all lines; each carries the digest of all, so that a missing one is found, too."""
+    if not attempts:
+        return
+    sealed = {_SEAL: digest(attempts)}
+    write_bytes(
+        _file(work), "".join(json.dumps({**line, **sealed}) + "\n" for line in attempts).encode()
+    )
 
 
 def _file(work: Path) -> Path:

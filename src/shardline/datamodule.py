@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
 
+from shardline.capacity import LABEL_BYTES, Capacity
 from shardline.files import read_json
 from shardline.integrity import Policy, Verifier
 from shardline.launch.world import World
@@ -19,11 +20,9 @@ from shardline.sampling import HeldOutOrder, Order, TrainOrder, split_pieces
 from shardline.shardmap import ShardMap
 from shardline.streaming import Batch, ShardStream
 
-_LABEL_BYTES = 8
-
 
 class Dataset:
-    """A sealed dataset, mapped and ready to be streamed.
+    """A sealed dataset, ready to be streamed.
 
     Args:
         manifest_path: the sealed `manifest.json`.
@@ -40,6 +39,7 @@ class Dataset:
         )
         self.shards = ShardMap(self.manifest, folder)
         self.verifier = Verifier(self.shards, verify)
+        self._capacity = Capacity(self.shards)
 
     def train_order(self, settings: Mapping[str, Any], world: World) -> TrainOrder:
         """Return the order in which a run's settings visit the train split."""
@@ -72,10 +72,15 @@ class Dataset:
 
     def window_rows(self, window_bytes: int) -> int:
         """Return the rows that a window of this size holds."""
-        return window_bytes // (self.shards.row_bytes + _LABEL_BYTES)
+        return window_bytes // (self.shards.row_bytes + LABEL_BYTES)
 
     def stream(self, order: Order, **options: Any) -> ShardStream:
-        """Return a stream of this dataset's rows; options as of `ShardStream`."""
+        """Return a stream of this dataset's rows; options as of `ShardStream`.
+
+        Raises:
+            DataError: this process's limits do not let its windows be mapped.
+        """
+        self._capacity.claim(order)
         return ShardStream(self.shards, order, check=self.verifier.check, **options)
 
 

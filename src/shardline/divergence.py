@@ -1,13 +1,12 @@
 """Watches a training's loss, without waiting for it, and goes back where it is bad.
 
-The loss stays on its device. At the end of each optimiser step the ranks begin to agree on the
-worst of it, and look at what they agreed on one step later, or before a validation or a save:
-all of them at the same step.
+At the end of each optimiser step the ranks begin to agree on the worst of it, and look at what they
+agreed on one step later (two on a GPU, where the loss stays until then), or before a validation or a
+save: all of them at the same step.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
+from shardline.agreement import NO_LOSS, Agreement, Reading
 from shardline.errors import ConfigError
 from shardline.interventions import Plan, Trouble, write_plan
 from shardline.launch.world import World
@@ -34,23 +34,6 @@ class GoBack(Exception):
         self.trouble = trouble
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """What the ranks agree on of one step.
-
-    Attributes:
-        own: this rank's worst loss; NaN goes before all others.
-        largest: that of all ranks, infinity in the place of NaN; on the CPU, once `wait` has returned.
-    """
-
-    step: int
-    epoch: int
-    lr: float | None
-    own: torch.Tensor
-    largest: torch.Tensor
-    wait: Callable[[], object]
-
-
 class LossWatch(Callback):
     """Raises `GoBack` where the training loss is bad on any rank, or the weights are.
 
@@ -58,16 +41,17 @@ class LossWatch(Callback):
 
     Args:
         max_loss: a loss above it is bad; None: only one that is NaN or infinite is.
+        agreement: brings the ranks' losses together.
     """
 
-    def __init__(self, max_loss: float | None) -> None:
-        self._max_loss = max_loss
-        self._worst: torch.Tensor | None = None
-        self._pending: _Reading | None = None
-        self._lr: float | None = None
+    def __init__(self, max_loss: float | None, agreement: Agreement) -> None:
+        self._max_loss, self._agreement = max_loss, agreement
+        self._worst: float | torch.Tensor = NO_LOSS
+        self._lr: Any = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Have the optimisers tell their learning rate, which schedules have changed when a step ends."""
+        self._agreement.start(trainer.strategy.root_device)
         for optimizer in trainer.optimizers:
             optimizer.register_step_pre_hook(self._note_lr)
 
@@ -82,15 +66,15 @@ class LossWatch(Callback):
         loss = None if LEFT_OUT in told else told.get("loss")
         if isinstance(loss, torch.Tensor):
             # Lightning has divided it for the sum over the parts
-            whole = loss.detach().float() * trainer.accumulate_grad_batches
-            seen = torch.nan_to_num(whole, nan=math.nan, posinf=math.inf, neginf=math.inf)
-            self._worst = seen if self._worst is None else torch.maximum(self._worst, seen)
+            self._worst = _worse(self._worst, loss.detach(), trainer.accumulate_grad_batches)
         if trainer.fit_loop._should_accumulate():
             return
-        self.look()
-        worst, self._worst = self._worst, None
-        if worst is not None:
-            self._pending = self._agree(trainer, worst)
+        if reading := self._agreement.read():
+            self._act_on(reading)
+        self._agreement.begin(
+            self._worst, step=trainer.global_step, epoch=trainer.current_epoch, lr=self._lr
+        )
+        self._worst = NO_LOSS
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Choose among good weights only."""
@@ -101,21 +85,21 @@ class LossWatch(Callback):
         self._check_all(trainer)
 
     def look(self) -> None:
-        """Wait for what the ranks agree on of the last step.
+        """Wait for what the ranks agree on of the last steps.
 
         Raises:
-            GoBack: it is bad; on all ranks.
+            GoBack: one is bad; on all ranks.
         """
-        reading, self._pending = self._pending, None
-        if reading is None:
+        for reading in self._agreement.read_all():
+            self._act_on(reading)
+
+    def _act_on(self, reading: Reading) -> None:
+        if not self._is_bad(reading.largest):
             return
-        reading.wait()
-        if not self._is_bad(float(reading.largest)):
-            return
-        losses: list[Any] = [float(reading.own)]
+        losses: list[Any] = [reading.own]
         if dist.is_initialized():
             losses = [None] * dist.get_world_size()
-            dist.all_gather_object(losses, float(reading.own))
+            dist.all_gather_object(losses, reading.own)
         rank, loss = max(
             ((rank, loss) for rank, loss in enumerate(losses) if self._is_bad(loss)),
             key=lambda found: (math.isnan(found[1]), found[1]),
@@ -159,23 +143,6 @@ class LossWatch(Callback):
             return "NaN" if math.isnan(loss) else "infinite"
         return f"{loss:.6g}, above divergence.max_loss={self._max_loss:g}"
 
-    def _agree(self, trainer: pl.Trainer, own: torch.Tensor) -> _Reading:
-        """Begin to agree with the other ranks, and wait for nothing."""
-        largest = torch.nan_to_num(own, nan=math.inf, posinf=math.inf)
-        work = None
-        if trainer.world_size > 1:
-            work = dist.all_reduce(largest, dist.ReduceOp.MAX, async_op=True)
-        wait: Callable[[], object] = work.wait if work else lambda: None
-        if largest.is_cuda:
-            wait()  # has the device wait, not this program
-            on_device = largest
-            largest = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
-            largest.copy_(on_device, non_blocking=True)
-            arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            arrived.record()
-            wait = arrived.synchronize
-        return _Reading(trainer.global_step, trainer.current_epoch, self._lr, own, largest, wait)
-
     def _has_good_weights(self, trainer: pl.Trainer) -> bool:
         # of weights that are sharded, what this rank holds
         held = [getattr(p, "to_local", p.detach)() for p in trainer.lightning_module.parameters()]
@@ -185,6 +152,18 @@ class LossWatch(Callback):
         if trainer.world_size > 1:  # each rank may hold a part of them alone
             dist.all_reduce(good, dist.ReduceOp.MIN)
         return bool(good)
+
+
+def _worse(worst: float | torch.Tensor, loss: torch.Tensor, parts: int) -> float | torch.Tensor:
+    """Return the worse of a step's losses so far and one more; NaN goes before all others."""
+    if loss.is_cuda:  # which is not waited for
+        seen = torch.nan_to_num(
+            loss.float() * parts, nan=math.nan, posinf=math.inf, neginf=math.inf
+        )
+        return seen if isinstance(worst, float) else torch.maximum(worst, seen)
+    value = (loss.float() if parts == 1 else loss.float() * parts).item()
+    value = math.inf if math.isinf(value) else value
+    return value if math.isnan(value) or value > worst else worst
 
 
 def check_policy(settings: Mapping[str, Any], model: pl.LightningModule, name: str) -> None:

@@ -1,73 +1,109 @@
 """What shows how a model errs, beside its metrics: calibration, residuals and single samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from shardline.datamodule import Dataset
 from shardline.pictures import is_image, picture
-from shardline.sampling import cut, split_pieces
+from shardline.sampling import Line, split_pieces
 
 NUM_BINS = 15
 MAX_POINTS = 300
 MAX_SAMPLES = 12
 MAX_FEATURES = 8
+_SHOWN = ("label", "predicted", "confidence", "loss")
 
 
-def calibration(confidence: np.ndarray, is_right: np.ndarray) -> dict[str, Any]:
-    """Hold a classifier's confidence against its accuracy, in bins of equal width.
+class Bins:
+    """Compares a classifier's confidence with its accuracy, in bins of equal width.
 
     Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML 2017,
     arXiv:1706.04599: bins are open below and closed above, and the expected calibration error is
     the mean distance of confidence and accuracy, each bin weighted by its samples.
+    """
+
+    def __init__(self) -> None:
+        self._counts, self._rights = (np.zeros(NUM_BINS, np.int64) for _ in range(2))
+        self._sums = np.zeros(NUM_BINS)
+
+    def add(self, confidence: np.ndarray, is_right: np.ndarray) -> None:
+        """Add a block of rows.
+
+        Args:
+            confidence: Probability of the predicted class [n], 0 to 1.
+            is_right: Whether the predicted class is the true one [n].
+        """
+        place = np.clip(np.ceil(confidence * NUM_BINS).astype(int) - 1, 0, NUM_BINS - 1)
+        self._counts += np.bincount(place, minlength=NUM_BINS)
+        self._rights += np.bincount(place[is_right], minlength=NUM_BINS)
+        self._sums += np.bincount(place, confidence, NUM_BINS)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the calibration.
+
+        Returns:
+            `bins` (`low`, `high`, `count`, mean `confidence` and `accuracy`, null in empty bins)
+            and `ece`, 0 to 1.
+        """
+        columns = zip(self._counts, self._sums, self._rights, strict=True)
+        bins = [
+            {
+                "low": index / NUM_BINS,
+                "high": (index + 1) / NUM_BINS,
+                "count": int(count),
+                "confidence": float(total / count) if count else None,
+                "accuracy": float(right / count) if count else None,
+            }
+            for index, (count, total, right) in enumerate(columns)
+        ]
+        distances = np.abs(self._sums - self._rights)
+        return {"bins": bins, "ece": float(distances.sum() / self._counts.sum())}
+
+
+def residuals(rows: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+    """Return the true and the predicted values of rows."""
+    return {"truth": _short(rows["label"]), "predicted": _short(rows["predicted"])}
+
+
+class Spread:
+    """Keeps rows that are spread evenly over a split: each is the middle of its stretch.
 
     Args:
-        confidence: Probability of the predicted class [n], 0 to 1.
-        is_right: Whether the predicted class is the true one [n].
-
-    Returns:
-        `bins` (`low`, `high`, `count`, mean `confidence` and `accuracy`, null in empty bins) and
-        `ece`, 0 to 1.
+        num_rows: Rows of the split.
+        num_kept: Rows to keep, at most.
     """
-    place = np.clip(np.ceil(confidence * NUM_BINS).astype(int) - 1, 0, NUM_BINS - 1)
-    counts, sums, rights = (
-        np.bincount(place, weights, NUM_BINS) for weights in (None, confidence, is_right)
-    )
-    bins = [
-        {
-            "low": index / NUM_BINS,
-            "high": (index + 1) / NUM_BINS,
-            "count": int(count),
-            "confidence": float(total / count) if count else None,
-            "accuracy": float(right / count) if count else None,
-        }
-        for index, (count, total, right) in enumerate(zip(counts, sums, rights, strict=True))
-    ]
-    return {"bins": bins, "ece": float(np.abs(sums - rights).sum() / len(confidence))}
+
+    def __init__(self, num_rows: int, num_kept: int) -> None:
+        kept = min(num_rows, num_kept)
+        self._places = (2 * np.arange(kept) + 1) * num_rows // (2 * max(kept, 1))
+        self.rows: dict[str, np.ndarray] = {}
+
+    def add(self, block: Mapping[str, np.ndarray]) -> None:
+        """Keep rows of a block, whose `place` tells where in the split they lie."""
+        kept = np.isin(block["place"], self._places)
+        self.rows = _joined(self.rows, {name: column[kept] for name, column in block.items()})
 
 
-def residuals(truth: np.ndarray, predicted: np.ndarray) -> dict[str, list[float]]:
-    """Return at most 300 pairs of true and predicted values, evenly over the split."""
-    kept = evenly(len(truth), MAX_POINTS)
-    return {"truth": _short(truth[kept]), "predicted": _short(predicted[kept])}
+class Hardest:
+    """Keeps the mistakes of the largest loss, the largest first, of equal ones the first."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, np.ndarray] = {}
+
+    def add(self, block: Mapping[str, np.ndarray]) -> None:
+        """Keep the hardest rows of a block and of those kept before."""
+        wrong = block["label"] != block["predicted"]
+        rows = _joined(self.rows, {name: column[wrong] for name, column in block.items()})
+        largest = np.argsort(-rows["loss"], kind="stable")[:MAX_SAMPLES]
+        self.rows = {name: column[largest] for name, column in rows.items()}
 
 
-def evenly(num_rows: int, num_kept: int) -> np.ndarray:
-    """Return the places [k] of rows spread evenly over all: each is the middle of its stretch."""
-    kept = min(num_rows, num_kept)
-    return (2 * np.arange(kept) + 1) * num_rows // (2 * max(kept, 1))
-
-
-def largest(loss: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Return the places of the largest losses, the largest first, of equal ones the first.
-
-    Args:
-        loss: Each sample's loss [n].
-        among: Which samples may be chosen [n] bool.
-    """
-    places = np.flatnonzero(among)
-    return places[np.argsort(-loss[places], kind="stable")[:MAX_SAMPLES]]
+def _joined(
+    first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    return {name: np.append(first.get(name, column[:0]), column) for name, column in second.items()}
 
 
 class Samples:
@@ -76,31 +112,31 @@ class Samples:
     Args:
         dataset: The dataset.
         split: Name of the split.
-        columns: What is known of each of its rows, in the split's order: `label`, `predicted`,
-            `loss` and, for classification, `confidence` [n] each; labels of classification as
-            places in the schema's classes.
     """
 
-    def __init__(self, dataset: Dataset, split: str, columns: Mapping[str, np.ndarray]) -> None:
-        self._dataset, self._columns = dataset, columns
-        self._pieces = split_pieces(dataset.manifest, split)
+    def __init__(self, dataset: Dataset, split: str) -> None:
+        self._dataset = dataset
+        self._line = Line(split_pieces(dataset.manifest, split))
 
-    def describe(self, places: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
+    def describe(self, rows: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
         """Describe rows.
 
         Args:
-            places: Their places in the split's order.
+            rows: Each row's `place` in the split, `label`, `predicted`, `loss` and, for
+                classification, `confidence` [k]; labels of classification as places in the
+                schema's classes.
 
         Returns:
             Per row `row` (its id, as the source numbered it), `label`, `predicted`, `loss`,
             `confidence` if known, and its `image` as a PNG data URL or its first eight `features`.
         """
-        return [self._describe(int(place)) for place in places]
+        return [self._describe(rows, index) for index in range(len(rows["place"]))]
 
-    def _describe(self, place: int) -> dict[str, Any]:
-        shards, piece = self._dataset.shards, cut(self._pieces, place, place + 1)
-        known = {name: self._value(name, column[place]) for name, column in self._columns.items()}
-        features = shards.features[shards.rows(piece)[0]]
+    def _describe(self, rows: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
+        place = int(rows["place"][index])
+        shards, piece = self._dataset.shards, self._line.cut(place, place + 1)
+        known = {name: self._value(name, rows[name][index]) for name in _SHOWN if name in rows}
+        features = shards.features(piece)[0]
         return {"row": int(shards.ids(piece)[0]), **known, **self._shown(features)}
 
     def _value(self, name: str, value: np.generic) -> str | float:

@@ -9,7 +9,7 @@ from shardline.errors import DataError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_USER = re.compile(r"(?P<scheme>\w+://)[^/\s@]*:[^/\s@]*@")
+_USER = re.compile(r"(?P<scheme>\w+://(?=[^/\s@]*:)|https?://)[^/\s@'\"]*@")
 _QUERY = re.compile(r"(?P<before>\w+://[^\s?'\"]*)\?[^\s'\")]*")
 
 
@@ -19,7 +19,7 @@ def is_url(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with what URLs may carry left out: passwords, and queries such as SAS tokens."""
+    """Return a text with what URLs may carry left out: users, and queries such as SAS tokens."""
     return _QUERY.sub(r"\g<before>", _USER.sub(r"\g<scheme>", text))
 
 

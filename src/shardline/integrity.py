@@ -1,8 +1,9 @@
 """Holding a shard against its digest before it is trained on, once per node."""
 
+import hashlib
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -10,10 +11,20 @@ from typing import Literal
 from filelock import FileLock
 
 from shardline.errors import DataError
+from shardline.files import write_json
 from shardline.shardfile import file_digest
 from shardline.shardmap import ShardMap, rebuild_command
 
 Policy = Literal["off", "first", "always"]
+
+
+def _sealed(stamp: Mapping[str, object]) -> dict[str, object]:
+    """Return a marker as `seals.seal` would.
+
+    That would make the code of identities a part of every training's identity.
+    """
+    text = json.dumps(stamp, sort_keys=True, separators=(",", ":"))
+    return {**stamp, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 class Verifier:
@@ -30,7 +41,7 @@ class Verifier:
 
     def __init__(self, shards: ShardMap, policy: Policy) -> None:
         self._shards, self._policy = shards, policy
-        self._known: dict[int, list[object]] = {}
+        self._known: dict[int, dict[str, object]] = {}
         self._folder = shards.folder / "verified" / socket.gethostname()
 
     def check(self, shard: int) -> None:
@@ -57,8 +68,8 @@ class Verifier:
                 return  # another rank was faster
             stamp = self._stamp(shard)
             self._digest(shard)
-            with suppress(OSError):
-                marker.write_text(json.dumps(stamp))
+            with suppress(DataError):  # a store that is read-only
+                write_json(marker, _sealed(stamp))
 
     @contextmanager
     def _locked(self, marker: Path) -> Iterator[None]:
@@ -77,17 +88,22 @@ class Verifier:
             with suppress(OSError):
                 Path(lock.lock_file).unlink(missing_ok=True)
 
-    def _stamp(self, shard: int) -> list[object]:
-        digest = self._shards.manifest["shards"][shard]["blake3"]
+    def _stamp(self, shard: int) -> dict[str, object]:
+        stamp = {"blake3": self._shards.manifest["shards"][shard]["blake3"]}
         try:
             status = self._shards.path(shard).stat()
         except OSError:
-            return [digest]  # reading it tells why
-        return [digest, status.st_size, status.st_mtime_ns, status.st_ino]
+            return stamp  # reading it tells why
+        return {
+            **stamp,
+            "bytes": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+            "inode": status.st_ino,
+        }
 
     def _is_marked(self, shard: int, marker: Path) -> bool:
         try:
-            return bool(json.loads(marker.read_bytes()) == self._stamp(shard))
+            return bool(json.loads(marker.read_bytes()) == _sealed(self._stamp(shard)))
         except (OSError, ValueError):
             return False
 
@@ -97,9 +113,7 @@ class Verifier:
         try:
             found = file_digest(path)
         except OSError as error:
-            raise DataError(
-                f"shard {path} cannot be read ({error.strerror}); {rebuild_command(self._shards.manifest)}"
-            ) from None
+            raise self._shards.unreadable(shard, error) from None
         if found != expected:
             raise DataError(
                 f"shard {path} is damaged: its BLAKE3 digest is {found[:12]}..., its manifest says {expected[:12]}...; "

@@ -60,7 +60,10 @@ class JsonLinesLogger(Logger):
         # all or nothing: a full disk must not cost the records of hours; and another file of that
         # name, so that who follows it begins at the beginning again
         write_bytes(self._path, "".join(json.dumps(record) + "\n" for record in kept).encode())
-        self._started = time.monotonic() - (kept[-1]["wall_s"] if kept else 0.0)
+        last = dict(kept[-1]) if kept else {"wall_s": 0.0}
+        self._started = time.monotonic() - last.pop("wall_s")
+        # an epoch's own record may already stand behind the step that is resumed from
+        self._last = last
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

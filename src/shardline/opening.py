@@ -1,6 +1,7 @@
 """The start and the end of every `snakemake`: what is checked before any job, and where results are looked for."""
 
 import logging
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from shardline import started
 from shardline.config import Project, load_project
 from shardline.errors import ConfigError, ShardlineError
 from shardline.files import check_writable
+from shardline.launch.environment import check_passed
 from shardline.launch.slurm_cancel import cancel_by_name
 from shardline.launch.slurm_status import stand_before_sacct
 from shardline.links import publish
@@ -50,10 +52,14 @@ def open_project(
     if not is_making:
         return project
     started.record()
-    sealed = (exists(run.model) and exists(run.evaluation) for run in project.runs.values())
+    sealed = all(exists(run.model) and exists(run.evaluation) for run in project.runs.values())
     # of a storage's remote jobs each has the store on its own node
-    if not (storage and is_remote) and not all(sealed):
+    if not (storage and is_remote) and not sealed:
         check_writable(project.store)
+    if (
+        not sealed and project.runtime["launcher"] != "azureml"
+    ):  # whose jobs get them from the service
+        check_passed(project.runtime["pass_env"], os.environ)
     # going back to earlier settings runs nothing, so no job would fetch them or move the links
     if storage:
         storage.fetch(found)

@@ -1,17 +1,13 @@
 """Dropping what is damaged of a dataset, so that the pipeline makes just that again."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from shardline.config.project import Project, shards_of_part
 from shardline.errors import ConfigError, DataError
 from shardline.garbage import check_unlocked
+from shardline.shardfile import SHARD_NAME
 from shardline.verify import Verdict
-
-_SHARD = re.compile(
-    r"shard-(\d+)\.safetensors"
-)  # nothing else is deleted, whatever a manifest says
 
 
 def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
@@ -40,12 +36,18 @@ def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
     check_unlocked(project.workdir)
     dataset = project.datasets[verdict.id]
     folder = project.store / "datasets" / dataset.id
-    bad = {name: int(match[1]) for name in verdict.bad_shards if (match := _SHARD.fullmatch(name))}
+    matches = map(SHARD_NAME.fullmatch, map(str, verdict.bad_shards))
+    # nothing else is deleted, whatever a manifest names
+    bad = {match[0]: int(match[1]) for match in matches if match}
     for name in bad:
         _delete([folder / name, *(folder / "verified").glob(f"*/{name}")])
     # also those of an earlier shards_per_job, lest it comes back
     parts = (folder / "parts").glob("*.json")
-    _delete(path for path in parts if set(shards_of_part(path.stem)) & set(bad.values()))
+    _delete(
+        path
+        for path in parts
+        if path.stem in verdict.bad_parts or set(shards_of_part(path.stem)) & set(bad.values())
+    )
     _delete([dataset.manifest])
     return [part for part in dataset.parts if not (folder / "parts" / f"{part}.json").exists()]
 

@@ -16,6 +16,9 @@ import numpy as np
 
 from shardline.errors import DataError
 
+# 2**64 / golden ratio: its multiples modulo 2**64 lie evenly, however many (Weyl's sequence)
+_GOLDEN = 0x9E3779B97F4A7C15
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -47,7 +50,22 @@ class Window:
 
 
 class Order(Protocol):
-    """The windows of each epoch."""
+    """The windows of each epoch.
+
+    Attributes:
+        pieces: the split's rows in each shard.
+        global_batch: samples of a step over all ranks, at most.
+        window_rows: rows in memory at a time.
+    """
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]: ...  # noqa: D102
+
+    @property
+    def global_batch(self) -> int: ...  # noqa: D102
+
+    @property
+    def window_rows(self) -> int: ...  # noqa: D102
 
     def num_batches(self, epoch: int) -> int:
         """Return the batches of an epoch, for one rank."""
@@ -93,15 +111,26 @@ def num_rows(pieces: Iterable[Piece]) -> int:
     return sum(piece.last - piece.first for piece in pieces)
 
 
-def cut(pieces: Sequence[Piece], first: int, last: int) -> tuple[Piece, ...]:
-    """Return rows [first, last) of the concatenated pieces, as pieces."""
-    found, start = [], 0
-    for piece in pieces:
-        low, high = max(first - start, 0), min(last - start, piece.last - piece.first)
-        if low < high:
-            found.append(Piece(piece.shard, piece.first + low, piece.first + high))
-        start += piece.last - piece.first
-    return tuple(found)
+class Line:
+    """The rows of pieces one after another; a part is found without a walk through all pieces."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self._ends = np.cumsum([piece.last - piece.first for piece in pieces])
+
+    def cut(self, first: int, last: int) -> tuple[Piece, ...]:
+        """Return rows [first, last), as pieces."""
+        found = []
+        begin = int(np.searchsorted(self._ends, first, side="right"))
+        for place in range(begin, len(self.pieces)):
+            piece = self.pieces[place]
+            start = int(self._ends[place]) - (piece.last - piece.first)
+            if start >= last:
+                break
+            low, high = max(first - start, 0), min(last - start, piece.last - piece.first)
+            if low < high:
+                found.append(Piece(piece.shard, piece.first + low, piece.first + high))
+        return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +140,8 @@ class TrainOrder:
     The shards are shuffled for each pass. The sequence of their rows is cut into
     `streams` equal parts, of which each global batch takes an equal share; a rank
     needs only those that its slice is taken from. The rows of a stream are
-    shuffled within a window.
+    shuffled within a window. Where rows of an epoch are dropped, the sequence
+    begins at another row in each epoch, so that other rows are at the ends.
 
     Attributes:
         dataset_id: the dataset's id; counts by its digest, so renaming changes nothing.
@@ -190,12 +220,13 @@ class TrainOrder:
         """Return a window: its pieces, and this rank's rows of them."""
         first = index * self._steps_per_window
         steps = min(self._steps_per_window, self.steps(epoch) - first)
-        sequence = [self.pieces[i] for i in self.shards(epoch)]
+        line, total = self._line(epoch), self.num_rows(epoch)
+        spans = [self._rows_of(stream, first, steps, total) for stream in range(self.streams)]
         slices: list[np.ndarray] = []
-        pieces: list[Piece] = []
+        pieces = self._filler(line, spans, steps)
         for stream, low, high in self._slices():
             key = (self.dataset_id[-12:], self.seed, epoch, index, stream)
-            mine = cut(sequence, *self._rows_of(stream, first, steps, self.num_rows(epoch)))
+            mine = line.cut(*spans[stream])
             filled = np.full(steps * self._share, -1, dtype=np.int64)
             filled[: num_rows(mine)] = permutation(num_rows(mine), *key) + num_rows(pieces)
             slices.append(filled.reshape(steps, self._share)[:, low:high])
@@ -203,11 +234,42 @@ class TrainOrder:
         rows = np.concatenate(slices, axis=1).reshape(-1)
         part = self.global_batch // self.world_size // self.accumulate
         return Window(
-            pieces=tuple(pieces) or (Piece(sequence[0].shard, 0, 1),),  # only filled up
+            pieces=tuple(pieces),
             rows=np.maximum(rows, 0),
             bounds=np.arange(0, len(rows) + 1, part),
             weights=self._weights(rows, epoch, first + steps) if self.is_padded else None,
         )
+
+    def _line(self, epoch: int) -> Line:
+        """Return an epoch's rows in order; they are kept, since all its windows are cut from them."""
+        if epoch not in self._lines:
+            self._lines.clear()
+            self._lines[epoch] = self._sequence(epoch)
+        return self._lines[epoch]
+
+    @cached_property
+    def _lines(self) -> dict[int, Line]:
+        return {}
+
+    def _sequence(self, epoch: int) -> Line:
+        """Return an epoch's rows in order, before they are cut into streams."""
+        line, total = Line([self.pieces[i] for i in self.shards(epoch)]), self.num_rows(epoch)
+        if self.is_padded or total % self.global_batch == 0:
+            return line
+        start = int(_generator(self.dataset_id[-12:], self.seed, "start").integers(2**63)) * 2
+        start = (start + epoch * _GOLDEN) % 2**64 * total >> 64
+        return Line([*line.cut(start, total), *line.cut(0, start)])
+
+    def _filler(self, line: Line, spans: Sequence[tuple[int, int]], steps: int) -> list[Piece]:
+        """Return the row that fills up this rank's slices, where its own rows do not begin with it.
+
+        A model may see it (BatchNorm does), so it is the same at any world size: the window's
+        first row.
+        """
+        mine = [spans[stream] for stream, _, _ in self._slices()]
+        first = next((low, high) for low, high in spans if low < high)
+        is_short = any(high - low < steps * self._share for low, high in mine)
+        return [*line.cut(first[0], first[0] + 1)] if is_short and mine[0] != first else []
 
     def _rows_of(self, stream: int, first: int, steps: int, total: int) -> tuple[int, int]:
         """Return where a stream's rows of some steps lie in the sequence of all rows."""
@@ -266,6 +328,10 @@ class HeldOutOrder:
         """Rows of the split."""
         return num_rows(self.pieces)
 
+    @cached_property
+    def _line(self) -> Line:
+        return Line(self.pieces)
+
     def num_batches(self, epoch: int = 0) -> int:
         """Return the batches of a visit, the same on each rank."""
         wanted = -(-self.num_rows // self.global_batch)
@@ -283,7 +349,7 @@ class HeldOutOrder:
         firsts = self.num_rows * slices // (total * self.world_size)
         lasts = self.num_rows * (slices + 1) // (total * self.world_size)
         begin = int(self.num_rows * int(batches[0]) // total)
-        pieces = cut(self.pieces, begin, int(self.num_rows * (int(batches[-1]) + 1) // total))
+        pieces = self._line.cut(begin, int(self.num_rows * (int(batches[-1]) + 1) // total))
         rows = np.concatenate([np.arange(a, b) for a, b in zip(firsts, lasts, strict=True)])
         bounds = np.concatenate([[0], np.cumsum(lasts - firsts)])
         return Window(pieces, rows - begin, bounds)

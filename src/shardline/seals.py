@@ -7,6 +7,7 @@ from typing import Any
 
 from shardline.files import json_bytes
 from shardline.identity import digest
+from shardline.secrets import published
 
 _SEAL = "sha256"
 
@@ -14,9 +15,10 @@ _SEAL = "sha256"
 def seal(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with its seal: key `sha256`, the digest of the canonical JSON of the rest.
 
-    NaN and infinity, which JSON lacks, become null.
+    NaN and infinity, which JSON lacks, become null. Secrets are masked before, since
+    nothing can be masked after.
     """
-    text = json.dumps({key: document[key] for key in document if key != _SEAL})
+    text = json.dumps(published({key: document[key] for key in document if key != _SEAL}))
     rest = json.loads(text, parse_constant=lambda _: None)
     return {**rest, _SEAL: digest(rest)}
 

@@ -9,6 +9,7 @@ page size, and every column's place follows from the manifest alone.
 
 import builtins
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
+from shardline.errors import DataError
 from shardline.files import atomic_writer
 
 HEADER_BYTES = 65536  # the largest page size in use (64 KiB, on Arm servers)
@@ -28,6 +30,30 @@ _NAMES = {
     "int16": "I16", "int8": "I8", "uint8": "U8", "uint16": "U16", "bool": "BOOL",
 }  # fmt: skip
 FEATURE_DTYPES = tuple(_NAMES)
+SHARD_NAME = re.compile(r"shard-([0-9]+)\.safetensors")
+
+
+def shard_path(folder: Path, name: object) -> Path:
+    """Return where a shard that a manifest names lies.
+
+    Args:
+        folder: folder of the dataset's shards.
+        name: the manifest's `shards[].file`; whoever altered it could name any file.
+
+    Raises:
+        DataError: it is no shard's name, or a symbolic link.
+    """
+    if not SHARD_NAME.fullmatch(str(name)):
+        raise DataError(
+            f"a manifest's shards[].file={name!r} is not a shard's name, expected one such as "
+            f"shard-00000.safetensors in {folder}; bring back the manifest, or `shardline verify --repair` the dataset"
+        )
+    path = folder / str(name)
+    if path.is_symlink():
+        raise DataError(
+            f"shard {path} is a symbolic link, expected a file; copy the file there, or link the whole store"
+        )
+    return path
 
 
 @dataclass(frozen=True, kw_only=True)

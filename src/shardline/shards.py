@@ -75,6 +75,12 @@ def shard_file(shard: int) -> str:
     return f"shard-{shard:05d}.safetensors"
 
 
+def shard_number(file: str) -> int:
+    """Return a shard's number, -1 if a file is none: from 100,000 on the order of names is another."""
+    digits = file.removeprefix("shard-").removesuffix(".safetensors")
+    return int(digits) if digits.isdecimal() else -1
+
+
 def build_shard(source: Source, shard: int, splits: Mapping[str, Any], folder: Path) -> Built:
     """Write one shard and return its record and its statistics; see `build_shards`."""
     return next(build_shards(source, [shard], splits, folder))
@@ -174,7 +180,9 @@ def seal(
             files changed while they were read.
     """
     parts = list(parts)
-    records = sorted((r for part in parts for r in part["shards"]), key=lambda r: str(r["file"]))
+    records = sorted(
+        (r for part in parts for r in part["shards"]), key=lambda r: shard_number(str(r["file"]))
+    )
     if [record["file"] for record in records] != [*map(shard_file, range(source.num_shards))]:
         raise DataError(
             f"dataset {dataset}: the parts describe {len(records)} shards, expected each of "
@@ -242,6 +250,6 @@ def _check_classes(
 
 def _skipped(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     by_shard = {name: told for part in parts for name, told in part.get("skipped", {}).items()}
-    told = [by_shard[name] for name in sorted(by_shard)]
+    told = [by_shard[name] for name in sorted(by_shard, key=shard_number)]
     first = [sentence for item in told for sentence in item["first"]][:SKIPPED_SHOWN]
     return {"count": sum(item["count"] for item in told), "first": first}

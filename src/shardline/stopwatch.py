@@ -4,8 +4,9 @@ Two readings of a clock in a step. It is handed in by the caller of `train`, so
 that how a training is timed is no part of its identity.
 """
 
-from collections import deque
+from array import array
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
@@ -47,14 +48,15 @@ class Stopwatch(Callback):
         self._earlier: Parts = {}
         self._at_state: dict[str, float] | None = None  # of this attempt, when the state was saved
         self._at_start: dict[str, float] = {}
-        self._readings: deque[float] = deque(maxlen=_READINGS_KEPT)
+        self._readings, self._num_readings = array("d", bytes(8 * _READINGS_KEPT)), 0
         self._read_at = (0, 0.0)
         self.steps_a_reading = 1
 
     @property
     def readings(self) -> list[float]:
         """Seconds of a step: the mean of each `steps_a_reading` of them in turn."""
-        return list(self._readings)
+        kept, end = min(self._num_readings, _READINGS_KEPT), self._num_readings % _READINGS_KEPT
+        return [*self._readings[end:kept], *self._readings[:end]]
 
     def kept(self) -> Parts:
         """Return, by attempt, the seconds of each part whose work is in the present state."""
@@ -102,7 +104,8 @@ class Stopwatch(Callback):
         if self.steps_a_reading > 1:
             torch.cuda.synchronize()
         self._read_at = trainer.global_step, self._timeline.stepping_s()
-        self._readings.append((self._read_at[1] - since) / steps)
+        self._readings[self._num_readings % _READINGS_KEPT] = (self._read_at[1] - since) / steps
+        self._num_readings += 1
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """A validation begins."""
@@ -121,12 +124,18 @@ class Stopwatch(Callback):
         self._timeline.switch("other")
 
 
+_NOTHING = nullcontext()
+
+
 class _Watch(PassThroughProfiler):
-    """Hears from Lightning what it is about to do."""
+    """Hears from Lightning what it is about to do; of most things, without any cost."""
 
     def __init__(self, timeline: Timeline) -> None:
         super().__init__()
         self._timeline, self._before = timeline, "other"
+
+    def profile(self, action_name: str) -> AbstractContextManager[Any]:  # type: ignore[override]
+        return super().profile(action_name) if action_name == _SAVE else _NOTHING
 
     def start(self, action_name: str) -> None:
         if action_name == _FETCH:

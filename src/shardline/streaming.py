@@ -6,7 +6,7 @@ makes the training wait. No data loading process, nothing done row by row.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardline.sampling import Order, Window
+from shardline.sampling import Order, Piece, Window, num_rows
 from shardline.shardmap import ShardMap
+from shardline.windowmap import WindowMap
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -30,12 +31,14 @@ class _Ready:
     """A window in memory.
 
     Attributes:
-        rows: rows of `ShardMap.features` that this rank consumes, in order [n].
+        memory: the window's features.
+        rows: their places there, of what this rank consumes, in order [n].
         others: their labels [n] and, where there are any, weights [n].
         bounds: those of the window's batches.
     """
 
     window: Window
+    memory: WindowMap
     rows: np.ndarray
     others: list[torch.Tensor]
     bounds: list[int]
@@ -52,13 +55,12 @@ class ShardStream:
     """Streams one split's batches to one rank.
 
     Args:
-        shards: the mapped dataset.
+        shards: the dataset.
         order: which rows, in which order.
         check: called with each shard before its rows are used; raises if it is damaged.
         local_rank: ranks of a node begin at different shards, so that they share the checking.
         num_epochs: visits after which nothing is read ahead.
         pin: gather into page-locked memory, from which a GPU copies by itself.
-
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class ShardStream:
     ) -> None:  # fmt: skip
         self._shards, self._order, self._check = shards, order, check
         self._local_rank, self._num_epochs = local_rank, num_epochs
-        self._buffers = _Buffers(shards.features, pin=pin)
+        self._buffers = _Buffers(shards, pin=pin)
+        self._is_small = num_rows(order.pieces) <= order.window_rows
+        self._whole: WindowMap | None = None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._ahead: tuple[tuple[int, int], Future[_Ready]] | None = None
         self._present: _Ready | None = None
@@ -87,10 +91,9 @@ class ShardStream:
         per_window = self._order.batches_per_window()
         for index in range(start // per_window, self._num_windows(epoch)):
             ready = self._wait_for(epoch, index)
-            if self._present is not None:
-                passed = self._present.window.pieces
-                self._reader.submit(self._shards.release, passed, ready.window.pieces)
+            passed = [self._present]
             self._present, self._first = ready, index * per_window
+            self._reader.submit(passed.clear)  # unmapped there, before the next one is read
             self._read_ahead(epoch, index + 1)
             yield from self._gather(ready, self.position - self._first)
 
@@ -116,25 +119,40 @@ class ShardStream:
     def _wait_for(self, epoch: int, index: int) -> _Ready:
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] != (epoch, index):
+            ahead = None  # its window goes before this one comes
             return self._reader.submit(self._read, epoch, index).result()
         return ahead[1].result()
 
     def _read(self, epoch: int, index: int) -> _Ready:
         window = self._order.window(epoch, index)
-        turn = self._local_rank % len(window.pieces)
-        for piece in window.pieces[turn:] + window.pieces[:turn]:
-            self._check(piece.shard)
-        self._shards.load(window.pieces)
-        rows = np.take(self._shards.rows(window.pieces), window.rows)
-        labels = np.take(self._shards.labels(window.pieces), window.rows)
+        self._check_all(window.pieces)
+        memory = self._map(window.pieces)
+        rows = np.take(memory.rows(window.pieces), window.rows)
+        labels = np.take(memory.labels(window.pieces), window.rows)
         others = [labels] if window.weights is None else [labels, window.weights]
         return _Ready(
             window=window,
+            memory=memory,
             rows=rows,
             others=[self._buffers.tensor(column) for column in others],
             bounds=window.bounds.tolist(),
             shards=self._shards,
         )
+
+    def _check_all(self, pieces: Sequence[Piece]) -> None:
+        turn = self._local_rank % len(pieces)
+        for piece in (*pieces[turn:], *pieces[:turn]):
+            self._check(piece.shard)
+
+    def _map(self, pieces: Sequence[Piece]) -> WindowMap:
+        """Return the rows of a window; a split that is no larger than one is mapped once."""
+        if self._is_small and self._whole is None:
+            everything = [piece for piece in self._order.pieces if piece.first < piece.last]
+            self._check_all(everything)
+            self._whole = self._shards.map(everything)
+        if self._whole is not None and self._whole.holds(pieces):
+            return self._whole
+        return self._shards.map(pieces)
 
     def _gather(self, ready: _Ready, skipped: int) -> Iterator[Batch]:
         bounds, buffers = ready.bounds, self._buffers
@@ -143,13 +161,14 @@ class ShardStream:
         for first in range(skipped, len(bounds) - 1, per_block):
             edges = bounds[first : first + per_block + 1]
             rows = slice(edges[0], edges[-1])
-            columns = [buffers.gather(ready.rows[rows]), *(other[rows] for other in ready.others)]
+            features = buffers.gather(ready.memory, ready.rows[rows])
+            columns = [features, *(other[rows] for other in ready.others)]
             sizes = [end - start for start, end in pairwise(edges)]
             blocks = [
                 (column,) if len(sizes) == 1 else column.split_with_sizes(sizes)
                 for column in columns
             ]
-            del columns
+            del columns, features
             for batch in zip(*blocks, strict=True):
                 self.position += 1
                 yield batch
@@ -159,22 +178,21 @@ class ShardStream:
 class _Buffers:
     """Gathers rows into memory that is used again as soon as nobody looks at it any more."""
 
-    def __init__(self, features: np.ndarray, *, pin: bool) -> None:
-        self._features, self._pin = features, pin
+    def __init__(self, shards: ShardMap, *, pin: bool) -> None:
+        self._shape, self._dtype, self._pin = shards.shape, shards.dtype, pin
         self._free: list[np.ndarray] = []
 
-    def gather(self, rows: np.ndarray) -> torch.Tensor:
+    def gather(self, memory: WindowMap, rows: np.ndarray) -> torch.Tensor:
         """Return the features of rows [n, *shape] in a block that no earlier batch still shows."""
         if self._pin:
             # torch's allocator of page-locked memory knows which copies to a GPU are under way
-            shape, dtype = self._features.shape[1:], _torch_type(self._features.dtype)
-            block = torch.empty((len(rows), *shape), dtype=dtype, pin_memory=True)
+            dtype = _torch_type(self._dtype)
+            block = torch.empty((len(rows), *self._shape), dtype=dtype, pin_memory=True)
             out: np.ndarray = block.numpy()
         else:
             out = self._unused(len(rows))[: len(rows)]
             block = torch.from_numpy(out)
-        # "clip" spares the copy that numpy makes to be able to refuse a bad index
-        self._features.take(rows, axis=0, out=out, mode="clip")
+        memory.gather(rows, out)
         return block
 
     def tensor(self, column: np.ndarray) -> torch.Tensor:
@@ -188,7 +206,7 @@ class _Buffers:
         for buffer in self._free:
             if len(buffer) >= rows and sys.getrefcount(buffer) == _UNUSED:
                 return buffer
-        buffer = np.empty((rows, *self._features.shape[1:]), dtype=self._features.dtype)
+        buffer = np.empty((rows, *self._shape), dtype=self._dtype)
         self._free = [*self._free[-_MAX_FREE + 1 :], buffer]
         return buffer
 

@@ -20,6 +20,7 @@ from shardline.launch.failures import first_failure, forget_failures, killed_ran
 from shardline.launch.lingering import ended_if_it_lingers
 from shardline.launch.process import die_with_parent, kill_group
 from shardline.launch.signals import SIGNALS
+from shardline.masked_output import LineMasker
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0
@@ -196,12 +197,12 @@ def _signals_ask(request: StopRequest, *, at_once: bool) -> Iterator[None]:
 
 
 def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> str:
-    """Pass the output on until it ends, and return its last line."""
+    """Pass the output on without secrets until it ends, and return its last line."""
     assert child.stdout is not None
-    last = ""
+    last, masker = "", LineMasker()
     # without a terminal nothing is written: whoever read it may be gone, and the job lives on
     with _bar(title) if sys.stderr.isatty() else nullcontext(lambda line: None) as show:
-        for line in child.stdout:
+        for line in map(masker.mask, child.stdout):
             log.write(line)
             log.flush()
             last = line.strip() or last

@@ -13,6 +13,7 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file, save
 
+from shardline.agreement import Agreement
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.datamodule import ShardDataModule
 from shardline.divergence import GoBack, LossWatch, check_policy, intervene
@@ -76,7 +77,8 @@ class Trained:
 
 def train(
     spec: Mapping[str, Any], world: World, options: Options, *, manifest: Path, shards: Path, work: Path,
-    logger: "JsonLinesLogger", saver: "LastCheckpoint", callbacks: Sequence[Callback] = (),
+    logger: "JsonLinesLogger", saver: "LastCheckpoint", agreement: Agreement,
+    callbacks: Sequence[Callback] = (),
 ) -> Trained:  # fmt: skip
     """Train a run to its end, from its last training checkpoint where there is one.
 
@@ -87,6 +89,7 @@ def train(
         work: the run's folder in the store; holds training checkpoints and metrics.
         logger: writes the metrics.
         saver: saves the state of the training, and finds the one to go on from.
+        agreement: of the ranks on each step.
         callbacks: watch the training and change nothing in it.
 
     Raises:
@@ -97,7 +100,7 @@ def train(
         try:
             return _fit(
                 spec, world, options, plan=plan, manifest=manifest, shards=shards, work=work,
-                logger=logger, saver=saver, callbacks=callbacks,
+                logger=logger, saver=saver, agreement=agreement, callbacks=callbacks,
             )  # fmt: skip
         except GoBack as error:
             trouble = error.trouble
@@ -107,7 +110,7 @@ def train(
 
 def _fit(
     spec: Mapping[str, Any], world: World, options: Options, *, plan: Plan, manifest: Path,
-    shards: Path, work: Path, logger: "JsonLinesLogger", saver: "LastCheckpoint",
+    shards: Path, work: Path, logger: "JsonLinesLogger", saver: "LastCheckpoint", agreement: Agreement,
     callbacks: Sequence[Callback],
 ) -> Trained:  # fmt: skip
     """Train until the end, or until the training has to go back; see `train`.
@@ -132,8 +135,8 @@ def _fit(
         work / "checkpoints", saver.keep_best, **settings["checkpoint"], top_k=options.best_kept
     )
     seeds = StepSeeds(settings["seed"], world.rank, settings["trainer"]["accumulate"])
-    watch = LossWatch(settings["divergence"]["max_loss"])
-    saver.may_save = watch.may_save
+    watch = LossWatch(settings["divergence"]["max_loss"], agreement)
+    saver.may_save, saver.rewind = watch.may_save, logger.rewind
     # the saver comes first: between two epochs nothing may have happened before it
     callbacks = [
         saver, seeds, Steps(plan), watch, *callbacks, *_early_stopping(settings), best,
@@ -143,7 +146,8 @@ def _fit(
     )
     state = saver.resume_from(trainer, best)
     resumed_step = saver.step_saved()
-    logger.rewind(resumed_step)
+    if state is None:
+        logger.rewind(0)
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
     return replace(_summary(trainer, best, saver, resumed_step), interventions=plan.to_json())
 

@@ -16,7 +16,8 @@ from shardline.files import read_object
 from shardline.identity import DIGEST_LENGTH, digest, short_digest
 from shardline.identity.content import file_sha256
 from shardline.seals import check_seal
-from shardline.shardfile import file_digest
+from shardline.shardfile import file_digest, shard_path
+from shardline.verify_store import check_markers, check_parts, check_statistics, check_training
 
 _READERS = 4  # a network disk answers several at once
 
@@ -30,6 +31,7 @@ class Verdict:
         summary: what was looked at.
         problems: one sentence each; none if all is well.
         bad_shards: files of a dataset's shards that are missing or damaged.
+        bad_parts: names of a dataset's parts whose lists of shards are damaged.
     """
 
     kind: str
@@ -37,6 +39,7 @@ class Verdict:
     summary: str
     problems: list[str]
     bad_shards: list[str] = field(default_factory=list)
+    bad_parts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class _Findings:
     remedy: str
     problems: list[str] = field(default_factory=list)
     bad_shards: list[str] = field(default_factory=list)
+    bad_parts: list[str] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
         self.problems.append(f"{problem}; {self.remedy}")
@@ -78,15 +82,25 @@ class _Findings:
         return _Findings(remedy, self.problems)
 
 
-def verify_target(project: Project, kind: str, item: str) -> Verdict:
-    """Verify a `dataset`, a `run` or a `report` by its id."""
+def verify_target(project: Project, kind: str, item: str, *, deep: bool = False) -> Verdict:
+    """Verify a `dataset`, a `run` or a `report` by its id.
+
+    Args:
+        deep: look at what else the store holds of it, see `verify_store`.
+    """
     if kind == "dataset":
-        return verify_dataset(project, item)
-    return verify_run(item) if kind == "run" else verify_report(item)
+        return verify_dataset(project, item, deep=deep)
+    if kind == "report":
+        return verify_report(item)
+    return verify_run(item, project.store / "work" / item if deep else None)
 
 
-def verify_dataset(project: Project, dataset_id: str) -> Verdict:
-    """Hold a dataset's shards against its manifest, and the manifest against its folder's name."""
+def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> Verdict:
+    """Hold a dataset's shards and parts against its manifest, and the manifest against its folder's name.
+
+    Args:
+        deep: also its statistics against its rows, and the markers of verified shards.
+    """
     manifest = RESULTS / "datasets" / dataset_id / "manifest.json"
     shards = project.store / "datasets" / dataset_id
     if dataset_id in project.datasets:
@@ -98,15 +112,22 @@ def verify_dataset(project: Project, dataset_id: str) -> Verdict:
             f"delete {manifest.parent} and {shards}, or bring back the settings it was made from"
         )
     return _judge(
-        "dataset", manifest.parent, remedy, lambda found: _check_dataset(found, manifest, shards)
+        "dataset",
+        manifest.parent,
+        remedy,
+        lambda found: _check_dataset(found, manifest, shards, deep=deep),
     )
 
 
-def verify_run(run_id: str) -> Verdict:
-    """Hold a run's sealed files against each other, its identity and its dataset's manifest."""
+def verify_run(run_id: str, work: Path | None = None) -> Verdict:
+    """Hold a run's sealed files against each other, its identity and its dataset's manifest.
+
+    Args:
+        work: its folder in the store, whose training checkpoints and attempts are then verified too.
+    """
     folder = RESULTS / "runs" / run_id
     remedy = f"delete {folder} and run the pipeline again"
-    return _judge("run", folder, remedy, lambda found: _check_run(found, folder))
+    return _judge("run", folder, remedy, lambda found: _check_run(found, folder, work))
 
 
 def verify_report(report_id: str) -> Verdict:
@@ -129,10 +150,11 @@ def _judge(kind: str, folder: Path, remedy: str, check: Callable[[_Findings], st
         summary=summary,
         problems=findings.problems,
         bad_shards=findings.bad_shards,
+        bad_parts=findings.bad_parts,
     )
 
 
-def _check_dataset(findings: _Findings, path: Path, shards: Path) -> str:
+def _check_dataset(findings: _Findings, path: Path, shards: Path, *, deep: bool) -> str:
     manifest = findings.read(path)
     if manifest is None:
         return ""
@@ -151,8 +173,22 @@ def _check_dataset(findings: _Findings, path: Path, shards: Path) -> str:
             if problem:
                 findings.add(problem)
                 findings.bad_shards.append(record["file"])
+    _check_store(findings, shards, manifest, deep=deep)
     size = sum(record["bytes"] for record in records)
     return f"{count(len(records), 'shard')}, {size / 1e6:,.1f} MB"
+
+
+def _check_store(
+    findings: _Findings, shards: Path, manifest: Mapping[str, Any], *, deep: bool
+) -> None:
+    parts = check_parts(shards, shards.name, manifest, findings.remedy)
+    findings.problems.extend(parts.values())
+    findings.bad_parts.extend(parts)
+    if deep:
+        findings.problems.extend(check_markers(shards, manifest))
+        # rows are counted of undamaged shards alone
+        if not findings.bad_shards and (problem := check_statistics(shards, manifest)):
+            findings.but("delete the dataset's folders, and run the pipeline again").add(problem)
 
 
 def _check_dataset_provenance(findings: _Findings, manifest: Path) -> None:
@@ -163,7 +199,10 @@ def _check_dataset_provenance(findings: _Findings, manifest: Path) -> None:
 
 
 def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
-    path = folder / record["file"]
+    try:
+        path = shard_path(folder, record["file"])
+    except DataError as error:
+        return str(error).partition(";")[0]
     try:
         size = path.stat().st_size
         if size != record["bytes"]:
@@ -176,12 +215,21 @@ def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _check_run(findings: _Findings, folder: Path) -> str:
+def _check_run(findings: _Findings, folder: Path, work: Path | None) -> str:
     spec = findings.read_sealed(folder / "run.json")
     document = findings.read(folder / "identity.json")
     if spec is None or document is None:
         return ""
     _check_spec(findings, folder, spec, document)
+    trained = _check_results(findings, folder, spec)
+    if work is None:
+        return trained
+    looked_at, problems = check_training(work, spec)
+    findings.problems.extend(problems)
+    return f"{trained}, {looked_at}"
+
+
+def _check_results(findings: _Findings, folder: Path, spec: Mapping[str, Any]) -> str:
     model, what = folder / "model.safetensors", "model"
     if model.exists():
         _check_model(findings, model, spec)

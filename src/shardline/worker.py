@@ -174,6 +174,7 @@ def _train(
 ) -> _Trained:
     """Train a LightningModule; rank 0 seals model and metrics."""
     from shardline import train
+    from shardline.agreement import Agreement
     from shardline.checkpoints.saver import LastCheckpoint
     from shardline.heartbeat import Heartbeat
     from shardline.ledger import SampleLedger
@@ -194,6 +195,7 @@ def _train(
         keep=args.checkpoints_kept,
         is_synchronous=args.synchronous_checkpoints,
     )
+    agreement = Agreement()
     stopwatch = Stopwatch(timeline, args.attempt, note)
     trained = train.train(
         spec,
@@ -211,12 +213,13 @@ def _train(
         work=args.work,
         logger=JsonLinesLogger(args.work / "metrics.jsonl"),
         saver=saver,
+        agreement=agreement,
         callbacks=[
             stopwatch,
             Heartbeat(),
             PlainProgress(),
             *([SampleLedger(args.work / "ledger", world)] if args.ledger else []),
-            AgreedStop(world, saver),
+            AgreedStop(world, saver, agreement),
         ],
     )
     if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing

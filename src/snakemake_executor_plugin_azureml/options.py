@@ -166,6 +166,13 @@ def read_resources(
     nodes = _count(resources, "nodes", 1, rule)
     processes = _count(resources, "azureml_processes_per_node", 1, rule)
     is_parallel = nodes * processes > 1
+    mounts = read_mounts(settings)
+    if nodes > 1 and not mounts:
+        raise AzureMLError(
+            f"rule {rule} has the resource nodes={nodes} and azureml-mounts is not set, but the processes of "
+            "several nodes find the secret by which they know each other in a mounted folder; set "
+            "azureml-mounts to NAME=PATH"
+        )
     instance_type = str(resources.get("azureml_instance_type") or "")
     fallback = SERVERLESS if instance_type else settings.compute
     compute = str(resources.get("azureml_compute") or fallback or "")
@@ -191,7 +198,7 @@ def read_resources(
         nodes=nodes,
         processes_per_node=processes,
         distribution=_distribution(resources, rule, is_parallel),
-        mounts=read_mounts(settings),
+        mounts=mounts,
         identity=identity,
         # The client libraries on the node ask for this one when several identities are assigned.
         variables={"AZURE_CLIENT_ID": identity.client_id}

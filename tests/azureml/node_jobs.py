@@ -73,6 +73,8 @@ class Job:
 
     def start_one(self, rank: int, each: int, job: str, *options: str, wait_s: float) -> None:
         name = list(NODES)[rank // each]
+        if "--mount" not in options:
+            options = (*options, "--mount", f"SHARED={self.shared}")
         words = [
             sys.executable,
             "-m",

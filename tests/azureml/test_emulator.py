@@ -16,6 +16,7 @@ from tests.azureml.emulator.jobs import JobSpec
 from tests.azureml.emulator.variables import MpiAddress, place_variables
 from tests.azureml.emulator.workspace import ServiceError
 from tests.conftest import REPOSITORY
+from tests.rotation import rotating
 
 GOLDEN = REPOSITORY / "tests/golden/azureml"
 RECORDED = REPOSITORY / "tests/data/environments"
@@ -194,7 +195,7 @@ def test_a_job_on_one_node(
 
 
 @pytest.mark.parametrize("sdk", SDKS)
-@pytest.mark.parametrize("distribution", ["mpi", "pytorch"])
+@pytest.mark.parametrize("distribution", ["mpi", *rotating("pytorch")])
 def test_two_processes_on_each_of_two_nodes(
     distribution: str, sdk: str, service: AzureMLEmulator, use: Callable[..., Outcome]
 ) -> None:
@@ -222,6 +223,7 @@ def test_two_processes_on_each_of_two_nodes(
     assert ranks == {f"outputs/rank-{rank}" for rank in range(4)}
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("sdk", SDKS)
 def test_a_cancelled_job_ends_after_its_processes_had_time_to(
     sdk: str, service: AzureMLEmulator, use: Callable[..., Outcome]
@@ -232,6 +234,7 @@ def test_a_cancelled_job_ends_after_its_processes_had_time_to(
     assert outcome.logs["user_logs/std_log.txt"] in ("up\ntold\n", "")  # cancelled at once: ""
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("sdk", SDKS)
 def test_a_failed_process_fails_the_job_and_ends_the_others(
     sdk: str, service: AzureMLEmulator, use: Callable[..., Outcome]
@@ -246,6 +249,7 @@ def test_a_failed_process_fails_the_job_and_ends_the_others(
     assert "user_logs/std_log_process_1.txt" in job.error
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("sdk", SDKS)
 def test_what_fails_for_a_moment_leaves_one_job(
     sdk: str, service: AzureMLEmulator, use: Callable[..., Outcome]
@@ -264,6 +268,7 @@ def test_what_fails_for_a_moment_leaves_one_job(
     assert service.jobs[name].attempts == 1
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("sdk", SDKS)
 def test_an_expired_token_is_refused_once(
     sdk: str, service: AzureMLEmulator, use: Callable[..., Outcome]
@@ -275,6 +280,7 @@ def test_an_expired_token_is_refused_once(
     assert "ExpiredAuthenticationToken" in outcome.errors[0]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("sdk", SDKS)
 def test_a_preempted_job_starts_again_under_its_name(
     sdk: str, service: AzureMLEmulator, use: Callable[..., Outcome]
@@ -298,6 +304,7 @@ def test_a_preempted_job_starts_again_under_its_name(
     ]  # fmt: skip
 
 
+@pytest.mark.rotating
 def test_a_node_that_never_starts_keeps_the_job_running(
     service: AzureMLEmulator, use: Callable[..., Outcome]
 ) -> None:
@@ -307,6 +314,7 @@ def test_a_node_that_never_starts_keeps_the_job_running(
     assert len(service.jobs["missing"].nodes) == 1
 
 
+@pytest.mark.rotating
 def test_a_node_without_power_fails_the_job(
     service: AzureMLEmulator, use: Callable[..., Outcome]
 ) -> None:
@@ -317,6 +325,7 @@ def test_a_node_without_power_fails_the_job(
     assert "on node 1" in service.jobs["dead"].error
 
 
+@pytest.mark.rotating
 def test_a_job_ends_at_its_time_limit(
     service: AzureMLEmulator, use: Callable[..., Outcome]
 ) -> None:
@@ -325,6 +334,7 @@ def test_a_job_ends_at_its_time_limit(
     assert service.jobs["limit"].warning == "The job ran longer than its limit of 1 s."
 
 
+@pytest.mark.rotating
 def test_jobs_wait_for_nodes_and_a_name_is_taken_once(
     service: AzureMLEmulator, use: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -342,6 +352,7 @@ def test_jobs_wait_for_nodes_and_a_name_is_taken_once(
     assert first.errors == []
 
 
+@pytest.mark.rotating
 def test_a_job_reads_and_writes_blobs(azureml: AzureMLEmulator, code: Path, tmp_path: Path) -> None:
     container = azureml.container("data")
     (code / "blob.py").write_text(
@@ -361,6 +372,7 @@ def test_a_job_reads_and_writes_blobs(azureml: AzureMLEmulator, code: Path, tmp_
     assert azureml.blob_storage.blobs(container) == {"answer": 9}
 
 
+@pytest.mark.rotating
 def test_nothing_is_left(azure_sdks: None, tmp_path: Path) -> None:
     def children() -> set[int]:
         return {child.pid for child in psutil.Process().children(recursive=True)}

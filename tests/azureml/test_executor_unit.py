@@ -273,5 +273,5 @@ def test_submission_reports_the_job_or_the_error():
     assert reports.submitted[0].external_jobid == f"{REQUEST.stem}-1"
     assert "is submitted (1 node of cpu-cluster)" in reports.said[0]
     client.errors["find"] = [Answer(403)]
-    reports.executor._submit(SimpleNamespace(), request_of(None, {"nodes": 2}))
+    reports.executor._submit(SimpleNamespace(), request_of({"mounts": "STORE=store"}, {"nodes": 2}))
     assert "was not submitted: Answer: answer 403" in reports.errors[0]

@@ -130,20 +130,19 @@ def test_launches_at_once_take_turns(job):
 
 
 def test_a_mount_at_another_path_on_each_node(job):
-    for name in NODES:
-        (job.folder / f"mount-{name}").mkdir()
-    command = launch(
-        "sh", "-c", 'echo "$0 $STORE" >"$STORE/told"', "--x=$STORE/y", options="--env STORE"
-    )
+    (job.folder / "mount-node-a").mkdir()
+    (job.folder / "mount-node-b").symlink_to("mount-node-a")
+    text = f'echo "$0 $STORE" >"$STORE/told-{RANK}"'
+    command = launch("sh", "-c", text, "--x=$STORE/y", options="--env STORE")
     command = command.replace("'--x=$STORE/y'", '"--x=$STORE/y"')
     job.start(command, TWO, but=(0, 1))
     for rank, name in enumerate(NODES):
         job._env[rank] = {**environment(*TWO, rank), "SHARED": str(job.shared)}
         job.start_one(rank, 1, command, "--mount", f"STORE={job.folder}/mount-{name}", wait_s=30)
     assert job.codes() == [0, 0], job.logs()
-    for name in NODES:
+    for rank, name in enumerate(NODES):
         mount = job.folder / f"mount-{name}"
-        assert (mount / "told").read_text() == f"--x={mount}/y {mount}\n"
+        assert (mount / f"told-{rank}").read_text() == f"--x={mount}/y {mount}\n"
 
 
 # What goes wrong
@@ -275,25 +274,35 @@ STRANGERS = """
 import dataclasses, os, socket, sys, time
 from snakemake_executor_plugin_azureml.node.follower import _knock
 from snakemake_executor_plugin_azureml.node.place import find_place
+from snakemake_executor_plugin_azureml.node.secret import folder_of
 place = find_place(os.environ)
 at = ("10.0.0.4", place.ports[0])
-for words in (b"GET / HTTP/1.0", b"SAN1" + bytes(8), b"SAN1" + b"\\xff" * 8):
+for words in (b"GET / HTTP/1.0", bytes(2**10), b"\\xff" * 8):
     while True:
         try: socket.create_connection(at).sendall(words)
         except ConnectionRefusedError: time.sleep(0.05)
         else: break
-_knock(dataclasses.replace(place, job="another"), *at, 5.0, 5.0)
+place = dataclasses.replace(place, job="another")
+_knock(place, folder_of(place, {"SHARED": "/tmp"}), at, 5.0, 5.0)
 """
 
 
 def test_strangers_and_another_jobs_processes_are_turned_away(job, machines):
-    job.start("true", TWO, but=(1,))
+    command = "ss -ltnH >$SHARED/open; ls -A $SHARED >$SHARED/files"
+    job.start(command, TWO, but=(1,))
     env = environment(*TWO, 1)
     done = machines["node-b"].run(sys.executable, "-c", STRANGERS, env=env, check=False)
     assert "LostError: another job's leader listens there" in done.stdout, done.stdout + job.logs()
+    port = find_place(env).ports[0]
+    assert f"10.0.0.4:{port} " in machines["node-a"].run("ss", "-ltnH").stdout
+    (secret,) = (job.shared / ".snakemake-azureml").glob("*/*")
+    assert secret.stat().st_mode & 0o777 == 0o600
     job._env[1] = {**env, "SHARED": str(job.shared)}
-    job.start_one(1, 1, "true", wait_s=30)
+    job.start_one(1, 1, command, wait_s=30)
     assert job.codes(15) == [0, 0], job.logs()
+    # once all have come there is neither a port to attack nor a secret to read
+    assert (job.shared / "open").read_text() == ""
+    assert (job.shared / "files").read_text().split() == ["files", "open"]
 
 
 def test_two_processes_of_one_rank_are_named(job):

@@ -10,6 +10,7 @@ from shardline.ledger import read_ledger
 from tests.azureml.node_jobs import NODES, Job
 from tests.azureml.test_node import machines  # noqa: F401  # a fixture
 from tests.conftest import TINY_CONFIG, Workspace
+from tests.rotation import rotating
 
 ROW = {"name": "run", "dataset": "table", "model": "mlp", "trainer.max_epochs": 2}
 RUNTIME = {
@@ -52,7 +53,9 @@ def on_one_machine(tmp_path_factory) -> tuple[dict, list]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["agents-pytorch", "ranks-mpi", *rotating("agents-mpi", "ranks-pytorch")]
+)
 def test_two_nodes_give_what_one_machine_gives(machines, tmp_path, on_one_machine, way):  # noqa: F811
     job = Job(machines, tmp_path)
     for name in NODES:  # the code snapshot is on all

@@ -18,7 +18,6 @@ from tests.azureml.pipeline import Pipeline
 from tests.conftest import params_to_run
 
 pytestmark = pytest.mark.slow
-SDKS = ["v1", "v2"]
 MIB = 1024**2
 REQUEST_TIMEOUT_S = 8
 LIST = {"v1": r"POST .*/runs:query$", "v2": r"GET .*/jobs$"}
@@ -262,7 +261,10 @@ def run(sdk: str, runs: Mapping[str, "Future[tuple[Options, list[int]]]"]) -> Op
     return runs[sdk].result()[0]
 
 
-both_sdks = pytest.mark.parametrize("sdk", SDKS)
+# The tests of one workflow together, since it takes long and they do not; both SDKs are in each run
+# of tests/azureml/test_pipeline.py.
+BY_V2 = pytest.param("v2", marks=pytest.mark.rotating("workflow-v2"))
+both_sdks = pytest.mark.parametrize("sdk", ["v1", BY_V2])
 
 
 @both_sdks

@@ -38,6 +38,7 @@ COMMAND = (
     "python -m snakemake --snakefile 'Snakefile' --target-jobs 'train:run=wide' --allowed-rules train "
     "--cores all --attempt 1 --force-use-threads --rerun-triggers mtime code --mode 'remote'"
 )
+MOUNT = {"mounts": "STORE=store"}
 # Settings, resources and further arguments of each case.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "one-node": ({}, {"nodes": 1, "runtime": 90, "mem_mb": 4000}, {}),
@@ -143,7 +144,7 @@ def test_the_command_holds_the_job_and_the_follower_command():
 
 
 def test_the_name_says_what_is_made_and_nothing_else():
-    assert request_of().name == request_of({"sdk": "v1"}, {"nodes": 4}, attempt=3).name
+    assert request_of().name == request_of({"sdk": "v1"} | MOUNT, {"nodes": 4}, attempt=3).name
     assert request_of().numbered(12).name == f"{request_of().stem}-12"
     others = [
         replace(TARGET, rule="test"),
@@ -169,8 +170,8 @@ def test_the_code_is_what_two_controllers_agree_on():
         request_of(snapshot="other"),
         request_of(command=COMMAND.replace("wide", "deep")),
         request_of({"image": "registry.example.com/training:2"}),
-        request_of(None, {"nodes": 2}),
-        request_of({"mounts": "STORE=other"}),
+        request_of(MOUNT),
+        request_of(MOUNT, {"nodes": 2}),
         request_of(variables={"THREADS": "2"}),
     ]
     assert len({request.code for request in [request_of(), *others]}) == len(others) + 1

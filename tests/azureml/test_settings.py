@@ -163,6 +163,7 @@ def test_settings_are_read():
     [
         ({"nodes": 0}, "rule train has the resource nodes=0 where a whole number above 0"),
         ({"nodes": "two"}, "resource nodes='two'"),
+        ({"nodes": 2}, "rule train has the resource nodes=2 and azureml-mounts is not set"),
         ({"runtime": "1h"}, "resource runtime='1h'"),
         ({"azureml_distribution": "nccl"}, "azureml_distribution='nccl' where mpi or pytorch"),
         ({"shm_size": "16GB"}, "shm_size='16GB' where a number with the unit b, k, m or g"),

@@ -16,6 +16,7 @@ import pytest
 from shardline.tracking import tracked
 from shardline.tracking.follow import Follower
 from tests.conftest import Workspace
+from tests.rotation import rotating
 from tests.tracking.training import PROMPT, Service, Training, follow, history
 
 
@@ -91,7 +92,7 @@ def test_a_resumed_training_sends_no_record_twice_and_leaves_none_out(training, 
     assert client.get_run(run_id).info.status == "FINISHED"
 
 
-@pytest.mark.parametrize("how", ["gone", "deleted", "given"])
+@pytest.mark.parametrize("how", ["gone", *rotating("deleted", "given")])
 def test_a_new_run_of_a_resumed_training_has_the_whole_curve(
     training, client, how, tmp_path, monkeypatch
 ):
@@ -131,7 +132,7 @@ def test_thousands_of_values_arrive(training, client):
     assert history(client, training.run_id(), "train_loss") == [*range(1, 1501)]
 
 
-@pytest.mark.parametrize("state", ["ill", "away"])
+@pytest.mark.parametrize("state", ["ill", *rotating("away")])
 def test_a_service_that_fails_is_told_of_when_it_begins_and_at_the_end(
     training, serve, state, monkeypatch
 ):
@@ -157,7 +158,7 @@ def test_a_job_whose_ranks_never_came_ends_at_once(training, serve, monkeypatch,
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("how", ["sealed", "stopped"])
+@pytest.mark.parametrize("how", ["stopped", *rotating("sealed")])
 def test_a_training_does_not_wait_long_for_a_silent_service(
     training, serve, how, monkeypatch, capsys, caplog
 ):

@@ -117,6 +117,7 @@ def test_what_an_image_says_of_itself_and_what_it_does_not_hold(engine, build, t
 
 
 @pytest.mark.slow
+@pytest.mark.rotating
 def test_buildah_builds_the_layers_that_podman_builds_and_saves_an_archive(engine, build, tmp_path):
     archive = tmp_path / "images" / "shardline.tar"
     image = build(tool="buildah", save=str(archive))

@@ -9,11 +9,14 @@ import torch
 from shardline.checkpoints.folder import last_step, list_saved
 from shardline.ledger import read_ledger
 from tests.conftest import end_of_ranks
+from tests.rotation import rotating
+from tests.support.simulated_kills import flat
 
 # It dies once at each line of the file `plan`: a moment, and how often it had come by then.
 MODEL = """
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -38,6 +41,8 @@ class Odd(Linear):
         )
         self.noise = MeanMetric()
         self.register_buffer("trail", torch.zeros(()))
+        self.register_buffer("epochs", torch.zeros(()))
+        self.register_buffer("hidden", torch.zeros(()), persistent=False)
 
     def configure_optimizers(self):
         optimizer = torch.optim.Adam(self.parameters(), 0.01)
@@ -48,8 +53,12 @@ class Odd(Linear):
         features, *rest = batch
         return (features + 0.01 * draw(), *rest) if self.trainer.training else batch
 
+    def on_train_epoch_start(self):
+        self.epochs += 1
+
     def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
+        own = self.epochs + self.trail + self.hidden  # of which each rank has its own
+        loss = super().training_step(batch, batch_idx) * (1 + 0.1 * own)
         self.train_scores.update(self(batch[0]), batch[1])
         self.log("mean", loss, on_epoch=True, on_step=False, sync_dist=True)
         self.log("own_sum", loss, on_epoch=True, on_step=True, reduce_fx="sum")
@@ -60,7 +69,8 @@ class Odd(Linear):
         return loss
 
     def on_train_batch_end(self, outputs, batch, batch_idx):  # after those of all callbacks
-        self.trail = 0.9 * self.trail + outputs["loss"].detach()
+        self.trail = 0.9 * self.trail + 0.1 * outputs["loss"].detach()
+        self.hidden = 0.5 * self.hidden + 0.1 * outputs["loss"].detach()
         self.die("batch", self.trainer.fit_loop.epoch_loop.total_batch_idx)
 
     def on_train_epoch_end(self):
@@ -86,16 +96,19 @@ class Odd(Linear):
             while last_step(Path("killed/work/checkpoints")) < int(saved):
                 time.sleep(0.01)  # a save that is being written
             plan.write_text("\\n".join(later))
-            os._exit(9)
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 
-# an epoch has 40 batches, two to a step: 8 and 14 are within an accumulation
+# an epoch has 42 batches, two to a step: 8 and 18 are within an accumulation, 42 and 84 behind an epoch's end
 PLAN = [
     "batch 8 after 3",
-    "batch 14 after 6",
+    "batch 18 after 9",
     "validation 0 after 18",
+    "batch 42 after 21",
     "epoch 1 after 39",
-    "batch 99 after 48",
+    "batch 84 after 42",
+    "batch 91 after 45",
+    "batch 101 after 48",
 ]
 
 
@@ -103,17 +116,6 @@ def records(ranks, name):
     """Return the records of a training without their times."""
     lines = (ranks.root / name / "work/metrics.jsonl").read_text().splitlines()
     return [{**json.loads(line), "wall_s": 0} for line in lines]
-
-
-def flat(state, prefix=""):
-    """Return the values of a nested state by their path."""
-    if isinstance(state, dict):
-        pairs = state.items()
-    elif isinstance(state, list | tuple):
-        pairs = enumerate(state)
-    else:
-        return {prefix: state.tolist() if isinstance(state, torch.Tensor) else state}
-    return {path: v for key, value in pairs for path, v in flat(value, f"{prefix}/{key}").items()}
 
 
 def end_state(ranks, name):
@@ -132,13 +134,17 @@ def end_state(ranks, name):
     return flat({key: state[key] for key in kept})
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [3, *rotating(1, 2)])
 def test_whatever_a_model_keeps_between_steps_survives_kills_where_it_hurts(
     prepare, tmp_path, devices
 ):
     (tmp_path / "odd.py").write_text(MODEL)
     ranks = prepare(
-        3, model="odd:Odd", devices=devices, **{"trainer.max_epochs": 3, "trainer.accumulate": 2}
+        3,
+        model="odd:Odd",
+        devices=devices,
+        global_batch=30,
+        **{"trainer.max_epochs": 3, "trainer.accumulate": 2},
     )
     ranks.train("whole")
     Path("plan").write_text("\n".join(PLAN))

@@ -11,6 +11,7 @@ from shardline.checkpoints.folder import last_step
 from shardline.interventions import FILE
 from shardline.ledger import read_ledger
 from tests.conftest import end_of_ranks
+from tests.rotation import rotating
 
 # The loss, or a gradient under a good loss, is NaN at marked steps of the last rank: since a step's
 # samples are the same at every attempt, so is what they do.
@@ -66,7 +67,7 @@ def error_of(ranks, name):
     )
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [2, *rotating(1)])
 def test_a_loss_that_is_nan_ends_the_training_by_name(poisoned, devices):
     ranks = poisoned(3, devices=devices, **{"divergence.policy": "stop", "model_args.marks": "24"})
     for _ in range(2):  # started again it goes on before the bad step, and ends there again
@@ -88,13 +89,15 @@ def test_a_loss_that_is_nan_from_the_start_is_not_sealed(poisoned):
 @pytest.mark.parametrize(
     ("row", "steps"),
     [
-        ({"devices": 1, "model_args.marks": "1"}, [(1, 1)]),  # back to the beginning
         ({"devices": 2, "model_args.marks": "9 26"}, [(9, 9), (26, 26)]),
-        ({"devices": 2, "model_args.marks": "9", "trainer.accumulate": 2}, [(9, 9)]),
-        ({"devices": 2, "model_args.marks": "9", "divergence.window_steps": 4}, [(6, 9)]),
         # a gradient shows in the next loss, or in the weights where an epoch ends
         ({"devices": 2, "model_args.marks": "9", "model_args.gradient": "true"}, [(10, 10), (9, 11)]),
-        ({"devices": 2, "model_args.marks": "20", "model_args.gradient": "true"}, [(20, 20)]),
+        *rotating(
+            ({"devices": 2, "model_args.marks": "20", "model_args.gradient": "true"}, [(20, 20)]),
+            ({"devices": 1, "model_args.marks": "1"}, [(1, 1)]),  # back to the beginning
+            ({"devices": 2, "model_args.marks": "9", "trainer.accumulate": 2}, [(9, 9)]),
+            ({"devices": 2, "model_args.marks": "9", "divergence.window_steps": 4}, [(6, 9)]),
+        ),
     ],
 )  # fmt: skip
 def test_steps_that_are_bad_are_left_out_whatever_is_killed_and_however_often_it_is_saved(

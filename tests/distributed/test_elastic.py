@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from shardline.checkpoints.folder import last_step
 from shardline.ledger import read_ledger
 from tests.conftest import end_of_ranks
+from tests.rotation import rotating
 
 # 20 steps an epoch
 ROW = {
@@ -29,8 +30,11 @@ def weights(ranks, name):
 
 @pytest.mark.parametrize(
     "row",
-    [{}, {"trainer.accumulate": 2, "schedule.name": "cosine", "data.last_batch": "pad"}],
-    ids=["whole-shares", "accumulated"],
+    [
+        {"trainer.accumulate": 2, "schedule.name": "cosine", "data.last_batch": "pad"},
+        *rotating({}),
+    ],
+    ids=["accumulated", "whole-shares"],
 )
 def test_two_ranks_then_one_then_two_learn_what_two_do(prepare, row):
     """With dropout: what is drawn for a sample is the same whichever rank it is on."""

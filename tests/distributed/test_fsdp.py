@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from shardline.checkpoints.folder import last_step, list_saved
 from shardline.ledger import read_ledger
+from tests.rotation import rotating
 
 OWN = """
 import torch
@@ -51,12 +52,11 @@ ALL = {
 @pytest.mark.parametrize(
     "row",
     [
-        {"devices": 1},
         {"devices": 2, **ALL},
-        {"devices": 4, "optim.name": "sgd"},
         {"devices": 2, "model": "own:Own"},
+        *rotating({"devices": 1}, {"devices": 4, "optim.name": "sgd"}),
     ],
-    ids=["one", "mixed", "four", "own"],
+    ids=["mixed", "own", "one", "four"],
 )
 def test_a_killed_training_ends_with_the_bits_of_one_that_was_not(prepare, tmp_path, row):
     (tmp_path / "own.py").write_text(OWN)
@@ -96,7 +96,7 @@ def val_losses(ranks, name):
     return [json.loads(line)["val_loss"] for line in lines if "val_loss" in line]
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), *rotating((1, 2), (2, 4))])
 def test_a_training_goes_on_at_another_world_size_with_the_same_batches(prepare, before, after):
     """As `elastic` does it: the identity stays, the number of ranks is another."""
     ranks = prepare(7, devices=before, strategy="fsdp", **{"model_args.dropout": 0.0})

@@ -11,6 +11,7 @@ import pytest
 from shardline.launch.failures import first_failure, forget_failures, read_failures
 from shardline.launch.watchdog.signs import waits_for_peers
 from tests.conftest import end_of_ranks, wait_until
+from tests.rotation import rotating
 
 TIMEOUT_S = 8
 EVERY_STEPS = 5
@@ -91,7 +92,7 @@ def hang(prepare, workspace):
     return Hang(prepare(EVERY_STEPS, **ROW))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [1, *rotating(0)])
 def test_a_stopped_rank_is_named(hang, rank):
     hang.start().send(signal.SIGSTOP, rank)
     told = hang.end()
@@ -103,7 +104,7 @@ def test_a_stopped_rank_is_named(hang, rank):
     assert hang.goes_on()
 
 
-@pytest.mark.parametrize("how", ["lock", "compiled code"])
+@pytest.mark.parametrize("how", ["compiled code", *rotating("lock")])
 def test_a_rank_that_sticks_before_its_collective_operation_is_named(hang, workspace, how):
     workspace.write("stuck", how)
     hang.start()

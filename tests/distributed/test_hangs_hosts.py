@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.distributed.lan import HOSTS
+from tests.rotation import rotating
 
 TIMEOUT_S = 8
 JOB = """
@@ -35,7 +36,7 @@ class Training:
         self.lan, self.work = lan, ranks.root / name / "work"
         runtime = {
             "hosts": list(HOSTS), "interface": "eth0", "remote_shell": "ssh -o BatchMode=yes",
-            "threads_per_rank": 1, "variables": {}, "launcher_args": [], "launcher": launcher,
+            "threads_per_rank": 1, "variables": {}, "pass_env": [], "launcher_args": [], "launcher": launcher,
             "rendezvous_timeout_s": 60, "stop_grace_s": 25,
         }  # fmt: skip
         arguments = ranks.arguments(name, "--hang-timeout-s", str(TIMEOUT_S))
@@ -103,7 +104,7 @@ def goes_on(lan, ranks, record_property):
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("launcher", ["none", "torchrun", "mpirun"])
+@pytest.mark.parametrize("launcher", ["none", *rotating("torchrun", "mpirun")])
 def test_a_network_that_drops_is_named_and_the_same_command_goes_on(
     lan, cut_off, ranks, goes_on, launcher
 ):

@@ -15,11 +15,13 @@ import yaml
 from shardline.ledger import read_ledger
 from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace, wait_until
 from tests.distributed.lan import HOSTS, Lan
+from tests.rotation import rotating
 from tests.slurm.machines import Machine
 
 LOCAL = REPOSITORY / "profiles" / "local"
 GUIDE = REPOSITORY / "docs" / "hosts.md"
 LAUNCHERS = ["none", "torchrun", "mpirun"]
+ONE_ALWAYS = ["none", *rotating("torchrun", "mpirun")]
 
 
 # A whole training, as a user starts it
@@ -88,7 +90,7 @@ def on_one_machine(switched_on: Lan, tmp_path_factory: pytest.TempPathFactory) -
     return train(switched_on["host-a"], folder, LOCAL, (1, 4), threads_per_rank=1)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ONE_ALWAYS)
 def test_two_hosts_give_what_one_machine_gives(lan, on_one_machine, tmp_path, launcher):
     left_out = shutil.ignore_patterns("runs", "latest", "reports", "report", "work", "logs")
     path = tmp_path / "project"
@@ -148,7 +150,7 @@ class Job:
         (work / "rank.py").write_text(RANK)
         runtime = {
             "hosts": list(HOSTS), "interface": "eth0", "remote_shell": "ssh -o BatchMode=yes",
-            "threads_per_rank": 1, "variables": {}, "launcher_args": [],
+            "threads_per_rank": 1, "variables": {}, "pass_env": [], "launcher_args": [],
             "rendezvous_timeout_s": 60, "stop_grace_s": 25, **runtime,
         }  # fmt: skip
         self.machine, self.work = machine, work
@@ -177,7 +179,7 @@ def test_a_rank_that_fails_on_the_other_host_is_what_one_sees(lan, tmp_path, lau
     assert said.strip() == f"{place}: the culprit"
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ONE_ALWAYS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
 def test_nothing_outlives_the_job(lan, tmp_path, launcher, number):
     job = Job(lan["host-a"], tmp_path, launcher=launcher)
@@ -240,7 +242,7 @@ def test_a_host_that_is_cut_off_is_named_and_ends_all(lan, tmp_path):
     assert "the connection to host-b broke off; see whether it is up" in said + log
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ONE_ALWAYS)
 def test_every_launcher_ends_after_a_hang_though_a_host_is_cut_off(lan, tmp_path, launcher):
     job = Job(lan["host-a"], tmp_path, launcher=launcher)
     job.wait_for_ranks()

@@ -12,6 +12,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore
 
 from tests.conftest import wait_until
+from tests.rotation import rotating
 
 # One rank: its world in argv, or from torchrun's variables. What the training does next,
 # a process group of its own at the same port, must work at once.
@@ -127,7 +128,7 @@ def found_by(output):
     return json.loads(found[0])
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [4, *rotating(2)])
 def test_all_ranks_find_the_same_and_leave_nothing_open(size):
     port = free_port()
     texts = outputs([start(rank, port, size=size) for rank in range(size)])
@@ -151,7 +152,9 @@ def test_settings_of_the_network_are_those_of_each_rank():
     assert "rank 1: NCCL_SOCKET_IFNAME=ib0" in texts[0]
 
 
-@pytest.mark.parametrize(("hosts", "named"), [(("a", "b"), "host b"), ((), "unknown host")])
+@pytest.mark.parametrize(
+    ("hosts", "named"), [(("a", "b"), "host b"), *rotating(((), "unknown host"))]
+)
 def test_missing_ranks_are_named_with_their_host_on_every_rank(hosts, named):
     port = free_port()
     ranks = [
@@ -177,7 +180,7 @@ def test_a_rank_of_another_world_size_is_named():
         )
 
 
-@pytest.mark.parametrize("twice", [0, 1])
+@pytest.mark.parametrize("twice", [1, *rotating(0)])
 def test_a_rank_that_is_there_twice_is_named_by_both_processes(twice):
     port = free_port()
     twins = [start(twice, port, size=3) for _ in range(2)]

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from shardline.checkpoints.folder import last_step, list_saved
 from tests.conftest import end_of_ranks
+from tests.rotation import rotating
 
 
 def test_two_trainings_of_one_identity_give_the_same_bits(prepare):
@@ -55,12 +56,14 @@ def test_a_kill_right_after_a_save_loses_no_record(prepare, tmp_path):
 @pytest.mark.parametrize(
     ("every_steps", "row"),
     [
-        (7, {}),
-        (1, {}),
-        (7, {"devices": 4}),  # from three ranks on, what is added to what first makes a difference
         (7, {"trainer.accumulate": 2, "schedule.name": "cosine", "schedule.warmup_steps": 5}),
-        (7, {"devices": 1, "optim.name": "sgd", "early_stopping.patience": 2}),
-        (7, {"devices": 1, "precision": "64-true"}),
+        (7, {"devices": 4}),  # from three ranks on, what is added to what first makes a difference
+        *rotating(
+            (7, {}),
+            (1, {}),
+            (7, {"devices": 1, "optim.name": "sgd", "early_stopping.patience": 2}),
+            (7, {"devices": 1, "precision": "64-true"}),
+        ),
     ],
 )
 def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.faults.test_data import flip
+from tests.rotation import rotating
 
 pytestmark = pytest.mark.fault
 
@@ -21,7 +22,7 @@ def states(faulted):
     [("state.pt", flip), ("state.pt", halve), ("manifest.json", halve)],
     ids=["bit", "torn", "manifest"],
 )
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [2, *rotating(1)])
 def test_a_damaged_newest_one_is_passed_over(gated, devices, name, damage):
     faulted = gated(devices=devices)
     faulted.kill()

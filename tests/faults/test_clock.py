@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import end_of_ranks, rank_environment, require, wait_until
+from tests.rotation import rotating
 
 pytestmark = pytest.mark.fault
 
 HOUR_S = 3600
 
 
-@pytest.mark.parametrize("hours", [3, -5])
+@pytest.mark.parametrize("hours", [-5, *rotating(3)])
 def test_a_clock_that_jumps_changes_no_bit_and_no_duration(gated, tmp_path, hours):
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     require(found, "libfaketime is missing (apt-get install faketime)")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.rotation import rotating
+
 pytestmark = pytest.mark.fault
 
 REPAIR = "shardline verify --repair"
@@ -22,7 +24,7 @@ def flip(path: Path, at: int = -1) -> None:
         file.write(content)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [2, *rotating(1)])
 def test_a_shard_that_is_lost_before_a_training(gated, devices):
     faulted = gated(devices=devices)
     shard, kept = shards(faulted)[1], shards(faulted)[1].read_bytes()
@@ -37,7 +39,7 @@ def test_a_shard_that_is_lost_before_a_training(gated, devices):
 
 
 @pytest.mark.parametrize("policy", ["first", "always"])
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [2, *rotating(1)])
 def test_a_shard_that_is_damaged_in_mid_training_stops_it_before_it_is_read_again(
     gated, devices, policy
 ):

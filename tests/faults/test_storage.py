@@ -5,6 +5,7 @@ import pytest
 from shardline.attempts import last_recorded_step
 from tests.conftest import end_of_ranks, wait_until
 from tests.faults.conftest import run
+from tests.rotation import rotating
 
 pytestmark = pytest.mark.fault
 
@@ -20,7 +21,7 @@ def said(output, name, why):
 
 
 # With no room at all, or with too little for a training checkpoint, which is then cut off in its middle.
-@pytest.mark.parametrize("room", [0, 1 << 15])
+@pytest.mark.parametrize("room", [1 << 15, *rotating(0)])
 def test_a_disk_that_fills_up_in_mid_training(gated, mount, room):
     faulted = gated()
     disk = mount(faulted.ranks.root / "run" / "work")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY, wait_until
+from tests.rotation import rotating
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.machines import Machine, MachineError, kill_group, require_programs
 from tests.slurm.settings import node_address
@@ -56,6 +57,7 @@ def test_machines_have_their_own_names_and_addresses(slurm):
         assert node_address(name) in node.run("ip", "-brief", "address").stdout
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("address", "open_to_others"), [("127.0.0.1", False), ("n1", True)])
 def test_nodes_share_no_loopback(slurm, address, open_to_others):
     server = slurm.node("n1").popen(sys.executable, "-c", SERVER, address)
@@ -67,6 +69,7 @@ def test_nodes_share_no_loopback(slurm, address, open_to_others):
     server.communicate()
 
 
+@pytest.mark.rotating
 def test_nodes_share_no_processes_and_no_shared_memory(slurm):
     slurm.node("n1").run("touch", "/dev/shm/segment")
     assert slurm.node("n2").run("ls", "/dev/shm").stdout == ""
@@ -76,13 +79,14 @@ def test_nodes_share_no_processes_and_no_shared_memory(slurm):
     assert "slurmctld" not in commands
 
 
-@pytest.mark.parametrize(("cluster", "nodes"), [("slurm", 2), ("slurm4", 4)])
+@pytest.mark.parametrize(("cluster", "nodes"), [("slurm", 2), *rotating(("slurm4", 4))])
 def test_a_step_runs_on_every_node(cluster, nodes, request):
     slurm = request.getfixturevalue(cluster)
     lines = srun(slurm, f"--nodes={nodes}", "--ntasks-per-node=2", "hostname")
     assert lines == sorted(slurm.hosts * 2)
 
 
+@pytest.mark.rotating
 def test_gpus_are_bound(slurm):
     show = ["printenv", "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS"]
     lines = srun(slurm, "--nodes=2", "--ntasks=2", "--gres=gpu:2", "--label", *show)
@@ -93,6 +97,7 @@ def test_gpus_are_bound(slurm):
         srun(slurm, "--gres=gpu:3", "true")
 
 
+@pytest.mark.rotating
 def test_a_job_of_the_higher_partition_requeues_one_of_main(slurm):
     low = slurm.sbatch("sleep 1000", "--nodes=2", "--ntasks=4")
     slurm.wait_until(lambda: slurm.job_state(low) == "RUNNING", "the first job")
@@ -105,6 +110,7 @@ def test_a_job_of_the_higher_partition_requeues_one_of_main(slurm):
     slurm.wait_for_nodes("idle")
 
 
+@pytest.mark.rotating
 def test_a_job_outlives_a_restart_of_the_controller(slurm, tmp_path):
     finish = tmp_path / "finish"
     job = slurm.sbatch(f"until test -e {finish}; do sleep 0.1; done", "--nodes=2")
@@ -117,6 +123,7 @@ def test_a_job_outlives_a_restart_of_the_controller(slurm, tmp_path):
     slurm.wait_for_nodes("idle")
 
 
+@pytest.mark.rotating
 def test_a_node_dies_and_returns(start_slurm):
     slurm = start_slurm(changes={"SlurmdTimeout": "5"})
     job = slurm.sbatch("sleep 1000", "--nodes=2", "--no-requeue")
@@ -129,6 +136,7 @@ def test_a_node_dies_and_returns(start_slurm):
     assert srun(slurm, "--nodes=2", "hostname") == ["n1", "n2"]
 
 
+@pytest.mark.rotating
 def test_a_program_gets_signals_and_limits(slurm, tmp_path):
     marker = tmp_path / "ready"
     script = f"trap 'exit 7' INT; touch {marker}; while :; do sleep 0.1; done"
@@ -154,7 +162,7 @@ def processes_with(mark: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *rotating(signal.SIGTERM)])
 def test_nothing_outlives_the_process_that_made_the_cluster(number, tmp_path):
     mark, ready = uuid.uuid4().hex, tmp_path / "ready"
     script = f"touch {ready}; srun --nodes=2 sleep 1000"
@@ -181,6 +189,7 @@ def test_nothing_outlives_the_process_that_made_the_cluster(number, tmp_path):
     assert "switch0" not in Path("/proc/net/dev").read_text()
 
 
+@pytest.mark.rotating
 def test_accounting_remembers_who_cancelled(start_slurm):
     slurm = start_slurm(nodes=1, accounting=True)
     job = slurm.sbatch("sleep 1000")
@@ -191,6 +200,7 @@ def test_accounting_remembers_who_cancelled(start_slurm):
     )
 
 
+@pytest.mark.rotating
 def test_a_command_by_hand_keeps_its_exit_code_and_leaves_nothing(tmp_path):
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "tests.slurm.cluster", "--nodes", "1", "--", "sh", "-c"]
@@ -208,6 +218,7 @@ def test_a_command_by_hand_keeps_its_exit_code_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.rotating
 def test_a_daemon_that_fails_is_named_with_its_log(tmp_path):
     cluster = SlurmCluster(tmp_path / "slurm", changes={"SchedulerType": "sched/no_such"})
     with pytest.raises(MachineError, match=r"slurmctld-login ended(.|\n)*sched/no_such"):

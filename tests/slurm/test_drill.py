@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.conftest import Workspace
+from tests.rotation import rotating
 from tests.slurm.pipeline import Pipeline
 
 SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
@@ -18,7 +19,7 @@ def pipeline(slurm, tmp_path_factory):
     return pipeline
 
 
-@pytest.mark.parametrize("name", ["preempt", "timeout"])
+@pytest.mark.parametrize("name", ["timeout", *rotating("preempt")])
 def test_a_job_that_slurm_ends_early_goes_on_by_itself(pipeline, name):
     done = pipeline.cluster.login.run(
         *SHARDLINE, "drill", name, "--profile", str(pipeline.path / "profile"), "--json",

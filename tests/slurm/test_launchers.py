@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Workspace
+from tests.rotation import rotating
 from tests.slurm.pipeline import Pipeline
 
 ROW = {"trainer.max_epochs": 2}
@@ -56,7 +57,7 @@ def test_srun_gives_what_one_machine_gives(by_srun, on_one_machine):
     assert by_srun.losses() == on_one_machine.losses()
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+@pytest.mark.parametrize("launcher", rotating("torchrun", "mpirun"))
 def test_other_launchers_give_the_same(by_srun, tmp_path: Path, launcher: str):
     pipeline = by_srun.copy(tmp_path / "project")
     pipeline.configure(runtime={"launcher": launcher}, nodes=2, devices=2, **ROW)

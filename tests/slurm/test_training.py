@@ -48,6 +48,7 @@ def test_gpus_are_asked_for_and_their_absence_is_named(on_two_nodes, tmp_path: P
     assert "TresPerNode=gres:gpu:2" in told
 
 
+@pytest.mark.rotating
 def test_four_nodes_give_what_one_machine_gives(slurm4, tmp_path: Path):
     on_four = Pipeline(Workspace(tmp_path / "four"), slurm4)
     on_four.configure(runtime={"launcher": "srun"}, nodes=4, devices=1)

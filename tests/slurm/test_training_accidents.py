@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.conftest import Workspace, params_to_run
+from tests.rotation import rotating
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.machines import kill_group
 from tests.slurm.pipeline import Pipeline
@@ -280,7 +281,7 @@ def trainings(
         yield {name: pool.submit(train, name) for name in names}
 
 
-@pytest.mark.parametrize("name", ["repaired", "limited", "failed"])
+@pytest.mark.parametrize("name", ["repaired", *rotating("limited", "failed")])
 def test_a_training_ends_with_the_bits_of_an_unbroken_one(
     name: str, trainings: dict[str, Future[Pipeline]]
 ):

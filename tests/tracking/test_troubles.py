@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ import pytest
 from shardline.errors import ConfigError
 from shardline.tracking import tracked
 from tests.conftest import descendants
+from tests.planted import plant
 from tests.tracking.training import PROMPT
 
 SECRET = "5ecretofthetest" * 3  # as long as a key of W&B's
@@ -61,6 +63,10 @@ def test_no_secret_of_the_environment_reaches_what_trackers_write(
     for name in ("WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_TOKEN", "MY_PASSWORD"):
         monkeypatch.setenv(name, SECRET)
     monkeypatch.setenv("WANDB_MODE", "offline")
+    planted = plant(7)
+    params = {f"model_args.n{number}.{one.name}": one.value for number, one in enumerate(planted)}
+    said = {f"source.options.{number}": one.text for number, one in enumerate(planted)}
+    training.story = replace(training.story, params={**params, **said, "pad_token": "<pad>"})
     with (
         caplog.at_level(logging.INFO),
         tracked(["csv", "mlflow", "tensorboard", "wandb"], training.story),
@@ -72,6 +78,12 @@ def test_no_secret_of_the_environment_reaches_what_trackers_write(
     assert any(file.name == "mlflow.db" for file in written)
     assert [file for file in written if SECRET.encode() in file.read_bytes()] == []
     assert SECRET not in caplog.text + "".join(capsys.readouterr())
+    content = {file: file.read_bytes() for file in written}
+    shown = [file.name for file in written if b"<pad>" in content[file]]
+    for kind in ("mlflow.db", "tfevents", ".wandb"):
+        assert any(kind in name for name in shown), kind
+    forms = [form for one in planted for form in one.spellings()]
+    assert [(file, form) for file in written for form in forms if form in content[file]] == []
 
 
 def test_a_tracker_whose_process_dies_is_told_of(training, monkeypatch, capsys):

@@ -28,6 +28,7 @@ def load_dataset(folder: Path, source: dict[str, Any], **settings: Any) -> Datas
     (folder / "runs.tsv").write_text(TABLE)
     entry = {"source": source, "shards": 3, **settings}
     config = {"runs": "runs.tsv", "defaults": {}, "datasets": {"d": entry}}
+    config["runtime"] = {"not_secret": ["datasets.d.source.files", "datasets.d.source.table"]}
     (dataset,) = load_project(config, workdir=folder).datasets.values()
     return dataset
 

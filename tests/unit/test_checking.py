@@ -1,5 +1,7 @@
 """`replay`, `diff`, `lineage` and `export` without a training: comparison, noise, graphs, refusals."""
 
+import copy
+import math
 import re
 import shutil
 import subprocess
@@ -7,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shardline.environments.observed import requirements_of
 from shardline.export import card
@@ -35,7 +39,6 @@ def verdicts(replayed, tolerance=0.0) -> dict[str, str]:
 def test_what_came_out_again_is_equal_and_what_tells_the_making_is_not_compared():
     assert verdicts({}) == {}
     assert verdicts({"run": "b", "action": None, "sha256": ""}) == {}
-    assert verdicts({"new": 3}) == {}, "code of now may find more"
 
 
 @pytest.mark.parametrize(
@@ -59,12 +62,52 @@ def test_what_came_out_again_is_equal_and_what_tells_the_making_is_not_compared(
         (
             {"confusion": {"classes": ["a", "b"], "counts": [[3, 2], [3, 2], [0, 0]]}},
             0,
-            {"names and sizes": "different"},
+            {"names and sizes": "different", "confusion": "different"},
         ),
+        ({"new": 3}, 0, {"new": "different"}),
     ],
 )  # fmt: skip
 def test_what_did_not_come_out_again_is_told_by_name(replayed, tolerance, found):
     assert verdicts(replayed, tolerance) == found
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_every_change_of_an_evaluation_is_told_and_nothing_else(data):
+    """Remove, add or alter one value anywhere, on either side."""
+    changed = copy.deepcopy(RECORDED)
+    places = [
+        (changed, key) for key in changed if key not in ("run", "identity", "action", "sha256")
+    ]
+    for holder, key in places:
+        value = holder[key]
+        if isinstance(value, dict | list):
+            places += [
+                (value, key) for key in (value if isinstance(value, dict) else range(len(value)))
+            ]
+    holder, key = data.draw(st.sampled_from(places))
+    change = data.draw(st.sampled_from(("remove", "add", "alter")))
+    if change == "remove":
+        del holder[key]
+    elif change == "add" and isinstance(holder, dict):
+        holder["new"] = data.draw(st.sampled_from((1, "x", [], [2], {}, None)))
+    else:
+        holder[key] = data.draw(st.sampled_from((17, "other", None, [[]], {"a": 1})))
+    for pair in ((RECORDED, changed), (changed, RECORDED)):
+        verdicts = {row.verdict for row in compare(*pair, 0.0)}
+        assert "different" in verdicts, (holder, key)
+
+
+def test_a_number_that_is_not_finite_is_null_once_it_is_sealed():
+    recorded, replayed = ({"metrics": {"mse": value}} for value in (None, math.inf))
+    assert {row.verdict for row in compare(recorded, replayed, 0.0)} == {"equal"}
+
+
+def test_a_number_that_was_removed_is_told_by_name():
+    before = {**RECORDED, "metrics": {"loss": 1.0}}
+    rows = {row.name: row for row in compare(before, RECORDED, 0.0)}
+    removed = rows["metrics.accuracy"]
+    assert (removed.recorded, removed.replayed, removed.verdict) == ("missing", "0.5", "different")
 
 
 def test_a_recorded_environment_is_read_with_the_markers_of_its_lock():

@@ -18,6 +18,8 @@ from shardline.checkpoints.folder import (
     saving,
 )
 from shardline.errors import DataError
+from shardline.files import write_json
+from shardline.seals import seal
 
 MINE, OTHER = "a" * 64, "b" * 64
 
@@ -93,10 +95,18 @@ DAMAGE = {
         "its manifest.json is not readable",
     ),
     "manifest without files": (
-        lambda path: (path / "manifest.json").write_text(
-            json.dumps({**json.loads((path / "manifest.json").read_text()), "files": {}})
+        lambda path: write_json(
+            path / "manifest.json",
+            seal({**json.loads((path / "manifest.json").read_text()), "files": {}}),
         ),
         "its manifest.json names no files",
+    ),
+    "edited manifest": (
+        lambda path: write_json(
+            path / "manifest.json",
+            {**json.loads((path / "manifest.json").read_text()), "epoch": 7},
+        ),
+        "its manifest.json is not what was written",
     ),
     "misnamed": (
         lambda path: (path.with_name("step-00000020") / "manifest.json").replace(

@@ -10,6 +10,7 @@ import pytest
 
 from shardline import __version__
 from shardline.cli import EXIT_CODES
+from shardline.display.terminal import console, say, say_json, table_of
 from tests.unit.command import lines, shardline
 
 COMMANDS = ("ls", "why", "gc", "verify", "replay", "diff", "lineage", "export")
@@ -227,3 +228,18 @@ def test_values_are_printed_as_they_are_and_never_as_markup(fake):
     fake.config["datasets"]["rows"]["source"]["options"] = {"tags": ["bold", ":car:"]}
     fake.load()
     assert 'source.options.tags unset -> ["bold", ":car:"]' in shardline("why", "net").stdout
+
+
+def test_a_character_that_reorders_text_is_spelled_on_the_terminal(capsys):
+    say("run a\u202eb")
+    table = table_of("name")
+    table.add_row("c\u2067d")
+    console().print(table)
+    say_json({"name": "e\u202ef"})
+    shown = capsys.readouterr().out
+    assert "run a⟨U+202E⟩b\n" in shown
+    assert "c⟨U+2067⟩d" in shown
+    assert json.loads(shown[shown.index("{") :]) == {"name": "e\u202ef"}
+    assert not re.search("[\u202e\u2067]", shown)
+    error = shardline("digest", "no\u202ething").stderr
+    assert "no⟨U+202E⟩thing" in error

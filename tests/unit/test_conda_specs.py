@@ -153,3 +153,17 @@ def test_shardlines_own_environments_are_not_written_from_elsewhere(own):
     del own.config["conda"]
     with pytest.raises(ConfigError, match="conda.folder is not set, and .*envs is Shardline's own"):
         write_specs(own.load(), "train")
+
+
+def test_a_changed_commit_makes_training_stale_and_conda_has_no_such_package(own):
+    edit(Path("my.lock"), "timm==1.0", f"timm @ git+https://example.org/timm@{'a' * 40}")
+    before = own.load()
+    environment = own.run("net").document["environment"]
+    assert environment["packages"]["timm"] == f"@ git+https://example.org/timm@{'a' * 40}"
+    with pytest.raises(
+        ConfigError, match=r"the lock pins timm \(@ git.*aaa\), of which conda has no"
+    ):
+        specs_of(before, "train")
+    edit(Path("my.lock"), "a" * 40, "a" * 39 + "b")
+    assert own.run("net").id not in before.runs
+    assert own.run("flat").id in before.runs, "which does not import timm"

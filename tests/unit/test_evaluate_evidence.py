@@ -36,7 +36,10 @@ def outputs_of(model, source, samples):
 def test_calibration_equals_a_sum_by_hand():
     confidence = np.array([0.05, 1 / 15, 0.61, 0.65, 0.99, 1.0])
     is_right = np.array([False, True, True, False, True, True])
-    found = evidence.calibration(confidence, is_right)
+    bins = evidence.Bins()
+    for part in (slice(0, 1), slice(1, 6)):
+        bins.add(confidence[part], is_right[part])
+    found = bins.describe()
     filled = {i: b for i, b in enumerate(found["bins"]) if b["count"]}
     assert {index: one["count"] for index, one in filled.items()} == {0: 2, 9: 2, 14: 2}
     assert filled[9]["confidence"] == pytest.approx(0.63)
@@ -140,6 +143,12 @@ def test_a_large_image_is_reduced_and_a_small_one_never_enlarged():
 
 
 def test_the_middle_of_each_stretch_stands_for_it():
-    assert evidence.evenly(10, 5).tolist() == [1, 3, 5, 7, 9]
-    assert evidence.evenly(3, 12).tolist() == [0, 1, 2]
-    assert len(set(evidence.evenly(100_003, 300).tolist())) == 300
+    def kept(num_rows, num_kept):
+        spread = evidence.Spread(num_rows, num_kept)
+        for first in range(0, num_rows, 1000):
+            spread.add({"place": np.arange(first, min(first + 1000, num_rows))})
+        return spread.rows["place"].tolist()
+
+    assert kept(10, 5) == [1, 3, 5, 7, 9]
+    assert kept(3, 12) == [0, 1, 2]
+    assert len(set(kept(100_003, 300))) == 300

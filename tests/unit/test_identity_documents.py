@@ -1,9 +1,11 @@
 """Canonical JSON, digests of external files, and the lock."""
 
 import importlib.metadata
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from shardline.errors import ConfigError, DataError
 from shardline.identity import FileDigests, canonical_json, digest, load_lock, short_digest
+from shardline.identity.content import file_sha256
 from tests.conftest import REPOSITORY
 
 OLD_NS = 10**18  # long ago, so that a file counts as left alone
@@ -41,26 +44,74 @@ def source(folder: Path, name: str = "a.csv", content: bytes = b"1") -> Path:
     return path
 
 
-def test_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, cache = source(tmp_path), tmp_path / "cache" / "digests.json"
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that are read, on a day on which all of them have been left alone."""
+    found: list[Path] = []
+
+    def read(path: Path) -> str:
+        found.append(path)
+        return file_sha256(path)
+
+    now = time.time_ns()
+    monkeypatch.setattr("shardline.identity.content.file_sha256", read)
+    monkeypatch.setattr("shardline.identity.content.time.time_ns", lambda: now + 10**12)
+    return found
+
+
+def taken(cache: Path, path: Path) -> str:
+    """Take a digest as a process of its own does."""
     digests = FileDigests(cache)
-    first = digests.digest(path)
+    found = digests.digest(path)
     digests.save()
-    monkeypatch.setattr("shardline.identity.content.file_sha256", lambda path: "read again")
-    assert FileDigests(cache).digest(path) == first
+    return found
+
+
+def test_file_is_read_once(tmp_path: Path, reads: list[Path]) -> None:
+    path, cache = source(tmp_path), tmp_path / "cache" / "digests.json"
+    first = taken(cache, path)
+    assert (taken(cache, path), len(reads)) == (first, 1)
     os.utime(path, ns=(OLD_NS + 1, OLD_NS + 1))
-    assert FileDigests(cache).digest(path) == "read again"
+    assert (taken(cache, path), len(reads)) == (first, 2)
+
+
+def test_file_replaced_with_its_size_and_date_is_read_again(
+    tmp_path: Path, reads: list[Path]
+) -> None:
+    path, cache = source(tmp_path), tmp_path / "digests.json"
+    first = taken(cache, path)
+    source(tmp_path, "new", b"2").replace(path)  # as `rsync --times` does
+    assert taken(cache, path) != first
+
+
+def test_what_touches_no_byte_changes_no_digest(tmp_path: Path, reads: list[Path]) -> None:
+    path, cache = source(tmp_path), tmp_path / "digests.json"
+    first = taken(cache, path)
+    path.chmod(0o600)
+    assert (taken(cache, path), len(reads)) == (first, 2)
+    assert (taken(cache, path), len(reads)) == (first, 2)
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_stamps_of_earlier_versions_are_used_where_they_prove_the_content(
+    tmp_path: Path, reads: list[Path], touched: bool
+) -> None:
+    path, cache = tmp_path / "a.csv", tmp_path / "digests.json"
+    path.write_bytes(b"1")
+    if touched:  # its date says that it was written long before its last change
+        os.utime(path, ns=(OLD_NS, OLD_NS))
+    status = path.stat()
+    known = {str(path.resolve()): [status.st_size, status.st_mtime_ns, "remembered"]}
+    cache.write_text(json.dumps(known))
+    assert taken(cache, path) == (file_sha256(path) if touched else "remembered")
 
 
 def test_file_written_a_moment_ago_is_not_remembered(tmp_path: Path) -> None:
     path, cache = source(tmp_path), tmp_path / "digests.json"
-    path.write_bytes(b"1")
-    stamp = path.stat().st_mtime_ns
     digests = FileDigests(cache)
-    first = digests.digest(path)
-    path.write_bytes(b"2")
-    os.utime(path, ns=(stamp, stamp))  # as within one tick of the file system's clock
-    assert digests.digest(path) != first
+    digests.digest(path)
+    digests.save()
+    assert not cache.exists()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "\xff"])
@@ -134,7 +185,9 @@ def test_environment_is_what_the_code_imports_and_all_that_this_needs(
 
 def test_pins_that_markers_choose_between_both_count(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    path.write_text("a==1 ; x\n    # via b\na==2 ; y\n    # via b\n")
+    path.write_text(
+        "a==1 ; python_version < '3'\n    # via b\na==2 ; python_version >= '3'\n    # via b\n"
+    )
     assert load_lock(path).versions == {"a": "1 or 2"}
 
 
@@ -155,7 +208,7 @@ def test_package_outside_the_lock_counts_by_what_is_installed(
     ("text", "message"),
     [
         (None, "cannot be read (No such file or directory); check the path"),
-        ("torch>=2\n", "no line like `package==1.2.3`; write it with pip-compile"),
+        ("# torch\n", "no line like `package==1.2.3`; write it with pip-compile"),
         ("torch==2.0\n", "no `# via` notes, so what a package needs is not known"),
     ],
 )

@@ -95,7 +95,8 @@ def start(tmp_path, monkeypatch):
         made = {**BUILT, "lock": file_sha256(lock), "code": code_digest(), **changed}
         document.write_text(json.dumps(made))
         return image_python(
-            document, settings=settings, runtime={"variables": {"NCCL_DEBUG": "WARN"}, "interface": "ib0"},
+            document, settings=settings,
+            runtime={"variables": {"NCCL_DEBUG": "WARN"}, "pass_env": [], "interface": "ib0"},
             lock=lock, folders=[tmp_path], gpus=False,
         )  # fmt: skip
 

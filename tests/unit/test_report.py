@@ -3,13 +3,18 @@
 import json
 import math
 import re
+import unicodedata
 
+import numpy as np
 import pytest
 
 from shardline import charts
+from shardline.confusion import Confusion
 from shardline.errors import DataError
 from shardline.report import RunFiles, render, wilson_interval, write_report
-from shardline.report.sealed import MAX_CLASSES, read_curves
+from shardline.report.confusion import MAX_CLASSES
+from shardline.report.sealed import read_curves
+from shardline.visible import visible
 from tests.unit.report_runs import write_run
 
 
@@ -124,6 +129,41 @@ def test_text_from_files_is_escaped_everywhere(tmp_path):
     assert "<img" not in markup(page)
     assert page.count("</script") == 5  # one chart, images, the libraries, two of our own
     assert specs(page)[0]["concat"]
+
+
+def test_every_character_that_reorders_text_is_spelled_and_no_other():
+    kinds = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
+    marks = {"\u061c", "\u200e", "\u200f"}  # of a direction, without a glyph
+    for code in range(0x20, 0x11000):
+        is_reordering = unicodedata.bidirectional(chr(code)) in kinds or chr(code) in marks
+        is_hidden = is_reordering or unicodedata.category(chr(code)) == "Cs" or 0x7F <= code < 0xA0
+        assert visible(chr(code)) == (f"⟨U+{code:04X}⟩" if is_hidden else chr(code))
+
+
+@pytest.mark.parametrize("mark", ["\u202e", "\u2066", "\ud800"])
+def test_a_character_that_reorders_text_is_spelled_wherever_it_comes_from(tmp_path, mark):
+    name, shown = f"ca{mark}tac", f"ca⟨U+{ord(mark):04X}⟩tac"
+    evaluation = {
+        "confusion": {"classes": [name, "b"], "counts": [[3, 1], [0, 4]]},
+        "metrics": {name: 1.0},
+        "samples": {"hardest": [{"row": 1, "label": name, "predicted": name, "loss": 1.0}]},
+    }
+    run = {
+        "name": name, "model": name, "dataset": {"name": name, "id": name},
+        "settings": {name: name}, "varied": {name: name},
+    }  # fmt: skip
+    lines = [json.dumps({"step": 1, "train_loss": 1.0, name: 2.0})]
+    files = write_run(tmp_path, "x", run=run, evaluation=evaluation, lines=lines)
+    files = [files, write_run(tmp_path, "y")]
+    write_report(files, tmp_path / "index.html", generated_from=name)
+    page, data, table = (
+        (tmp_path / file).read_text() for file in ("index.html", "report.json", "runs.csv")
+    )
+    assert mark not in page + data + table
+    assert page.count(shown) > 15
+    assert f"\\u{ord(mark):04x}" not in page, "a script would make the character of its escape"
+    assert json.loads(data)["generated_from"] == name, "programs read what was given"
+    assert shown in table
 
 
 def test_page_names_no_address_to_load_from(tmp_path):
@@ -243,6 +283,30 @@ def test_many_classes_give_the_worst_mistakes_instead_of_a_table(tmp_path):
     page = page_of(write_run(tmp_path, "one", evaluation={"confusion": confusion}))
     assert 'class="confusion"' not in page
     assert "class 3 class 5 7" in own_text(page)
+
+
+def test_a_thousand_classes_give_the_worst_mistakes_and_the_hardest_classes(tmp_path):
+    generator = np.random.default_rng(3)
+    label, noise = generator.integers(0, 1000, (2, 40_000))
+    predicted = np.where(generator.random(40_000) < 0.9, label, noise)
+    label[:300], predicted[:300] = 17, 5
+    found = Confusion(1000)
+    found.add(label, predicted)
+    confusion = found.describe([f"class {index}" for index in range(1000)])
+    text = own_text(page_of(write_run(tmp_path, "one", evaluation={"confusion": confusion})))
+    assert (
+        f"The most frequent of {confusion['num_mistakes']:,} mistakes among 1,000 classes" in text
+    )
+    assert re.search(r"class 17 class 5 30\d ", text)
+    share = 100 * found.right[17] / found.rows[17]
+    assert f"class 17 {share:.1f} % {found.rows[17]}" in text
+    assert "counts may be too low" not in text
+
+
+def test_a_capped_confusion_without_its_lists_is_malformed(tmp_path):
+    for confusion in ({"num_classes": 3}, {"mistakes": [], "hardest": [{}]}, {"counts": 3}):
+        with pytest.raises(DataError, match="malformed confusion"):
+            page_of(write_run(tmp_path, "one", evaluation={"confusion": confusion}))
 
 
 def test_two_runs_of_one_name_are_told_apart(tmp_path):

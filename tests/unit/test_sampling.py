@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardline.errors import DataError
-from shardline.sampling import HeldOutOrder, Piece, TrainOrder, cut, permutation
+from shardline.sampling import HeldOutOrder, Line, Piece, TrainOrder, permutation
 
 ROWS = [37, 50, 0, 61, 44, 58, 23, 70]  # rows of the split in each shard; one shard has none
 PIECES = tuple(Piece(shard, 3 * shard, 3 * shard + rows) for shard, rows in enumerate(ROWS))
@@ -226,6 +226,6 @@ def test_the_order_is_the_one_that_was_published():
 
 
 def test_cutting_a_sequence_of_pieces():
-    assert cut(PIECES, 30, 90) == (Piece(0, 30, 37), Piece(1, 3, 53), Piece(3, 9, 12))
-    assert cut(PIECES, 5, 5) == ()
-    assert dataclasses.astuple(cut(PIECES, 342, 400)[0]) == (7, 90, 91)
+    assert Line(PIECES).cut(30, 90) == (Piece(0, 30, 37), Piece(1, 3, 53), Piece(3, 9, 12))
+    assert Line(PIECES).cut(5, 5) == ()
+    assert dataclasses.astuple(Line(PIECES).cut(342, 400)[0]) == (7, 90, 91)

@@ -35,7 +35,8 @@ def test_secrets_are_masked_and_the_rest_is_kept(text, masked):
     [
         "tokenizer=bert max_tokens=512 monkey=3 keys=4",
         "git@host:x/y.git", "https://host/path/a.csv", "user@example.org", "python -m x --key value",
-        "module.secretary: Net", "--nodes=2 --secretly",
+        "module.secretary: Net", "detect-secrets==1.5.0", "pyjwt==2.8.0rc1 ; python_version < '3.12'",
+        "{'detect-secrets': '1.5.0'}", "--nodes=2 --secretly",
     ],
 )  # fmt: skip
 def test_what_only_looks_similar_is_kept(text):

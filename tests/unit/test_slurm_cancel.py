@@ -1,6 +1,7 @@
 """What is told where the jobs of a run on Slurm cannot be cancelled; that they are: tests/slurm."""
 
 import logging
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from snakemake_executor_plugin_slurm import Executor
 
+from shardline.launch import slurm_cancel
 from shardline.launch.slurm_cancel import cancel_by_name
 from tests.conftest import write_program
 
@@ -70,3 +72,28 @@ def test_what_waits_to_be_submitted_is_not_and_nothing_waits_for_it(
     assert (tmp_path / "asked").read_text() == "\n\n"  # once more when that one is submitted
     assert under_way.result()
     assert waiting.cancelled()
+
+
+def test_a_submission_that_does_not_heed_the_request_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    scancel(tmp_path, f"echo >>{tmp_path}/asked", monkeypatch)
+    monkeypatch.setattr(slurm_cancel, "_SUBMISSION_S", 0.2)
+    write_program(tmp_path / "sbatch", f"trap '' INT TERM\nsleep 1000 &\n>{tmp_path}/begun\nwait")
+    stopped, started = executor(), []
+
+    def submit() -> None:  # as the plugin does
+        call = "sbatch --job-name a-run; :"
+        started.append(subprocess.Popen(call, shell=True, stdout=subprocess.PIPE))
+        started[0].communicate()
+
+    stopped._job_submission_executor.submit(submit)
+    while not (tmp_path / "begun").exists():
+        pass
+    cancelling = threading.Thread(target=Executor.cancel_jobs, args=(stopped, []), daemon=True)
+    cancelling.start()
+    cancelling.join(60)
+    assert not cancelling.is_alive()
+    assert started[0].returncode == -9
+    assert (tmp_path / "asked").read_text() == "\n\n"
+    assert "a submission has not ended" in caplog.text

@@ -171,7 +171,7 @@ def test_errors_are_one_short_line_without_secrets(monkeypatch):
         )
     )
     assert text == (
-        "ValueError: no answer from https://***@host/p?*** with Bearer *** token=*** ***"
+        "ValueError: no answer from https://***@host/p?*** with Bearer ***, token=*** ***"
     )
     assert len(shorten(ValueError("x" * 1000))) < 310
 

@@ -11,6 +11,7 @@ import torch
 from pytorch_lightning import LightningModule
 from safetensors.torch import save_file
 
+from shardline.agreement import Agreement
 from shardline.checkpoints.folder import list_saved, newest_good
 from shardline.checkpoints.writer import StateWriter
 from shardline.divergence import GoBack, LossWatch, check_policy
@@ -196,7 +197,9 @@ def test_a_model_that_takes_its_steps_itself_can_neither_be_helped_on_nor_shrink
     ],
 )
 def test_what_is_said_of_a_steps_losses(parts, max_loss, said):
-    watch = LossWatch(max_loss)
+    agreement = Agreement()
+    agreement.start(torch.device("cpu"))
+    watch = LossWatch(max_loss, agreement)
     trainer = SimpleNamespace(
         accumulate_grad_batches=len(parts), world_size=1, global_step=3, current_epoch=1
     )

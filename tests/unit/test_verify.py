@@ -11,8 +11,10 @@ from typer.testing import CliRunner, Result
 
 from shardline.certificates import write_certificate
 from shardline.cli import app
+from shardline.config.project import shards_of_part
 from shardline.files import read_json, write_json
 from shardline.identity.content import file_sha256
+from shardline.seals import seal
 from shardline.verify import Verdict, verify_dataset, verify_run
 from tests.conftest import REPOSITORY
 from tests.unit.conftest import FakeProject
@@ -250,8 +252,19 @@ def cut(fake) -> FakeProject:
     fake.config["datasets"]["table"]["shards_per_job"] = 2
     fake.seal_all()
     for part in fake.run("flat").dataset.parts:
-        write_json(shard(fake).parent / "parts" / f"{part}.json", {})
+        describe_part(fake, part)
     return fake
+
+
+def describe_part(fake: FakeProject, part: str) -> Path:
+    """Write the sealed list of a part's shards."""
+    dataset, numbers = fake.run("flat").dataset, shards_of_part(part)
+    records = read_json(dataset.manifest, remedy="")["shards"][numbers.start : numbers.stop]
+    statistics = [{"first": numbers.start, "stop": numbers.stop}]
+    path = shard(fake).parent / "parts" / f"{part}.json"
+    document = {"dataset": dataset.id, "shards": records, "statistics": statistics, "action": {}}
+    write_json(path, seal(document))
+    return path
 
 
 def files(fake: FakeProject) -> set[str]:
@@ -278,7 +291,7 @@ def test_repair_drops_the_bad_shard_its_part_and_the_manifest_and_says_what_to_r
 
 
 def test_repair_of_a_missing_shard_drops_its_part_of_an_earlier_cut_too(cut):
-    write_json(shard(cut).parent / "parts" / "00000-00003.json", {})
+    describe_part(cut, "00000-00003")
     shard(cut, 0).unlink()
     assert repair("table").exit_code == 0
     assert {path.name for path in shard(cut).parent.glob("parts/*")} == {"00002-00003.json"}
@@ -299,6 +312,17 @@ def test_repair_of_an_undamaged_dataset_changes_nothing(cut):
     assert result.exit_code == 0
     assert "nothing to repair: table-" in result.stdout
     assert files(cut) == before
+
+
+def test_an_edited_list_of_a_part_is_found_and_repair_drops_it(cut):
+    path = shard(cut).parent / "parts" / "00002-00003.json"
+    edit(path, statistics=[{"first": 2, "stop": 4, "features": {"mean": [50.0]}}])
+    (problem,) = dataset_verdict(cut).problems
+    assert problem.startswith(f"{path}: the digest of its content is ")
+    assert problem.endswith("; `shardline verify --repair table` lets it be rebuilt")
+    before = files(cut)
+    assert repair("table").exit_code == 0
+    assert before - files(cut) == {path.name, "manifest.json"}
 
 
 def test_repair_that_was_cut_off_is_found_and_finished_by_the_next(cut):

@@ -72,7 +72,7 @@ def test_ranks_train_in_an_environment_that_the_pipeline_makes(project):
     assert ran_in(project, "train") == {made["prefix"]}
     assert ran_in(project, "data") == {sys.prefix}
     log = project.the("logs/train/net-*.log").read_text()
-    assert f"{made['prefix']}/bin/python -m torch.distributed.run" in log
+    assert f"{made['prefix']}/bin/python -m shardline.launch.stores" in log
 
     # no identity holds how the versions of the lock were installed, so what is sealed stays
     pins = project.path / "envs/train.linux-64.pin.txt"

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.rotation import rotating
 
 SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
 SAME = {"weights": True, "optimizer": True, "ledger": True}
@@ -47,11 +48,8 @@ def survived(done: subprocess.CompletedProcess[str]) -> list[dict]:
     ("name", "commands"),
     [
         ("kill-rank", 1),
-        ("stop-rank", 1),
-        ("preempt", 1),
-        ("timeout", 1),
         ("disk-full", 2),
-        ("kill-controller", 2),
+        *rotating(("stop-rank", 1), ("preempt", 1), ("timeout", 1), ("kill-controller", 2)),
     ],
 )
 def test_a_fault_is_survived_and_its_cost_is_told(project, name, commands):

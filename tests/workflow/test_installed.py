@@ -141,6 +141,7 @@ def test_a_new_project_runs_from_the_wheel_and_from_a_clone_with_the_same_result
     assert json.loads(installed.shardline("gc", "--json", cwd=project))["items"] == []
 
 
+@pytest.mark.rotating
 def test_uv_installs_it_too(wheel, tmp_path):
     environment = install(wheel, "uv", tmp_path / "venv")
     assert environment.workflow().is_relative_to(tmp_path)

@@ -20,6 +20,7 @@ from shardline.identity import digest
 from shardline.identity.content import file_sha256
 from tests.conftest import TINY_CONFIG, Workspace
 from tests.crate_profile import issues
+from tests.planted import Planted, plant
 
 SECRET = "geh3im"  # every planted secret begins with it
 VARIABLES = (
@@ -28,6 +29,27 @@ VARIABLES = (
     "MY_PASSWORD", "NCCL_SECRET", "GLOO_TOKEN", "SLURM_JWT", "SNAKEMAKE_STORAGE_S3_SECRET_KEY", "SSHPASS",
     "UCX_PASSWORD", "WANDB_API_KEY", "SHARDLINE_TOKEN", "OMP_SECRET", "UNSUSPICIOUS",
 )  # fmt: skip
+PLANTED = plant(18)
+ALLOWED = Planted("hub_token", *["hf_Al1owedAl1owedAl1owedAl1owedAl1o"] * 2, ("Al1owedAl1owed",))
+# Prints, logs and raises all that is planted, and at the second start trains.
+MODEL = """
+import json, logging, os, sys, warnings
+from pathlib import Path
+from shardline.models.linear import Linear
+
+class Leaky(Linear):
+    def __init__(self, feature_shape, num_classes, hub_token="", pad_token=""):
+        super().__init__(feature_shape, num_classes)
+
+    def on_train_start(self):
+        texts = json.loads(Path("planted.json").read_text())
+        texts += ["with " + os.environ["UNSUSPICIOUS"], "with " + os.environ["MY_PASSWORD"]]
+        says = print, logging.getLogger("leaky").error, warnings.warn, sys.stderr.write
+        for number, text in enumerate(texts):
+            says[number % 4](text + chr(10))
+        if not Path("again").exists():
+            raise RuntimeError("; ".join(texts))
+"""
 CITATION = """
 cff-version: 1.2.0
 message: Please cite.
@@ -57,11 +79,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
         thread = threading.Thread(target=http.serve_forever)
         thread.start()
         _configure(workspace, served / "rows.csv", http.server_port)
+        failed = workspace.snakemake("--retries", "0", env=_secrets())
+        for errors in workspace.path.glob("store/work/*/errors"):  # which the next attempt deletes
+            shutil.copytree(errors, workspace.path / "errors" / errors.parent.name)
+        workspace.write("again", "")
         done = workspace.snakemake(env=_secrets())
         http.shutdown()
         thread.join()
     assert done.returncode == 0, done.stdout
-    (workspace.path / "output.txt").write_text(done.stdout)
+    assert failed.returncode != 0
+    (workspace.path / "output.txt").write_text(failed.stdout + done.stdout)
     return workspace
 
 
@@ -80,15 +107,27 @@ def _configure(workspace: Workspace, file: Path, port: int) -> None:
     config = {
         **TINY_CONFIG,
         "datasets": {**TINY_CONFIG["datasets"], "remote": {"source": source, "shards": 1}},
-        "runtime": {"variables": {"SITE_SETTING": f"{SECRET}-plain", "SITE_TOKEN": f"{SECRET}-t"}},
+        "runtime": {
+            "variables": {"SITE_SETTING": f"{SECRET}-plain", "SITE_TOKEN": f"{SECRET}-t"},
+            "pass_env": ["UNSUSPICIOUS"],
+            "not_secret": [
+                "datasets.remote.source.files",
+                "image.build_args",
+                "model_args.hub_token",
+            ],
+            "tracking": ["csv", "tensorboard"],
+        },
         "image": {"build_args": [f"--build-arg=PIP_INDEX=https://u:{SECRET}@pip.example"]},
     }
-    common = {"model": "linear", "trainer.max_epochs": 1}
+    common = {"model": "leaky:Leaky", "trainer.max_epochs": 1, "model_args.pad_token": "<pad>"}
+    allowed = {"model_args.hub_token": ALLOWED.value}
+    workspace.write("leaky.py", MODEL)
+    workspace.write("planted.json", json.dumps([one.text for one in PLANTED]))
     workspace.configure(
         config,
         [
             {"name": "pair", "dataset": "digits", "devices": 2, **common},
-            {"name": "far", "dataset": "remote", "devices": 1, **common},
+            {"name": "far", "dataset": "remote", "devices": 1, **common, **allowed},
         ],
     )
     workspace.write("CITATION.cff", CITATION)
@@ -103,6 +142,17 @@ def shardline(workspace: Workspace, *arguments: str) -> subprocess.CompletedProc
         [command, *arguments], cwd=workspace.path, text=True, capture_output=True, check=False,
         env={**os.environ, **_secrets()},
     )  # fmt: skip
+
+
+def leaks(written: dict[str, bytes], planted: list[Planted]) -> list[tuple[str, str]]:
+    """Return in which files which secrets are, as they are or as JSON, URLs and HTML quote them."""
+    return [
+        (name, one.text)
+        for one in planted
+        for form in one.spellings()
+        for name, content in written.items()
+        if form in content
+    ]
 
 
 def read(path: Path) -> dict[str, object]:
@@ -152,11 +202,26 @@ def test_nothing_that_was_written_holds_a_secret(made):
     for file in ("all.zip", "report.zip"):
         with zipfile.ZipFile(made.path / file) as archive:
             packed |= {f"{file}/{name}": archive.read(name) for name in archive.namelist()}
-    given = {made.path / "config/config.yaml", made.path / ".git/config"}
-    files = {path for path in made.path.rglob("*") if path.is_file()} - given
-    written = {str(path.relative_to(made.path)): path.read_bytes() for path in files} | packed
+    given = {"config/config.yaml", "config/runs.tsv", ".git/config", "planted.json"}
+    files = {
+        str(path.relative_to(made.path)): path for path in made.path.rglob("*") if path.is_file()
+    }
+    written = {name: files[name].read_bytes() for name in files.keys() - given} | packed
     assert len(written) > 60
+    for ending in ("errors/", "attempts.jsonl", "pair-", "rank-1.log", "tfevents", "metrics.csv"):
+        assert any(ending in name for name in written), ending
+    assert any(
+        b"RuntimeError: " in content for name, content in written.items() if "errors/" in name
+    )
     assert [name for name, content in written.items() if SECRET.encode() in content] == []
+    assert leaks(written, PLANTED) == []
+    # what a user says is none stays where the jobs read it, and is masked in all else
+    kept = {name for name, _ in leaks(written, [ALLOWED])}
+    assert {re.sub(r"^all.zip/", "", name).rpartition("/")[2] for name in kept} == {
+        "run.json",
+        "identity.json",
+    }
+    assert b"<pad>" in (made.path / "results/report/report.json").read_bytes()
     assert b"site_setting" in packed["all.zip/config/config.yaml"].lower(), "only values are hidden"
 
 

@@ -20,6 +20,7 @@ class BestCheckpoint(ModelCheckpoint):
     """
 
     FILE_EXTENSION = ".safetensors"
+    on_train_batch_end = None  # type: ignore[assignment]  # not called: only a validation chooses
 
     def __init__(
         self, folder: Path, keep: Callable[[pl.Trainer, str], None], *, monitor: str, mode: str,
@@ -50,6 +51,7 @@ class BestCheckpoint(ModelCheckpoint):
         folder = Path(str(self.dirpath))
         state = self._with_paths(state_dict, lambda path: str(folder / path))
         super().load_state_dict({**state, "dirpath": self.dirpath})
+        self.current_score = state["current_score"]
 
     @staticmethod
     def _with_paths(state: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:

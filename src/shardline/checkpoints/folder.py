@@ -21,6 +21,7 @@ from typing import Any
 
 from shardline.errors import DataError
 from shardline.files import sync_file, sync_folder, utc_stamp, write_json, writing
+from shardline.seals import check_seal, seal
 from shardline.shardfile import file_digest
 
 MANIFEST = "manifest.json"
@@ -94,6 +95,29 @@ def newest_good(folder: Path, identity: str) -> tuple[Saved | None, list[str]]:
     return None, passed
 
 
+def find_damage(folder: Path, identity: str) -> tuple[int, list[str]]:
+    """Verify every training checkpoint.
+
+    Args:
+        folder: `checkpoints/` of a run's folder in the store.
+        identity: of the run; 64 hex digits.
+
+    Returns:
+        How many are good, and a sentence for each that is not.
+    """
+    good, problems = 0, _missing_newest(folder)
+    for path in _folders(folder):
+        found = _read(path)
+        problem = found if isinstance(found, str) else _problem(found)
+        if isinstance(found, Saved) and found.identity != identity:
+            problem = f"it is of another run (identity {found.identity[:12]})"
+        if not problem:
+            good += 1
+        elif path.exists():  # a training that goes on removes old ones
+            problems.append(f"training checkpoint {path} is damaged: {problem}")
+    return good, problems
+
+
 def _folders(folder: Path) -> list[Path]:
     """Return the folders of training checkpoints, the newest first."""
     found = (path for path in folder.glob("step-*") if path.is_dir() and _step_of(path) >= 0)
@@ -125,6 +149,8 @@ def _read(path: Path) -> Saved | str:
     """Return what a manifest describes, or what is wrong with it."""
     try:
         told = json.loads((path / MANIFEST).read_bytes())
+        if check_seal(path / MANIFEST, told):
+            return f"its {MANIFEST} is not what was written"
         size = sum(record["bytes"] for record in told["files"].values())
         kept: dict[str, Any] = {key: told[key] for key in ("identity", "written", "files", "best")}
         kept |= {key: int(told[key]) for key in ("step", "epoch", "world_size")}
@@ -228,7 +254,7 @@ def _seal(scratch: Path, told: Mapping[str, Any], known: Digests) -> None:
         sync_file(path)
     digests = {name: known.get(name) or describe(path) for name, path in sorted(files.items())}
     written = utc_stamp(timespec="seconds")
-    write_json(scratch / MANIFEST, {**told, "written": written, "files": digests})
+    write_json(scratch / MANIFEST, seal({**told, "written": written, "files": digests}))
     for inner in scratch.rglob("*"):
         if inner.is_dir():
             sync_folder(inner)

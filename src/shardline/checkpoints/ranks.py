@@ -21,6 +21,8 @@ from pytorch_lightning.trainer.connectors.logger_connector.result import (
 )
 from torchmetrics import Metric, MetricCollection
 
+from shardline.checkpoints.model_extras import own_buffers, set_buffers
+
 _META = (
     "fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
     "dataloader_idx", "metric_attribute",
@@ -28,16 +30,21 @@ _META = (
 _REDUCTIONS = {"sum": sum, "max": max, "min": min}
 _SUMS = ("value", "cumulated_batch_size", "_forward_cache", "has_reset", "_update_count")
 
+_SHOWN = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
+
 State = dict[str, Any]
 
 
 def collect(trainer: pl.Trainer, *, is_mid_epoch: bool) -> State:
-    """Return this rank's random generators, torchmetrics and, in mid-epoch, logged sums."""
-    return {
-        "random": _random_states(),
+    """Return this rank's random generators, torchmetrics, metrics and, in mid-epoch, logged sums."""
+    mine = {
         "metrics": _metric_states(trainer.lightning_module),
         "logged": _logged(trainer) if is_mid_epoch else None,
+        "shown": {name: dict(getattr(trainer, name)) for name in _SHOWN},
+        "buffers": own_buffers(trainer),
     }
+    detached = apply_to_collection(mine, torch.Tensor, lambda tensor: tensor.detach().cpu())
+    return {"random": _random_states(), **detached}
 
 
 def gather(mine: State, trainer: pl.Trainer) -> list[torch.Tensor]:
@@ -47,9 +54,7 @@ def gather(mine: State, trainer: pl.Trainer) -> list[torch.Tensor]:
     from rank to rank.
     """
     buffer = io.BytesIO()
-    torch.save(
-        apply_to_collection(mine, torch.Tensor, lambda tensor: tensor.detach().cpu()), buffer
-    )
+    torch.save(mine, buffer)
     content = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
     if trainer.world_size == 1:
         return [content]
@@ -81,7 +86,10 @@ def restore(trainer: pl.Trainer, saved: Sequence[torch.Tensor]) -> list[str]:
         mine = states[trainer.global_rank]
         _set_random_states(mine["random"])
         _restore_metrics(trainer.lightning_module, [mine["metrics"]])
-        return _restore_logged(trainer, [mine["logged"]])
+        _restore_shown(trainer, mine)
+        left = set_buffers(trainer.lightning_module, mine.get("buffers", {}))
+        return [*left, *_restore_logged(trainer, [mine["logged"]])]
+    _restore_shown(trainer, states[0])
     if trainer.global_rank:
         return _restore_logged(trainer, [states[0]["logged"]], is_empty=True)
     return [
@@ -91,14 +99,25 @@ def restore(trainer: pl.Trainer, saved: Sequence[torch.Tensor]) -> list[str]:
 
 
 def _random_states() -> State:
+    """Return the states of the generators, their hundreds of numbers as tensors, which are soon written and read."""
     states = _collect_rng_states()
     kind, keys, *rest = states["numpy"]
-    return {**states, "numpy": [kind, keys.tolist(), *rest]}  # arrays could not be read back
+    version, words, gauss = states["python"]
+    return {
+        **states,
+        "numpy": [kind, torch.from_numpy(keys.astype(np.int64)), *rest],
+        "python": [version, torch.tensor(words), gauss],
+    }
 
 
 def _set_random_states(states: State) -> None:
-    kind, keys, *rest = states["numpy"]
-    states = {**states, "numpy": (kind, np.array(keys, dtype=np.uint32), *rest)}
+    kind, keys, *rest = states["numpy"]  # earlier versions saved lists
+    version, words, gauss = states["python"]
+    states = {
+        **states,
+        "numpy": (kind, torch.as_tensor(keys).numpy().astype(np.uint32), *rest),
+        "python": (version, tuple(int(word) for word in words), gauss),
+    }
     if len(states.get("torch.cuda", ())) != torch.cuda.device_count():
         states.pop("torch.cuda", None)  # another machine: the next batch's seeds set them
     _set_rng_states(states)
@@ -171,6 +190,13 @@ def _describe(metric: _ResultMetric) -> State:
             if hasattr(metric, name) and not isinstance(getattr(metric, name), Metric)
         },
     }
+
+
+def _restore_shown(trainer: pl.Trainer, state: State) -> None:
+    """Give back the last values of all metrics: a plateau schedule may look at those of an earlier epoch."""
+    for name, values in state.get("shown", {}).items():
+        known = getattr(trainer._logger_connector, f"_{name}")
+        known.update(_moved(values, trainer.strategy.root_device))
 
 
 def _restore_logged(

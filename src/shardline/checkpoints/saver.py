@@ -14,10 +14,11 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from shardline.checkpoints import ranks
+from shardline.checkpoints import model_extras, ranks
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.boundaries import after_hook, can_save, is_in_epoch
 from shardline.checkpoints.cadence import Cadence
+from shardline.checkpoints.counters import settle, steps_recorded
 from shardline.checkpoints.folder import (
     Digests,
     Saved,
@@ -30,19 +31,20 @@ from shardline.checkpoints.folder import (
 from shardline.checkpoints.sharded import ShardReader, Shards, Writers, gather_weights, take_shards
 from shardline.checkpoints.snapshot import Snapshot
 from shardline.checkpoints.writer import STATE, Background, StateWriter, Weights
-from shardline.errors import DataError
+from shardline.errors import DataError, Diverged
 
 _HYPER_PARAMETERS = "hyper_parameters"  # the model is made from `run.json`
 _RANKS = "ranks"
+_EXTRAS = "model_extras"
 
 
 class LastCheckpoint(Callback):
     """Saves the state to resume from: at its cadence, with each new best, and at the end.
 
     A state is taken where nothing is half done: behind all hooks of a batch that completed an
-    optimiser step, or between two epochs, when the epoch's validation and records are over. It
-    is copied there; digests, writing and pruning go on in a thread. Only one is written at a
-    time: a save that falls due meanwhile waits.
+    optimiser step, between two epochs, when the epoch's validation and records are over, or behind
+    all hooks of the training's end. It is copied there; digests, writing and pruning go on in a
+    thread. Only one is written at a time: a save that falls due meanwhile waits.
 
     Args:
         folder: `checkpoints/` of the run's folder in the store.
@@ -64,14 +66,17 @@ class LastCheckpoint(Callback):
         self._writer = StateWriter(folder, identity, keep)
         self._background, self._snapshot = Background(), Snapshot()
         self._writers: Writers | None = None
-        self._is_slow_said = False
+        self._is_slow_said = self._is_unsaved_said = False
         # asked by all ranks before a state is taken; raises where the training has to go back
         self.may_save: Callable[[pl.Trainer], bool] = lambda trainer: True
+        # told of a state that is resumed from: the step under which its last metrics are recorded
+        self.rewind: Callable[[int], object] = lambda step: None
         self._forget()
 
     def _forget(self) -> None:
         """Be as new, for a training that begins or goes on."""
         self._step, self._is_mid_epoch = 0, False
+        self._resumed_folder: Path | None = None
         self._new_best: dict[str, Weights] = {}
         self._resumed: dict[str, Any] = {}
         self._stopped = False
@@ -118,6 +123,7 @@ class LastCheckpoint(Callback):
         if error:
             raise DataError(error)
         self._step = saved.step if saved else 0
+        self._resumed_folder = saved.path if saved else None
         self._writer.known = dict(saved.best) if saved else {}
         return saved.path / STATE if saved else None
 
@@ -144,11 +150,18 @@ class LastCheckpoint(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep what each rank gets back when the training goes on."""
-        self._resumed = checkpoint
+        """Keep what each rank gets back when the training goes on; Lightning loads its loops after this."""
+        own = checkpoint["callbacks"][self.state_key]
+        self._resumed, self._is_mid_epoch = checkpoint, own["is_mid_epoch"]
+        # one that was stopped early stays stopped, which Lightning does not keep
+        trainer.should_stop = trainer.should_stop or own["stopped"]
+        settle(checkpoint, is_mid_epoch=self._is_mid_epoch, folder=str(self._resumed_folder))
+        self.rewind(steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch))
 
     def _restore(self, trainer: pl.Trainer) -> None:
-        for sentence in ranks.restore(trainer, self._resumed[_RANKS]):
+        extras = self._resumed.get(_EXTRAS)  # earlier versions saved none
+        left = model_extras.restore(trainer.lightning_module, extras) if extras else []
+        for sentence in (*left, *ranks.restore(trainer, self._resumed[_RANKS])):
             print(f"warning: {sentence}", flush=True)
         self._resumed = {}
 
@@ -158,14 +171,11 @@ class LastCheckpoint(Callback):
         """Come behind the model's own hooks, which Lightning calls after those of all callbacks."""
         after_hook(pl_module, "on_train_start", lambda: self._begin(trainer))
         after_hook(pl_module, "on_train_batch_end", lambda: self._end_batch(trainer))
+        after_hook(pl_module, "on_train_end", lambda: self._end(trainer))
 
     def _begin(self, trainer: pl.Trainer) -> None:
         self._cadence.begin(trainer.global_step)
-        own = self._resumed.get("callbacks", {}).get(self.state_key, {})
-        # one that was stopped early stays stopped, which Lightning does not keep
-        trainer.should_stop = trainer.should_stop or own.get("stopped", False)
-        self._is_mid_epoch = own.get("is_mid_epoch", False)
-        if self._is_mid_epoch:
+        if self._resumed and self._is_mid_epoch:
             self._restore(trainer)
 
     def _end_batch(self, trainer: pl.Trainer) -> None:
@@ -176,9 +186,8 @@ class LastCheckpoint(Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save between two epochs, or go on there; this callback is the first to be called."""
         self._background.check()
+        assert can_save(trainer)
         if self._resumed:
-            # Lightning would take the epoch before for one that is to be ended
-            trainer.fit_loop.epoch_loop.restarting = False
             self._restore(trainer)
         elif self._new_best or self._cadence.is_due(trainer):
             self.save(trainer)
@@ -187,11 +196,31 @@ class LastCheckpoint(Callback):
         """End an epoch that was gone on with like any other: Lightning would skip its plateau schedule."""
         trainer.fit_loop.restarting = False
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save the end, and return when all is on disk."""
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Give back what the training had that was at its end already."""
+        if self._resumed:
+            self._restore(trainer)
+
+    def _end(self, trainer: pl.Trainer) -> None:
+        """Save the end, and return when all is on disk.
+
+        Raises:
+            DataError, Diverged: it cannot be saved, so that what would be sealed could be of another state.
+        """
         self._stopped = trainer.should_stop
-        self._resumed = {}
-        self.save(trainer, wait=True)
+        if self.save(trainer, wait=True):
+            return
+        step = trainer.global_step
+        if can_save(trainer):
+            raise Diverged(
+                f"the training ended at step {step} with weights that are NaN or infinite; lower optim.lr, set "
+                "trainer.gradient_clip, or look at what the model does at an epoch's end"
+            )
+        raise DataError(
+            f"the training ended within an epoch, after step {step}, so its last state is not saved and nothing "
+            "is sealed; let the model and its callbacks end a training by trainer.should_stop alone, then "
+            "start it again"
+        )
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -248,6 +277,18 @@ class LastCheckpoint(Callback):
                 flush=True,
             )
 
+    def _tell_of_unsaved(self, trainer: pl.Trainer) -> None:
+        if self._is_unsaved_said or not trainer.is_global_zero:
+            return
+        self._is_unsaved_said = True
+        if names := model_extras.unsaved_tensors(trainer.lightning_module):
+            print(
+                f"warning: no training checkpoint holds the model's {', '.join(names)}, tensors that are plain "
+                "attributes: a resumed training has what the constructor sets; use register_buffer (with "
+                "persistent=False to keep one out of the sealed model)",
+                flush=True,
+            )
+
     def _take(self, trainer: pl.Trainer) -> None:
         is_mid_epoch = self._is_mid_epoch = is_in_epoch(trainer)
         if is_mid_epoch:
@@ -257,6 +298,8 @@ class LastCheckpoint(Callback):
         state.pop(_HYPER_PARAMETERS, None)
         own = {"is_mid_epoch": is_mid_epoch, "stopped": self._stopped}
         state["callbacks"][self.state_key] = own
+        state[_EXTRAS] = model_extras.collect(trainer.lightning_module)
+        self._tell_of_unsaved(trainer)
         state[_RANKS] = ranks.gather(ranks.collect(trainer, is_mid_epoch=is_mid_epoch), trainer)
         new_best, self._new_best = self._new_best, {}
         self._step = trainer.global_step

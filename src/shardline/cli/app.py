@@ -1,5 +1,6 @@
 """The `shardline` command as a whole: its options and exit codes."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,6 +9,8 @@ from typer.core import TyperGroup
 
 from shardline import __version__
 from shardline.errors import ShardlineError
+from shardline.masked_output import MaskedStream
+from shardline.visible import visible
 
 EXIT_CODES = {
     0: "all is well",
@@ -28,7 +31,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except ShardlineError as error:
-            typer.echo(str(error), err=True)
+            typer.echo(visible(str(error)), err=True)
             raise typer.Exit(error.exit_code) from None
 
 
@@ -50,6 +53,8 @@ SetResources = Annotated[
 
 def main() -> None:
     """Run the `shardline` command."""
+    # for good: Python prints the traceback of a bug when all is left
+    sys.stdout, sys.stderr = MaskedStream(sys.stdout), MaskedStream(sys.stderr)
     app(prog_name="shardline")
 
 

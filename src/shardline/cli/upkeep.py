@@ -81,11 +81,19 @@ def verify(
         bool,
         typer.Option("--repair", metavar="", help="Drop a dataset's bad shards, to be rebuilt."),
     ] = False,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", metavar="", help="Also training checkpoints, attempts, markers, statistics."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Hold shards and sealed files against manifests, identities and provenance.
 
-    Every byte of the shards is read. Exit code 3 if anything is wrong.
+    Every byte of the shards is read. With --deep so is every byte of the training checkpoints,
+    the attempts and the markers of verified shards are held against their seals, and the
+    dataset's statistics against its rows. Exit code 3 if anything is wrong.
     With --repair, what is bad of the named datasets is deleted, and the next
     `snakemake` rebuilds just the parts that held it.
     """
@@ -94,7 +102,7 @@ def verify(
     verdicts = []
     for kind, item in targets:
         with display.waiting_for(f"reading {item}"):
-            verdict = verify_target(project, kind, item)
+            verdict = verify_target(project, kind, item, deep=deep)
         verdicts.append(verdict)
         if not as_json:
             display.show_verdict(verdict, width=max(len(item) for _, item in targets))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config import checks, schema, scripts, sources
+from shardline.config import checks, credentials, schema, scripts, sources
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
@@ -13,6 +13,7 @@ from shardline.config.scaling import load_scaling
 from shardline.errors import ConfigError
 from shardline.identity import CodeIndex, FileDigests, load_lock, short_digest
 from shardline.identity.code import import_roots
+from shardline.secrets import pass_on
 from shardline.workflow import workflow_folder
 
 BUILD_ENTRY, TRAIN_ENTRY = "shardline.shards", "shardline.train"
@@ -42,7 +43,11 @@ def load_project(
         config = read_config(workdir / config_file)
     else:
         refuse_duplicates(workdir / config_file)
+    config = plain(config, where)
+    allowed = credentials.allowed_of(config)
+    credentials.refuse_credentials(config, where, allowed)
     config = _resolve_config(config, where)
+    pass_on(config["runtime"]["pass_env"])
     checks.check_environment(config["runtime"], where)
     lock_file = workdir / config.get("lock", workflow_folder() / "requirements.lock")
     project = Project(
@@ -57,7 +62,7 @@ def load_project(
         lock=load_lock(lock_file),
         code=CodeIndex(import_roots(workdir)),
     )
-    rows = read_rows(workdir / config["runs"], config["runs"])
+    rows = read_rows(workdir / config["runs"], config["runs"], not_secret=allowed)
     datasets = _load_datasets(project, rows, config["datasets"], where)
     for row in rows:
         run = _load_run(project, row, config["defaults"], datasets[row.dataset])
@@ -74,7 +79,7 @@ def load_project(
 
 def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     shape, settings = schema.load_schema("config"), schema.load_schema("settings")
-    config = schema.coerce(plain(config, where), shape)
+    config = schema.coerce(config, shape)
     schema.validate(config, "config", where=where)
     defaults = schema.coerce(config["defaults"], settings)
     schema.validate(defaults, "settings", where=where, prefix="defaults")

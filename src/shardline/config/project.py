@@ -69,6 +69,12 @@ class Dataset:
         return {f"{part.start:05d}-{part.stop - 1:05d}": part for part in ranges}
 
 
+def order_of_part(name: str) -> tuple[int, int, str]:
+    """Return what parts are sorted by: their shards' numbers, whose names' order is no text's."""
+    shards = shards_of_part(name)
+    return shards.start, shards.stop, name
+
+
 def shards_of_part(name: str) -> range:
     """Return the shards of a part by its name; none if it is no part's."""
     first, _, last = name.partition("-")
@@ -185,7 +191,8 @@ class Project:
         if key not in self._environments:
             path = self.workdir / script
             # Python looks beside the script first
-            index = CodeIndex((path.parent, *self.code.roots), main=path)
+            roots = (path.parent, *self.code.roots)
+            index = CodeIndex(roots, main=path, workdir=self.workdir)
             code, third_party = index.closure("__main__")
             named = {script if name == "__main__" else name: code[name] for name in code}
             self._environments[key] = named, self.lock.environment(third_party)

@@ -4,7 +4,7 @@ import csv
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from shardline.config import schema
+from shardline.config.credentials import refuse_credentials
 from shardline.config.document import plain
 from shardline.errors import ConfigError
 
@@ -44,20 +45,24 @@ class Row:
     in_table: bool = True
 
 
-def read_rows(path: Path, shown: str | None = None) -> list[Row]:
+def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str] = ()) -> list[Row]:
     """Read and expand a tab-separated run table.
 
     Args:
         shown: the path as messages name it.
+        not_secret: keys whose values only look like credentials.
 
     Raises:
-        ConfigError: the file cannot be read or holds no run, a column is
+        ConfigError: the file cannot be read or holds no run, a cell holds a credential, a column is
             unknown, a cell has the wrong form, or two runs have one name.
     """
     shown = str(path) if shown is None else shown
     table = _read_table(path, shown)
     if len(table) < 2:
         raise ConfigError(f"{shown}: holds no run; give a header and one row per run")
+    for number, cells in enumerate(table[1:], 1):
+        named = dict(zip(table[0], cells, strict=False))
+        refuse_credentials(named, f"{shown} row {number}", not_secret)
     _check_header(table[0], shown)
     rows = [
         run for i, cells in enumerate(table[1:], 1) for run in _expand(table[0], cells, shown, i)

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from shardline.config.project import RESULTS, Project
 from shardline.crate.metadata import METADATA
 from shardline.files import read_json
 from shardline.identity.content import file_sha256
-from shardline.secrets import MASK, mask, mask_values
+from shardline.secrets import MASK, is_secret, mask, mask_values
+from shardline.shardfile import shard_path
 from shardline.workflow import workflow_folder
 
 WORKFLOW = "workflow"
@@ -129,9 +131,15 @@ def _project_files(project: Project, config: Path) -> Iterator[tuple[str, Item]]
         if path.is_file():
             is_inside = not path.is_absolute() and ".." not in path.parts
             name = str(path) if is_inside else f"{CONFIG.parent}/{path.name}"
-            yield name, Item(source=mask(path.read_text()).encode())
+            shown = _masked_table if path == Path(project.table) else mask
+            yield name, Item(source=shown(path.read_text()).encode())
     yield "README.md", Item(source=_README.encode())
-    yield f"{WORKFLOW}/{project.lock_file.name}", Item(source=project.lock_file)
+    lock = project.lock_file.read_text() if project.lock_file.exists() else ""
+    is_clean = mask(lock) == lock
+    yield (
+        f"{WORKFLOW}/{project.lock_file.name}",
+        Item(source=project.lock_file if is_clean else mask(lock).encode()),
+    )
     folder = workflow_folder()
     for path in sorted(path for pattern in _WORKFLOW_FILES for path in folder.glob(pattern)):
         if path.is_file():
@@ -156,6 +164,20 @@ def without_secrets(config: bytes) -> bytes:
     return (head + yaml.safe_dump(hidden, sort_keys=False, allow_unicode=True)).encode()
 
 
+def _masked_table(text: str) -> str:
+    """Return a run table without what looks like a secret; its own text where there is nothing to hide."""
+    lines = [line.split("\t") for line in text.split("\n")]
+    named = [is_secret(column.strip()) for column in lines[0]]
+    shown = [
+        [
+            MASK if is_named and number and cell.strip() else mask(cell)
+            for is_named, cell in zip_longest(named[: len(cells)], cells)
+        ]
+        for number, cells in enumerate(lines)
+    ]
+    return "\n".join("\t".join(cells) for cells in shown)
+
+
 def _hidden(values: Any) -> Any:
     if isinstance(values, Mapping):
         return dict.fromkeys(values, MASK)
@@ -169,12 +191,12 @@ def _add_dataset(contents: Contents, dataset: str, at: Mapping[str, Path]) -> No
     ):  # fmt: skip
         path = at.get(str(folder / name), folder / name)
         if path.exists():  # results may be older than provenances, or outlive their dataset's
-            documents[dataset] = read_json(path, remedy=_REMEDY)
+            documents[dataset] = mask_values(read_json(path, remedy=_REMEDY))
             contents.items[str(folder / name)] = Item(source=path)
     if contents.with_data and dataset in contents.manifests:
         store = contents.project.store / "datasets" / dataset
         for record in contents.manifests[dataset]["shards"]:
-            place = store / record["file"], record["blake3"]
+            place = shard_path(store, record["file"]), record["blake3"]
             contents.shards[f"{shards_folder(dataset)}{record['file']}"] = place
 
 
@@ -191,7 +213,7 @@ def _add_run(contents: Contents, run: str, evaluation: str, at: Mapping[str, Pat
         if path.exists() or name != "identity.json":
             contents.items[str(folder / name)] = Item(source=path)
     read = {
-        kind: read_json(at.get(str(folder / name), folder / name), remedy=_REMEDY)
+        kind: mask_values(read_json(at.get(str(folder / name), folder / name), remedy=_REMEDY))
         for kind, name in (("spec", names[0]), ("provenance", names[3]), ("evaluation", names[4]))
     }
     contents.runs[run] = read

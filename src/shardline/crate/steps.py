@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardline.config.project import RESULTS
+from shardline.config.project import RESULTS, order_of_part
 from shardline.config.schema import flatten
 from shardline.crate.contents import CONFIG, Contents, shards_folder
-from shardline.secrets import mask_values
 
 # In the order of the pipeline: rule, and what it is for.
 RULES = {
@@ -56,7 +55,12 @@ def find_steps(contents: Contents, report_action: Mapping[str, Any] | None) -> l
         steps.append(_report_step(contents, report_action))
     order = list(RULES)
     known = [step for step in steps if step.rule in order]
-    return sorted(known, key=lambda step: (order.index(step.rule), step.action["id"]))
+    return sorted(known, key=lambda step: (order.index(step.rule), *_order_of(step.action["id"])))
+
+
+def _order_of(action: str) -> tuple[object, ...]:
+    job, _, part = action.rpartition("/")
+    return job, *order_of_part(part)
 
 
 def _dataset_steps(contents: Contents) -> Iterator[Step]:
@@ -67,7 +71,7 @@ def _dataset_steps(contents: Contents) -> Iterator[Step]:
         folder = str(RESULTS / "datasets" / dataset)
         shards = {"shards": [shards_folder(dataset)]}
         source: dict[str, list[str]] = {f"source/{dataset}": []}
-        settings = mask_values(flatten(identity.get("settings", {})))
+        settings = flatten(identity.get("settings", {}))
         for part in provenance["parts"]:
             yield Step(action=part, inputs=source, outputs=shards, settings=settings)
         written = [f"{folder}/manifest.json", f"{folder}/provenance.json"]
@@ -92,9 +96,7 @@ def _run_steps(contents: Contents) -> Iterator[Step]:
             "metrics": [f"{folder}/metrics.jsonl"],
             "provenance": [f"{folder}/provenance.json"],
         }
-        settings = {
-            "model": spec["model_class"], **mask_values(flatten(spec.get("settings", {})))
-        }  # fmt: skip
+        settings = {"model": spec["model_class"], **flatten(spec.get("settings", {}))}
         judged = {key: value for key, value in settings.items() if key.startswith("evaluation.")}
         if "action" in spec:
             outputs = {"spec": read["spec"], "identity": [f"{folder}/identity.json"]}

@@ -4,11 +4,27 @@ import json
 import sys
 from os import environ
 from pathlib import Path
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
+
+from shardline.visible import escaped, visible
+
+
+class _Visible:
+    """A stream on which hidden characters are spelled."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def console() -> Console:
@@ -17,7 +33,10 @@ def console() -> Console:
     # terminal gets 80 unless width and height are both named
     fits = sys.stdout.isatty() or "COLUMNS" in environ
     width, height = (None, None) if fits else (1000, 25)
-    return Console(width=width, height=height, highlight=False, markup=False, emoji=False)
+    stream = cast(TextIO, _Visible(sys.stdout))
+    return Console(
+        file=stream, width=width, height=height, highlight=False, markup=False, emoji=False
+    )
 
 
 def say(line: str | Text, style: str = "") -> None:
@@ -27,14 +46,13 @@ def say(line: str | Text, style: str = "") -> None:
 
 def say_json(document: object) -> None:
     """Print JSON; paths as text, dataclasses by their fields."""
-    print(
-        json.dumps(
-            document,
-            indent=1,
-            ensure_ascii=False,
-            default=lambda value: str(value) if isinstance(value, Path) else vars(value),
-        )
+    text = json.dumps(
+        document,
+        indent=1,
+        ensure_ascii=False,
+        default=lambda value: str(value) if isinstance(value, Path) else vars(value),
     )
+    print(escaped(text))
 
 
 def waiting_for(what: str) -> Status:

@@ -22,6 +22,7 @@ from shardline.files import read_json
 from shardline.identity.content import file_sha256
 from shardline.launch.environment import PLACE, rank_variables
 from shardline.launch.process import die_with_parent
+from shardline.secrets import PASSED
 
 RUNNERS = ("podman", "docker", "apptainer")
 # Beside its place: what a scheduler grants each process, and who it is.
@@ -68,9 +69,10 @@ def image_python(
             )
     known = sorted(RUNNERS, key=lambda name: name != image["tool"])  # what built it has it
     tool = find_tool("image.run_with", settings["run_with"], known)
-    variables = rank_variables(1, runtime["variables"], runtime["interface"])
+    variables = [*rank_variables(1, runtime["variables"], runtime["interface"])]
+    variables += [*runtime["pass_env"], *([PASSED] if runtime["pass_env"] else [])]
     command = container_command(
-        tool, settings, image=image, folders=folders, variables=list(variables), gpus=gpus,
+        tool, settings, image=image, folders=folders, variables=variables, gpus=gpus,
         user=f"{os.getuid()}:{os.getgid()}",
     )  # fmt: skip
     return (sys.executable, "-m", "shardline.environments.container", *command)

@@ -1,6 +1,7 @@
 """The environment that a process truly runs in, beside the one that its results are named after."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import sys
@@ -13,6 +14,7 @@ from packaging.requirements import Requirement
 from shardline.config.checks import num_cpus
 from shardline.errors import ConfigError
 from shardline.identity.environment import normalize
+from shardline.identity.lock_lines import pinned, without_user
 
 # What started the container says there which image it is of; on Azure ML the plugin does, by its name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
@@ -25,7 +27,8 @@ def find_differences(python: str, requirements: Iterable[str]) -> list[str]:
     """Return how what is installed differs from what is locked, a sentence for each package.
 
     A local label (`2.13.0+cu128`) is no difference, nor is a package that the lock has for
-    other platforms alone.
+    other platforms alone. A package that is locked by its URL is held against what its installer
+    wrote down (PEP 610).
 
     Args:
         python: version such as `3.11`.
@@ -38,15 +41,43 @@ def find_differences(python: str, requirements: Iterable[str]) -> list[str]:
         if requirement.marker is None or requirement.marker.evaluate():
             pins.setdefault(normalize(requirement.name), []).append(requirement)
     for name, allowed in pins.items():
-        locked = " or ".join(str(one.specifier).removeprefix("==") for one in allowed)
+        locked = " or ".join(map(pinned, allowed))
         try:
-            version = importlib.metadata.version(name)
+            installed = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             found.append(f"{name} is not installed, {locked} is locked")
             continue
-        if not any(one.specifier.contains(version, prereleases=True) for one in allowed):
-            found.append(f"{name} {version} is installed, {locked} is locked")
+        if not any(_is_met(one, installed) for one in allowed):
+            came = _origin(installed).get("url") if any(one.url for one in allowed) else None
+            of = f" of {without_user(came)}" if came else ""
+            found.append(f"{name} {installed.version}{of} is installed, {locked} is locked")
     return found
+
+
+def _is_met(locked: Requirement, installed: importlib.metadata.Distribution) -> bool:
+    if locked.url is None:
+        return locked.specifier.contains(installed.version, prereleases=True)
+    origin, (url, _, fragment) = _origin(installed), locked.url.partition("#")
+    if "vcs_info" in origin:
+        return url.endswith(f"@{origin['vcs_info'].get('commit_id')}")
+    if "archive_info" not in origin:
+        return False  # from an index, from conda, or editable
+    archive = origin["archive_info"]
+    known = {f"{key}={value}" for key, value in archive.get("hashes", {}).items()}
+    known |= {archive["hash"]} if "hash" in archive else set()
+    wanted = {item for item in fragment.split("&") if item.startswith("sha")}
+    if wanted and known:  # not every installer writes down a digest
+        return bool(wanted & known)
+    return without_user(str(origin.get("url"))) == url
+
+
+def _origin(installed: importlib.metadata.Distribution) -> dict[str, Any]:
+    """Return where a package that came by its URL is from (PEP 610); nothing of one from an index."""
+    try:
+        found = json.loads(installed.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def requirements_of(packages: Mapping[str, str], locked: Iterable[str]) -> list[str]:
@@ -59,12 +90,13 @@ def requirements_of(packages: Mapping[str, str], locked: Iterable[str]) -> list[
     known: dict[str, list[str]] = {}
     for line in locked:
         requirement = Requirement(line)
-        known.setdefault(f"{normalize(requirement.name)}{requirement.specifier}", []).append(line)
+        known.setdefault(f"{normalize(requirement.name)} {pinned(requirement)}", []).append(line)
     found: list[str] = []
     for name, text in packages.items():
         versions = [] if text == _ABSENT else text.removesuffix(_UNLOCKED).split(" or ")
-        for pin in dict.fromkeys(f"{name}=={version}" for version in versions):
-            found += known.get(pin, [pin])
+        for version in dict.fromkeys(versions):
+            pin = f"{name} {version}" if version.startswith("@") else f"{name}=={version}"
+            found += known.get(f"{name} {version}", [pin])
     return found
 
 

@@ -18,6 +18,7 @@ from shardline.errors import ConfigError
 from shardline.files import write_bytes
 from shardline.identity.code import LIBRARY
 from shardline.identity.environment import normalize
+from shardline.identity.lock_lines import pinned
 
 # Names on conda-forge that differ from those on PyPI; `conda.names` adds to them.
 _CONDA_NAMES = {
@@ -78,6 +79,9 @@ def specs_of(project: Project, env: str) -> list[str]:
 
     Args:
         env: one of `STAGES`.
+
+    Raises:
+        ConfigError: the lock pins one of the packages by its URL.
     """
     stage = STAGES[env]
     # by their imports, since the package shardline.jobs imports the jobs of every stage
@@ -86,6 +90,7 @@ def specs_of(project: Project, env: str) -> list[str]:
     }
     entries = {name for name in imports if not name.startswith("shardline.jobs")}
     entries |= {*stage.programs, *_own_classes(project, env)}
+    entries.add("shardline.credentials")  # masks what any job shows; counts in no identity
     if env == "train":
         entries |= {f"shardline.tracking.to_{name}" for name in project.runtime["tracking"]}
     found = [project.environment_of(*sorted(entries))[1]]
@@ -94,14 +99,19 @@ def specs_of(project: Project, env: str) -> list[str]:
         found += [project.environment_of_script(split_script(s)[0])[1] for s in sorted(scripts)]
     names = {**_CONDA_NAMES, **project.conda["names"]}
     packages = {name for environment in found for name in environment["packages"]}
-    locked = map(Requirement, project.lock.requirements(packages))
-    pinned = sorted(
+    locked = [*map(Requirement, project.lock.requirements(packages))]
+    if by_url := sorted({f"{one.name} ({pinned(one)})" for one in locked if one.url}):
+        raise ConfigError(
+            f"the lock pins {', '.join(by_url)}, of which conda has no package; pin a released version, or use "
+            "runtime.environment=image"
+        )
+    versions = sorted(
         # conda knows no local label, such as the +cpu of a wheel
         f"{names.get(name := normalize(one.name), name)} {str(one.specifier).partition('+')[0]}"
         for one in locked
         if one.marker is None or one.marker.evaluate()
     )
-    return [f"python ={found[0]['python']}", *pinned]
+    return [f"python ={found[0]['python']}", *versions]
 
 
 def _own_classes(project: Project, env: str) -> set[str]:

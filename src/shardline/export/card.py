@@ -10,6 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shardline.config.schema import flatten
 from shardline.recorded import Recorded
+from shardline.secrets import mask_values
+from shardline.visible import visible
 from shardline.workflow import workflow_folder
 
 _LIBRARIES = {"onnx": "onnx", "torchscript": "pytorch", "safetensors": "pytorch"}
@@ -39,14 +41,14 @@ def make_card(
     environment.filters["text"] = _text
     template = environment.get_template("model_card.md.j2")
     source = manifest["identity"]["source"]
-    return template.render(
+    card = template.render(
         front_matter=yaml.safe_dump(
             _front_matter(recorded, config), sort_keys=False, allow_unicode=True
         ),
         run=recorded,
-        spec=recorded.spec,
-        settings=flatten(recorded.spec["settings"]),
-        provenance=recorded.provenance,
+        spec=mask_values(recorded.spec),
+        settings=mask_values(flatten(recorded.spec["settings"])),
+        provenance=mask_values(recorded.provenance),
         evaluation=recorded.evaluation,
         evaluation_id=recorded.evaluation_file.stem if recorded.evaluation_file else "",
         manifest=manifest,
@@ -56,6 +58,7 @@ def make_card(
         changes=changes,
         num_parameters=num_parameters,
     )
+    return visible(card)
 
 
 def _front_matter(recorded: Recorded, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from shardline.errors import ConfigError, DataError
 from shardline.files import make_folder, read_json, write_bytes, write_json
 from shardline.identity.content import file_sha256
 from shardline.recorded import Recorded, changed_code, check_code, check_repeatable
+from shardline.secrets import mask_values
 
 if TYPE_CHECKING:
     from shardline.export.formats import Original
@@ -158,6 +159,7 @@ def _describe(
 
     manifest = read_json(recorded.manifest, remedy="run the pipeline again")
     config = _config(original, recorded, to, manifest["schema"], check)
+    config["model_args"] = mask_values(config["model_args"])
     config["sha256"] = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
     write_json(folder / "config.json", config)
     card = make_card(recorded, manifest, config, changes, original.num_parameters)

@@ -1,30 +1,31 @@
 """Digest of the code that a stage runs: the import closure, parsed, without comments.
 
-Modules are found and parsed, never imported, so this is cheap enough for the
-Snakefile and safe for code whose import is slow or has side effects. Imports
-made from computed names cannot be seen; docs/identity.md says what to do then.
+Modules are found as Python finds them and parsed, never imported, so this is cheap enough
+for the Snakefile and safe for code whose import is slow or has side effects. Imports of names
+that only running the code would tell cannot be seen; docs/identity.md says what to do then.
 """
 
+import ast
+import itertools
 import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from shardline.errors import ConfigError
+from shardline.identity.literals import Literals
+from shardline.identity.search import Found, find_in, portions_of
 from shardline.identity.syntax import Module, binary_module, parse_module
 
 LIBRARY = Path(__file__).parents[2]  # the folder that holds the package shardline
 INSTALLED = {"site-packages", "dist-packages"}  # folders whose packages count by version
-_NO_FOLDER = (
-    "#",
-    "import ",
-    "import\t",
-)  # lines of a .pth file that Python's `site` reads otherwise
-_SUFFIXES = (*EXTENSION_SUFFIXES, ".py")  # in the order in which Python looks
+# Lines of a .pth file that Python's `site` reads otherwise.
+_NO_FOLDER = ("#", "import ", "import\t")
+_LONGEST_NAME = 200  # of a module; a text that is longer is none
 
+Folders = tuple[Path, ...]
 Closure = tuple[dict[str, dict[str, str]], frozenset[str]]
 
 
@@ -37,14 +38,19 @@ def import_roots(workdir: Path) -> tuple[Path, ...]:
     only, and a job must find the identity that the parse found.
     """
     named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    stdlib = {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib")}
     entries: list[str | Path] = [workdir, *named, *_editable_folders()]
     roots: list[Path] = []
     for entry in entries:
         path = (workdir / entry).resolve()
-        if path.is_dir() and path.name not in INSTALLED and path not in {*stdlib, *roots}:
+        if _holds_own_code(path) and path not in roots:
             roots.append(path)
     return tuple(roots)
+
+
+def _holds_own_code(path: Path) -> bool:
+    stdlib = {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib")}
+    # os.path.isdir takes any text for a path, also one that is too long
+    return os.path.isdir(path) and path.name not in INSTALLED and path not in stdlib  # noqa: PTH112
 
 
 def _editable_folders() -> Iterator[Path]:
@@ -68,24 +74,20 @@ class CodeIndex:
     Attributes:
         roots: folders that are searched for a module, in import order.
         main: the script that Python would run as `__main__`, if that is what is digested.
+        workdir: the folder that the code runs in; by default the first root.
     """
 
     roots: Sequence[Path]
     main: Path | None = None
-    _files: dict[str, Path | None] = field(default_factory=dict)
-    _modules: dict[str, Module] = field(default_factory=dict)
+    workdir: Path | None = None
+    _found: dict[tuple[Folders, str], Found | None] = field(default_factory=dict)
+    _modules: dict[tuple[Path, str], Module] = field(default_factory=dict)
     _closures: dict[tuple[str, ...], Closure] = field(default_factory=dict)
 
     def find(self, name: str) -> Path | None:
         """Return the file of a dotted module name, or None if it is not project code."""
-        if name == "__main__" and self.main:
-            return self.main
-        if name not in self._files:
-            # wherever shardline is installed, it is ours and counts by file
-            is_ours = name.partition(".")[0] == "shardline"
-            roots = (LIBRARY,) if is_ours else self.roots
-            self._files[name] = next((f for root in roots if (f := _module_file(root, name))), None)
-        return self._files[name]
+        found = self._locate(tuple(self.roots), name)
+        return found.file if found else None
 
     def module(self, name: str) -> Module:
         """Return a project module, parsed.
@@ -94,14 +96,16 @@ class CodeIndex:
             ConfigError: the file cannot be read or is not valid Python; the
                 message names file and line.
         """
-        if name not in self._modules:
-            path = self.find(name)
-            assert path is not None, f"{name} is not project code"
-            self._modules[name] = _read_module(path, name)
-        return self._modules[name]
+        path = self.find(name)
+        assert path is not None, f"{name} is not project code"
+        return self._module(path, name)
 
     def closure(self, *entries: str) -> Closure:
         """Digest every project module that the entry modules import, directly or not.
+
+        Folders that these modules add to `sys.path` are searched as well. Which of two modules
+        of one name Python takes then depends on when it asks, so both count; what lies in such a
+        folder has the folder's number behind its name.
 
         Args:
             entries: dotted module names; those that are not project code count
@@ -113,11 +117,21 @@ class CodeIndex:
         """
         key = tuple(sorted(set(entries)))
         if key not in self._closures:
-            self._closures[key] = self._closure(key)
+            searched = [tuple(self.roots)]
+            closure, added = self._closure(key, searched)
+            while new := [folder for folder in added if (folder,) not in searched]:
+                searched += [(folder,) for folder in new]
+                closure, added = self._closure(key, searched)
+            self._closures[key] = closure
         return self._closures[key]
 
-    def _closure(self, entries: tuple[str, ...]) -> Closure:
+    def _closure(
+        self, entries: tuple[str, ...], searched: list[Folders]
+    ) -> tuple[Closure, Folders]:
+        """Return the closure with these lists of folders searched, and the folders that it adds."""
         code: dict[str, dict[str, str]] = {}
+        added: dict[Path, None] = {}
+        own: set[str] = set()
         seen: set[str] = set()
         pending = list(entries)
         while pending:
@@ -127,14 +141,88 @@ class CodeIndex:
             seen.add(name)
             pending.extend(_parents(name))
             # `from package import name` is looked up as package.name, which may be no module
-            if self.find(name) is not None:
-                module = self.module(name)
-                code[name] = module.definitions
-                pending.extend(module.imports)
+            for number, file in self._files(searched, name).items():
+                module = self._module(file, name)
+                own.add(name)
+                code[f"{name} ({number})" if number else name] = module.definitions
+                pending.extend(sorted(module.imports))
+                pending.extend(self._exported(searched, module))
+                added.update(dict.fromkeys(self._added_roots(module, file)))
+        third_party = _tops(seen) - _tops(own) - sys.stdlib_module_names
         # in one order, so that two processes write the same bytes
-        return dict(sorted(code.items())), frozenset(
-            _tops(seen) - _tops(code) - sys.stdlib_module_names
+        return (
+            dict(sorted(code.items())),
+            frozenset(filter(str.isidentifier, third_party)),
+        ), tuple(added)
+
+    def _files(self, searched: list[Folders], name: str) -> dict[int, Path]:
+        """Return a module's file by the number of the list of folders that holds it."""
+        places = ((number, self._locate(folders, name)) for number, folders in enumerate(searched))
+        return {number: place.file for number, place in places if place and place.file}
+
+    def _exported(self, searched: list[Folders], module: Module) -> Iterator[str]:
+        """Yield the submodules that `from package import *` may import: what `__all__` lists."""
+        for package in sorted(module.stars):
+            for file in self._files(searched, package).values():
+                exports = sorted(self._module(file, package).exports)
+                yield from (f"{package}.{name}" for name in exports)
+
+    def _locate(self, folders: Folders, name: str) -> Found | None:
+        """Return what a dotted name is, where these folders are searched for its first part."""
+        if name == "__main__" and self.main:
+            return Found(self.main, ())
+        if (folders, name) not in self._found:
+            parent, _, leaf = name.rpartition(".")
+            if not leaf or os.sep in leaf or len(leaf) > _LONGEST_NAME:
+                found = None
+            elif parent:
+                within = self._folders_of(folders, parent)
+                found = find_in(within, leaf, top=False)
+            else:
+                # wherever shardline is installed, it is ours and counts by file
+                found = find_in((LIBRARY,) if name == "shardline" else folders, name, top=True)
+            self._found[folders, name] = found
+        return self._found[folders, name]
+
+    def _folders_of(self, folders: Folders, package: str) -> Folders:
+        """Return a package's `__path__`."""
+        found = self._locate(folders, package)
+        if not found or not found.file or not found.folders:
+            return found.folders if found else ()
+        module = self._module(found.file, package)
+        if module.own_path is None:
+            return found.folders
+        named = [self._evaluated([one], module, found.file) for one in module.own_path]
+        if not all(named):  # by `pkgutil.extend_path`, or in a way that cannot be seen
+            parent, _, leaf = package.rpartition(".")
+            around = self._folders_of(folders, parent) if parent else folders
+            named.append(portions_of(around, leaf))
+        return tuple(dict.fromkeys((*found.folders, *itertools.chain(*named))))
+
+    def _added_roots(self, module: Module, file: Path) -> Iterator[Path]:
+        roots = {Path(root).resolve() for root in self.roots} if module.sys_path else set()
+        for folder in self._evaluated(module.sys_path, module, file):
+            path = folder.resolve()
+            if _holds_own_code(path) and path not in roots:
+                yield path
+
+    def _evaluated(self, expressions: Sequence[ast.expr], module: Module, file: Path) -> Folders:
+        """Return the folders that some expressions name in a module."""
+        workdir = self.workdir or next(iter(self.roots), None)
+        if not expressions or not workdir:
+            return ()
+        known = {"__file__": str(file), ".": str(workdir)}
+        literals = Literals(bindings=module.bindings, known=known)
+        # texts of other kinds are among them; what is no folder adds no module
+        texts = dict.fromkeys(
+            t for one in expressions for t in literals.texts(one) if "\0" not in t
         )
+        return tuple(workdir / text for text in texts)
+
+    def _module(self, path: Path, name: str) -> Module:
+        if (path, name) not in self._modules:
+            self._modules[path, name] = _read_module(path, name)
+        return self._modules[path, name]
 
 
 def _tops(names: Sequence[str] | set[str] | dict[str, dict[str, str]]) -> set[str]:
@@ -145,12 +233,6 @@ def _parents(name: str) -> Iterator[str]:
     while "." in name:
         name = name.rpartition(".")[0]
         yield name
-
-
-def _module_file(root: Path, name: str) -> Path | None:
-    base = root.joinpath(*name.split("."))
-    beside = (base.with_name(base.name + suffix) for suffix in _SUFFIXES)
-    return next((path for path in (base / "__init__.py", *beside) if path.is_file()), None)
 
 
 def _read_module(path: Path, name: str) -> Module:

@@ -1,4 +1,4 @@
-"""Digests of external files, computed once and remembered by path, size and mtime."""
+"""Digests of external files, computed once and remembered by path, size, mtime and ctime."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shardline.errors import DataError
 
-# A file written again within one tick of its clock keeps its mtime, so a digest
+# A file written again within one tick of its clock keeps its times, so a digest
 # is remembered only once the file has been left alone for longer than any tick.
 _SETTLED_NS = 2_000_000_000
 
@@ -43,7 +43,11 @@ class FileDigests:
             self._known = {key: v for key, v in known.items() if isinstance(v, list)}
 
     def digest(self, path: Path) -> str:
-        """Return a file's SHA-256, reading it only if size or mtime changed.
+        """Return a file's SHA-256, reading it only if size, mtime or ctime changed.
+
+        The change time (ctime) is set by the system alone: a file that was replaced with its
+        size and date kept has a later one. So has a file that was renamed or made readable;
+        it is read again, and its digest is the same.
 
         Raises:
             DataError: the file cannot be read.
@@ -51,20 +55,29 @@ class FileDigests:
         key = self._resolved(path)
         try:
             status = path.stat()
-            stamp = [status.st_size, status.st_mtime_ns]
-            known = self._known.get(key, [])
-            if len(known) == 3 and known[:2] == stamp:
-                return str(known[2])
+            stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+            if (known := self._remembered(key, stamp)) is not None:
+                return known
             sha256 = file_sha256(path)
         except OSError as error:
             raise DataError(
                 f"source file {path}: cannot be read ({error.strerror}); "
                 "mend its permissions or drop it from source.files"
             ) from None
-        if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
+        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS:
             self._known[key] = [*stamp, sha256]
             self._dirty = True
         return sha256
+
+    def _remembered(self, key: str, stamp: list[int]) -> str | None:
+        """Return the digest that was taken of a file with this stamp.
+
+        Earlier versions remembered size and mtime alone. That is enough for a file that nothing
+        has touched since it was last written, as its ctime shows.
+        """
+        *known, sha256 = self._known.get(key, [None])
+        untouched = stamp[2] - stamp[1] <= _SETTLED_NS
+        return str(sha256) if known == stamp or (known == stamp[:2] and untouched) else None
 
     def digest_all(
         self,

@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 
 from shardline.errors import ConfigError
+from shardline.identity.lock_lines import parse_lines, pinned
 
-_PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?==(?P<version>[^\s;\\]+)")
-_END = re.compile(r"\s(\\|#|--hash)")  # of what a line asks for
+_TABLES = re.compile(r"^\[\[packages?\]\]", re.MULTILINE)
 _VIA = re.compile(r"^\s+#\s*(via\b)?|#\s*via\b")
 _NAME = re.compile(r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)")
 # Import names that differ from the package's by more than spelling. Others are
@@ -36,9 +36,9 @@ class Lock:
     """The pinned packages and who needs them.
 
     Attributes:
-        versions: version by normalised package name; `1 or 2` where markers choose.
+        versions: version, or `@ URL`, by normalised package name; `1 or 2` where markers choose.
         needs: the packages that a package needs directly.
-        pins: a package's lines, as `name==version; marker`.
+        pins: a package's lines, as `name==version; marker` or `name @ URL ; marker`.
     """
 
     versions: dict[str, str]
@@ -91,7 +91,8 @@ def load_lock(path: Path) -> Lock:
     """Read a lock that pip-compile (or `uv pip compile`) wrote, with its `# via` notes.
 
     Raises:
-        ConfigError: the file cannot be read, pins nothing or has no such notes.
+        ConfigError: the file cannot be read, pins nothing, has no such notes, or has a line that
+            pins no package.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -100,7 +101,20 @@ def load_lock(path: Path) -> Lock:
         raise ConfigError(
             f"lock={path}: cannot be read ({found}); check the path, or write it with pip-compile"
         ) from None
-    versions, needs, pins = _parse(text)
+    if _TABLES.search(text):  # pylock.toml of uv and pip leaves out who needs a package
+        raise ConfigError(
+            f"lock={path}: a TOML lock, expected a requirements file with `# via` notes; write one with "
+            "`uv export --format requirements.txt`, `uv pip compile` or pip-compile"
+        )
+    versions: dict[str, str] = {}
+    needs: dict[str, set[str]] = {}
+    pins: dict[str, list[str]] = {}
+    for line in parse_lines(text, f"lock={path}", _VIA):
+        name, version = normalize(line.requirement.name), pinned(line.requirement)
+        pins.setdefault(name, []).append(line.text)
+        versions[name] = f"{versions[name]} or {version}" if name in versions else version
+        for other in filter(None, map(_NAME.match, line.needed_by)):
+            needs.setdefault(normalize(other["name"]), set()).add(name)
     if not versions:
         raise ConfigError(f"lock={path}: no line like `package==1.2.3`; write it with pip-compile")
     if not re.search(r"#\s*via\b", text):
@@ -113,21 +127,3 @@ def load_lock(path: Path) -> Lock:
         needs={key: frozenset(names) for key, names in needs.items()},
         pins={key: tuple(lines) for key, lines in pins.items()},
     )
-
-
-def _parse(text: str) -> tuple[dict[str, str], dict[str, set[str]], dict[str, list[str]]]:
-    versions: dict[str, str] = {}
-    needs: dict[str, set[str]] = {}
-    pins: dict[str, list[str]] = {}
-    current = ""
-    for line in text.splitlines():
-        if match := _PIN.match(line):
-            current, version = normalize(match["name"]), match["version"]
-            pins.setdefault(current, []).append(_END.split(line, maxsplit=1)[0].strip())
-            versions[current] = (
-                f"{versions[current]} or {version}" if current in versions else version
-            )
-        if current and (note := _VIA.search(line)):
-            for name in filter(None, map(_NAME.match, line[note.end() :].split(","))):
-                needs.setdefault(normalize(name["name"]), set()).add(current)
-    return versions, needs, pins

@@ -1,17 +1,19 @@
 """What one Python file means: its definitions, imports and names, without comments and layout."""
 
 import ast
+import builtins
 import hashlib
+import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib.util import resolve_name
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from shardline.identity.canonical import DIGEST_LENGTH
+from shardline.identity.imports import imports_of
+from shardline.identity.literals import Bindings, Literals
 
-_NEVER_RUN = {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
-_IMPORTERS = {"import_module", "__import__"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_DOCUMENTED = (ast.Module, *_DEFINITIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +23,25 @@ class Module:
     Attributes:
         definitions: digest of each function and method, of each class's own
             statements, and of the module's remaining statements (`<module>`).
-        imports: absolute dotted names that the module imports.
         names: names bound at the top level; holds `*` where more may be.
+        exports: the texts in `__all__`.
+        imports: absolute dotted names that the module imports; of `from a
+            import b` both `a` and `a.b`.
+        stars: the modules of which it imports `*`.
+        sys_path: expressions for the folders that it adds to `sys.path`.
+        own_path: expressions for those that it adds to its own `__path__`; None
+            where it leaves that as it is.
+        bindings: what the names in these expressions are bound to.
     """
 
     definitions: dict[str, str]
-    imports: frozenset[str]
     names: frozenset[str]
+    exports: frozenset[str] = frozenset()
+    imports: frozenset[str] = frozenset()
+    stars: frozenset[str] = frozenset()
+    sys_path: tuple[ast.expr, ...] = ()
+    own_path: tuple[ast.expr, ...] | None = None
+    bindings: Bindings = field(default_factory=lambda: Bindings(()))
 
 
 def parse_module(content: bytes, name: str, *, is_package: bool) -> Module:
@@ -44,27 +58,63 @@ def parse_module(content: bytes, name: str, *, is_package: bool) -> Module:
         warnings.simplefilter("ignore")  # Python says them again when it imports the module
         tree = ast.parse(content)
     package = name if is_package else name.rpartition(".")[0]
+    nodes = list(ast.walk(tree))
+    bindings = Bindings(nodes)
+    literals = Literals(bindings=bindings, known={"__name__": name, "__package__": package})
+    found = imports_of(tree, nodes, content, literals)
+    keeps_docstrings = _DOCSTRING.search(content) is not None and _uses_docstrings(nodes)
     return Module(
-        definitions=_definitions(_Normalize().visit(tree)),
-        imports=frozenset(filter(None, _imports(tree, package))),
         names=frozenset(_bound_names(tree.body)),
+        exports=frozenset(literals.texts(ast.Name("__all__")) if b"__all__" in content else ()),
+        imports=found.names,
+        stars=found.stars,
+        sys_path=found.sys_path,
+        own_path=found.own_path,
+        bindings=bindings if found.sys_path or found.own_path else Bindings(()),
+        definitions=_definitions(_Normalize(keeps_docstrings).visit(tree)),
     )
 
 
 def binary_module(content: bytes) -> Module:
     """Return a compiled module, which counts by its bytes."""
     definitions = {"<binary>": hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]}
-    return Module(definitions=definitions, imports=frozenset(), names=frozenset("*"))
+    return Module(definitions=definitions, names=frozenset("*"))
+
+
+_DOCSTRING = re.compile(rb"__doc__|getdoc")
+_HELP = {"description", "epilog", "help", "usage"}  # what a command line shows
+
+
+def _uses_docstrings(nodes: Sequence[ast.AST]) -> bool:
+    """Return whether a module reads a docstring for more than the help of its command line."""
+    help_texts = {
+        node
+        for keyword in nodes
+        if isinstance(keyword, ast.keyword) and keyword.arg in _HELP
+        for node in ast.walk(keyword.value)
+    }
+    return any(
+        "__doc__"
+        in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "value", ""))
+        or "getdoc" in (getattr(node, "id", ""), getattr(node, "attr", ""))
+        for node in nodes
+        if node not in help_texts
+    )
 
 
 class _Normalize(ast.NodeTransformer):
     """Drop what has no effect: docstrings, and what a formatter may write in two ways."""
 
+    def __init__(self, keeps_docstrings: bool) -> None:
+        self._keeps_docstrings = keeps_docstrings
+
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [s for s in body if not _is_docstring(s)] or [ast.Pass()]  # type: ignore[attr-defined]
+            kept = body[:1] if self._keeps_docstrings and isinstance(node, _DOCUMENTED) else []
+            rest = [s for s in body[len(kept) :] if not _is_text(s)]
+            node.body = kept + rest or [ast.Pass()]  # type: ignore[attr-defined]
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
@@ -78,7 +128,7 @@ class _Normalize(ast.NodeTransformer):
         return node
 
 
-def _is_docstring(node: ast.stmt) -> bool:
+def _is_text(node: ast.stmt) -> bool:
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -94,6 +144,8 @@ def _definitions(tree: ast.Module) -> dict[str, str]:
             continue
         texts["<module>"].append(f"def {node.name}")  # keeps the order of definitions
         if isinstance(node, ast.ClassDef):
+            if node.name in texts:
+                texts[node.name].append("")  # where the lines of the earlier definition end
             for name, text in _class_definitions(node):
                 texts.setdefault(name, []).append(text)
         else:
@@ -102,8 +154,8 @@ def _definitions(tree: ast.Module) -> dict[str, str]:
 
 
 def _class_definitions(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    head: list[str] = [ast.dump(part) for part in (*node.bases, *node.keywords)]
-    head += [ast.dump(decorator) for decorator in node.decorator_list]
+    head = [ast.dump(part) for part in getattr(node, "type_params", ())]
+    head += _bases_and_decorators(node)
     for statement in node.body:
         if isinstance(statement, _DEFINITIONS):
             yield f"{node.name}.{statement.name}", ast.dump(statement)
@@ -113,47 +165,28 @@ def _class_definitions(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     yield node.name, "\n".join(head)
 
 
+def _bases_and_decorators(node: ast.ClassDef) -> Iterator[str]:
+    """Yield a class's bases, keywords and decorators, and how many bases there are.
+
+    The number is left out where a keyword parts them, or where names tell it: `class Q(P)` and
+    `@p class Q` have the digests that they always had, `class Q(p)` and `@P class Q` do not.
+    """
+    expressions = [*node.bases, *node.decorator_list]
+    likely = [place for place, one in enumerate(expressions, start=1) if _looks_like_a_class(one)]
+    if not node.keywords and len(node.bases) != max(likely, default=0):
+        yield f"{len(node.bases)} bases"
+    yield from map(ast.dump, (*node.bases, *node.keywords, *node.decorator_list))
+
+
+def _looks_like_a_class(node: ast.expr) -> bool:
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    name = getattr(node, "attr", getattr(node, "id", "")).lstrip("_")
+    return name[:1].isupper() or isinstance(getattr(builtins, name, None), type)
+
+
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGEST_LENGTH]
-
-
-def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    for node in _walk_executed(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = _absolute("." * node.level + (node.module or ""), package)
-            yield base
-            if base:
-                yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
-        elif isinstance(node, ast.Call):
-            yield _absolute(_literal_import(node), package)
-
-
-def _walk_executed(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without what stands under `if TYPE_CHECKING`, which never runs."""
-    yield node
-    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-    if isinstance(node, ast.If) and ast.unparse(node.test) in _NEVER_RUN:
-        children = node.orelse
-    for child in children:
-        yield from _walk_executed(child)
-
-
-def _literal_import(node: ast.Call) -> str:
-    """Return the module that `import_module("name")` imports; empty for any other call."""
-    function = getattr(node.func, "attr", getattr(node.func, "id", None))
-    if function not in _IMPORTERS or not node.args:
-        return ""
-    name = getattr(node.args[0], "value", None)
-    return name if isinstance(name, str) else ""
-
-
-def _absolute(name: str, package: str) -> str:
-    try:
-        return resolve_name(name, package)
-    except ImportError:
-        return ""  # above the top-level package, which Python refuses as well
 
 
 def _bound_names(body: Sequence[ast.stmt]) -> Iterator[str]:

@@ -13,6 +13,8 @@ from shardline.config import Project, Run, load_project
 from shardline.environments.observed import explain_differences, find_differences
 from shardline.errors import ConfigError, ShardlineError
 from shardline.launch.slurm_status import tell_reason
+from shardline.masked_output import MaskingFormatter, masked_output
+from shardline.secrets import mask
 
 _T = TypeVar("_T")
 REMAKE = "delete it and run the pipeline again to write it"
@@ -27,10 +29,15 @@ def job(log: str) -> Iterator[Path]:
     """
     path = Path(log)
     path.parent.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(
-        filename=path, filemode="a", level=logging.INFO, format="%(message)s", force=True
-    )
+    handler = logging.FileHandler(path)
+    handler.setFormatter(MaskingFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    with masked_output():
+        yield from _told(path)
+
+
+def _told(path: Path) -> Iterator[Path]:
     try:
         yield path
     except ShardlineError as error:
@@ -44,7 +51,7 @@ def job(log: str) -> Iterator[Path]:
 
 
 def _leave(message: str, code: int) -> None:
-    tell_reason(message)
+    tell_reason(mask(message))
     print(f"\n{message}\n", file=sys.stderr, flush=True)
     sys.exit(code)
 

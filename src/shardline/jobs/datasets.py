@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     if told:
         logging.warning("%d rows or files were skipped, the first: %s", len(told), told[0])
     described = shards.describe_part(dataset_id, built, source.skipped)
-    write_json(Path(part_json), {**described, "action": action.record()})
+    write_json(Path(part_json), seal({**described, "action": action.record()}))
 
 
 def seal_dataset(
@@ -50,13 +51,15 @@ def seal_dataset(
     Args:
         parts: files that describe the parts; none of a job that was forced to run again.
     """
+    from shardline.parts import read_part
     from shardline.shards import seal as merge
 
     action = Action(id=f"seal_dataset/{dataset_id}")
     project, dataset, source = _open_dataset(config, dataset_id)
     folder = project.store / "datasets" / dataset_id / "parts"
     files = [*map(Path, parts)] or [folder / f"{part}.json" for part in dataset.parts]
-    documents = [read_json(file, remedy=REMAKE) for file in files]
+    schema = asdict(source.schema)
+    documents = [read_part(file, dataset_id, schema, remedy=REMAKE) for file in files]
     sealed = merge(
         documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document
     )

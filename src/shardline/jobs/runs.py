@@ -7,7 +7,7 @@ from typing import Any
 from shardline.actions import Action
 from shardline.config import Project, Run
 from shardline.config.scripts import is_script
-from shardline.files import read_json, write_json
+from shardline.files import json_bytes, read_json, write_bytes, write_json
 from shardline.identity import digest
 from shardline.identity.content import file_sha256
 from shardline.jobs.common import REMAKE, check_environment, find_run, locked, of_this_identity
@@ -21,7 +21,8 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
     """Write a run's resolved settings and its identity document."""
     action = Action(id=f"resolve_run/{run_id}")
     project, run = find_run(config, run_id)
-    write_json(Path(identity_json), run.document)
+    # to the letter: its digest is its address
+    write_bytes(Path(identity_json), json_bytes(run.document))
     document = {
         "run": run.id,
         "name": run.name,

@@ -96,7 +96,13 @@ def main() -> None:
     node = nodes[int(rank)]
     if removed:
         print(f"node {node}: not passed on to the ranks: {', '.join(removed)}", flush=True)
-    command = [sys.executable, "-m", "torch.distributed.run", f"--node-rank={node}", *sys.argv[1:]]
+    command = [
+        sys.executable,
+        "-m",
+        "shardline.launch.stores",
+        f"--node-rank={node}",
+        *sys.argv[1:],
+    ]
     os.execve(sys.executable, command, env)
 
 

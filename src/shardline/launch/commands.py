@@ -25,6 +25,7 @@ class Plan:
         job_id: the Slurm job that holds them; empty outside of Slurm.
         port: where the ranks meet on the first host.
         variables: names of the variables that every rank gets.
+        passed: names of those that hold secrets, whose values stand in no command line.
         interface: network interface between the machines; empty leaves it to the libraries.
         remote_shell: words that start a command on another host, which follows them.
         arguments: the site's own arguments for the launcher.
@@ -46,6 +47,7 @@ class Plan:
     job_id: str = ""
     port: int = 0
     variables: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
     interface: str = ""
     remote_shell: tuple[str, ...] = ("ssh",)
     arguments: tuple[str, ...] = ()
@@ -102,9 +104,10 @@ def _torchrun(program: Sequence[str], plan: Plan) -> list[str]:
     # alone, port 0: the agent takes a free one, so that two runs on a machine never meet
     endpoint = f"{plan.hosts[0]}:{plan.port}" if plan.nodes > 1 else "127.0.0.1:0"
     agent = [
-        *plan.python, "-m", "torch.distributed.run", *_geometry(plan),
+        *plan.python, "-m", "shardline.launch.stores", *_geometry(plan),
         "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={plan.run_id}",
         f"--rdzv-conf=join_timeout={plan.timeout_s}",
+        *(["--local-addr=127.0.0.1"] if plan.nodes == 1 else []),
         *plan.arguments,
         *program,
     ]  # fmt: skip
@@ -164,7 +167,7 @@ def _mpirun(program: Sequence[str], plan: Plan) -> list[str]:
     if plan.interface:
         command += ["--mca", "btl_tcp_if_include", plan.interface]
         command += ["--mca", "oob_tcp_if_include", plan.interface]
-    for name in plan.variables:
+    for name in (*plan.variables, *plan.passed):
         command += ["-x", name]
     return [*command, *plan.arguments, *plan.python, *program]
 
@@ -183,6 +186,7 @@ def _on_hosts(plan: Plan, command: Sequence[str], *, each: int) -> list[str]:
         f"--port={plan.port}",
         f"--shell={' '.join(plan.remote_shell)}",
         f"--variables={','.join(plan.variables)}",
+        *([f"--passed={','.join(plan.passed)}"] if plan.passed else []),
         "--", *command,
     ]  # fmt: skip
 

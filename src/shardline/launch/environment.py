@@ -97,3 +97,16 @@ def rank_variables(
         **{name: str(value) for name, value in variables.items()},
         **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
     }
+
+
+def check_passed(names: Sequence[str], env: Mapping[str, str]) -> None:
+    """Refuse variables of `runtime.pass_env` that are not set.
+
+    Raises:
+        LaunchError: names the first.
+    """
+    if missing := [name for name in names if not env.get(name)]:
+        raise LaunchError(
+            f"runtime.pass_env names {missing[0]}, which is not set in the environment, expected a value for the "
+            f"ranks; export {missing[0]}, or drop it from runtime.pass_env"
+        )

@@ -13,6 +13,7 @@ from pathlib import Path
 from shardline.errors import DataError
 from shardline.files import read_json, write_json
 from shardline.launch.watchdog.signs import FOLDER, WANTED
+from shardline.secrets import mask
 
 _FOLDER = "errors"
 
@@ -84,6 +85,7 @@ def report_failure(
         log: the file that holds the rank's output.
         kind: see `Failure`, as are `code`, `step` and `reason`.
     """
+    message = mask(message)
     print(message, file=sys.stderr, flush=True)
     failure = Failure(
         rank=rank,

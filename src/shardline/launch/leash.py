@@ -1,9 +1,11 @@
-"""A command that ends with its standard input: `python -m shardline.launch.leash COMMAND...`.
+"""A command that ends with its standard input: `python -m shardline.launch.leash [--read-variables] COMMAND...`.
 
 A remote shell that dies leaves what it started running. Its standard input,
-though, closes, and that ends the command with all that it started.
+though, closes, and that ends the command with all that it started. Its first
+line may bring variables of the command that no command line may hold, as JSON.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -12,13 +14,18 @@ from contextlib import suppress
 
 from shardline.launch.process import die_with_parent, kill_group
 
+READ_VARIABLES = "--read-variables"
 _GRACE_S = 5.0
 
 
 def main() -> int:
     """Run the command until it ends, or until standard input closes."""
+    command = sys.argv[1:]
+    if command[:1] == [READ_VARIABLES]:
+        command = command[1:]
+        os.environ.update(json.loads(_first_line()))
     child = subprocess.Popen(
-        sys.argv[1:],
+        command,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=die_with_parent,
@@ -27,6 +34,13 @@ def main() -> int:
     code = child.wait()
     kill_group(child.pid)  # what it left behind
     return code if code >= 0 else 128 - code
+
+
+def _first_line() -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and (read := os.read(0, 1)):
+        line += read
+    return line or b"{}"
 
 
 def _end_with_input(child: "subprocess.Popen[bytes]") -> None:

@@ -15,6 +15,7 @@ from shardline.launch.process import die_with_parent
 from shardline.launch.resolve import resolve_world
 from shardline.launch.watchdog import Watch
 from shardline.launch.world import World
+from shardline.masked_output import masked_output
 
 
 def run_rank(
@@ -29,6 +30,14 @@ def run_rank(
         shorten: gives the message of an error that nobody foresaw.
         watch: how a watchdog process watches it; None: there is none.
     """
+    with masked_output():
+        return _run_rank(body, work, logs, shorten, watch)
+
+
+def _run_rank(
+    body: Callable[[World], None], work: Path, logs: Path, shorten: Callable[[Exception], str],
+    watch: Watch | None,
+) -> int:  # fmt: skip
     die_with_parent()
     signals.listen()
     world, log = None, None

@@ -9,6 +9,7 @@ was given.
 """
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -25,6 +26,7 @@ from pathlib import Path
 from shardline.errors import LaunchError
 from shardline.launch.commands import Plan
 from shardline.launch.export import export_world
+from shardline.launch.leash import READ_VARIABLES
 from shardline.launch.process import die_with_parent
 from shardline.launch.world import World
 
@@ -48,17 +50,20 @@ def main() -> int:
     )
     parser.add_argument("--shell", required=True, help="what starts a command on a host")
     parser.add_argument("--variables", default="", help="names of the variables to pass, by commas")
+    parser.add_argument("--passed", default="", help="names of those that no command line may hold")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
     hosts, shell = tuple(args.hosts.split(",")), shlex.split(args.shell)
     names = [name for name in args.variables.split(",") if name]
     passed = {name: os.environ[name] for name in names if name in os.environ}
-    leash = [sys.executable, "-m", "shardline.launch.leash", *args.command]
+    secret = {name: os.environ[name] for name in filter(None, args.passed.split(","))}
+    option = [READ_VARIABLES] if secret else []
+    leash = [sys.executable, "-m", "shardline.launch.leash", *option, *args.command]
     commands = [
         (host, [*shell, host, _far_side({**passed, **place}, leash)])
         for host, place in _places(hosts, args.ranks_per_host, args.port)
     ]
-    return _run(commands)
+    return _run(commands, json.dumps(secret) + "\n" if secret else "")
 
 
 def check_machines(plan: Plan) -> None:
@@ -183,17 +188,26 @@ def _far_side(variables: Mapping[str, str], command: Sequence[str]) -> str:
     return f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(words)}"
 
 
-def _run(commands: Sequence[tuple[str, Sequence[str]]]) -> int:
-    """Run each host's commands until one fails or all have ended well."""
+def _run(commands: Sequence[tuple[str, Sequence[str]]], told: str) -> int:
+    """Run each host's commands until one fails or all have ended well.
+
+    Args:
+        told: a line for the standard input of each.
+    """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     children = [
-        # a pipe that nobody writes to: it closes when this process ends, however it ends
+        # a pipe that gets nothing else: it closes when this process ends, however it ends
         subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=die_with_parent)
         for _, command in commands
     ]
     try:
+        for child in children:
+            assert child.stdin is not None
+            with suppress(OSError):  # it has ended, which its code tells
+                child.stdin.write(told.encode())
+                child.stdin.flush()
         while not stop.is_set():
             codes = [child.poll() for child in children]
             for (host, _), code in zip(commands, codes, strict=True):

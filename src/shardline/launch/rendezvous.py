@@ -10,10 +10,10 @@ from datetime import timedelta
 
 import psutil
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from shardline.errors import LaunchError
+from shardline.launch.stores import NarrowStore, narrow_stores
 from shardline.launch.world import World
 
 # The store's first words in torch 2.13 (TCPStoreBackend.hpp): VALIDATE with its magic
@@ -42,6 +42,7 @@ class Meeting:
         Raises:
             LaunchError: nobody answers at the address, or no store does.
         """
+        narrow_stores()  # also that of the process group, which follows
         self._world, self.deadline = world, deadline
         # a little before the deadline, so that all have heard by then
         self.decide_at = deadline - (1 - _DECIDE) * (deadline - time.monotonic())
@@ -61,7 +62,7 @@ class Meeting:
         """Whether this rank decides who belongs here."""
         return self.is_host or (self._is_agents and self._world.rank == 0)
 
-    def _host(self) -> TCPStore | None:
+    def _host(self) -> NarrowStore | None:
         """Open the store; None where a rank 0 has done so before this one."""
         with suppress(OSError):
             _ring(self._place, timeout_s=1.0).close()
@@ -73,8 +74,8 @@ class Meeting:
                 return None
             raise self._unreachable(str(error).partition("\n")[0]) from None
 
-    def _connect(self, *, is_master: bool) -> TCPStore:
-        return TCPStore(
+    def _connect(self, *, is_master: bool) -> NarrowStore:
+        return NarrowStore(
             *self._place,
             is_master=is_master,
             wait_for_workers=False,

@@ -1,10 +1,13 @@
 """What Ctrl-C does to a run on Slurm: every job of it is cancelled."""
 
 import subprocess
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 _PATIENCE_S = 60
+_SUBMISSION_S = 60  # a shell script in the place of sbatch may miss the Ctrl-C
 
 
 def cancel_by_name() -> None:
@@ -22,7 +25,10 @@ def cancel_by_name() -> None:
 def _cancel_jobs(executor: Any, _: list[Any]) -> None:
     """Cancel the jobs of a run, also those that are not listed."""
     for wait in (False, True):  # a submission may take long, and the running jobs are not to wait
+        limit = threading.Timer(_SUBMISSION_S, _end_submissions, [executor])
+        limit.start()
         executor._job_submission_executor.shutdown(wait=wait, cancel_futures=True)
+        limit.cancel()
         # ended ones are passed over, where a list of ids would have scancel fail
         clusters = ["--clusters=all"] if executor._submitted_job_clusters else []
         command = ["scancel", "--name", executor.run_uuid, *clusters]
@@ -32,6 +38,22 @@ def _cancel_jobs(executor: Any, _: list[Any]) -> None:
             f"the jobs of this run could not be cancelled ({refusal}) and may run on; "
             f"cancel them by: {' '.join(command)}"
         )
+
+
+def _end_submissions(executor: Any) -> None:
+    """Kill each sbatch of a run; a job that it has submitted is cancelled by its name afterwards."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            words = " ".join(child.cmdline())
+            if "sbatch" in words and executor.run_uuid in words:
+                executor.logger.error(
+                    f"a submission has not ended {_SUBMISSION_S} s after the request to stop; it is killed"
+                )
+                for process in [child, *child.children(recursive=True)]:  # the shell first
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
 
 
 def _refusal(command: Sequence[str]) -> str:

@@ -20,11 +20,11 @@ from shardline.launch.allocation import (
 )
 from shardline.launch.azureml import Processes, check_processes, find_processes
 from shardline.launch.commands import Plan, launch_command
-from shardline.launch.environment import rank_variables, without_place
+from shardline.launch.environment import check_passed, rank_variables, without_place
 from shardline.launch.export import export_world
 from shardline.launch.resolve import resolve_world
 from shardline.launch.world import derived_port
-from shardline.secrets import mask
+from shardline.secrets import PASSED, mask
 
 _PORTS_TRIED = 20
 
@@ -84,6 +84,10 @@ def prepare_start(
     if allocation:
         check_allocation(allocation, nodes=nodes, cpus=cpus * nodes * devices)
     variables = rank_variables(cpus, runtime["variables"], runtime["interface"])
+    passed = tuple(runtime["pass_env"])
+    check_passed(passed, env)
+    if passed:
+        variables[PASSED] = ",".join(passed)  # so that the ranks know what to mask
     # then the service tells each rank its place, as a launcher does
     is_direct = processes is not None and len(processes.nodes) == nodes * devices
     kept, removed = (dict(env), []) if is_direct else without_place(env)
@@ -110,6 +114,7 @@ def prepare_start(
         job_id=allocation.job_id if allocation else "",
         port=port,
         variables=(*variables, *named),
+        passed=passed,
         interface=runtime["interface"],
         remote_shell=tuple(shlex.split(runtime["remote_shell"])),
         arguments=tuple(runtime["launcher_args"]),
@@ -187,7 +192,7 @@ def _meeting_place(
     Args:
         is_here: whether the first host is this machine, by whatever name.
     """
-    address = hosts[0] if hosts else "127.0.0.1"
+    address = hosts[0] if len(hosts) > 1 else "127.0.0.1"
     job = f"{allocation.job_id}.{allocation.restarts}" if allocation else f"{run_id}.{os.getpid()}"
     port = free_port(job, socket.gethostname() if is_here else address)
     place = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config.project import RESULTS, shards_of_part
+from shardline.config.project import RESULTS, order_of_part, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.errors import ConfigError, DataError
 from shardline.files import read_object
@@ -188,7 +188,7 @@ class _Tracer:
         parts = {Path(item["id"]).name: item for item in provenance.get("parts", [])}
         parts |= {file.stem: parts.get(file.stem, {}) for file in folder.glob("*.json")}
         found = []
-        for part in sorted(parts):
+        for part in sorted(parts, key=order_of_part):
             name = self.name_of(folder / f"{part}.json")
             action = self._build(dataset, part, manifest, parts[part])
             self.lineage.files[name] = File(name=name, made_by=action)
@@ -201,12 +201,13 @@ class _Tracer:
 
     def _shard(self, name: str, dataset: str) -> File:
         file, number = Path(name).name, int(Path(name).stem.partition("-")[2])
-        for part in sorted((self._store / "datasets" / dataset / "parts").glob("*.json")):
+        listed = (self._store / "datasets" / dataset / "parts").glob("*.json")
+        for part in sorted(listed, key=lambda path: order_of_part(path.stem)):
             if number not in shards_of_part(part.stem):
                 continue
-            listed = _read(part)
-            digests = {record["file"]: record["blake3"] for record in listed["shards"]}
-            action = self._build(dataset, part.stem, _manifest(dataset), listed.get("action"))
+            document = _read(part)
+            digests = {record["file"]: record["blake3"] for record in document["shards"]}
+            action = self._build(dataset, part.stem, _manifest(dataset), document.get("action"))
             return File(name=name, digest=f"blake3:{digests[file]}", made_by=action)
         raise DataError(
             f"{name} stands in no list of {self._store / 'datasets' / dataset / 'parts'}, so no job is known to have "

@@ -1,5 +1,6 @@
 """Recorded numbers against replayed ones."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,27 +32,33 @@ class Number:
 def compare(
     recorded: Mapping[str, Any], replayed: Mapping[str, Any], tolerance: float
 ) -> list[Number]:
-    """Hold each number of a recorded evaluation against its replay.
+    """Compare each number of a recorded evaluation with its replay, and each new one of the replay.
 
     Args:
         tolerance: how far two numbers may be apart, as a share of the larger; 0 means exactly
             equal. What is no number (class names, predicted classes) must be equal.
     """
-    found = dict(_leaves({key: recorded[key] for key in recorded if key not in _NOT_FOUND}))
-    again = dict(_leaves(replayed))
+    before, after = (
+        dict(_leaves({key: document[key] for key in document if key not in _NOT_FOUND}))
+        for document in (recorded, replayed)
+    )
     rows: dict[str, dict[str, tuple[object, object]]] = {}
-    for path, value in found.items():
-        rows.setdefault(_row(path, value), {})[path] = value, again.get(path, _MISSING)
+    for path in before | after:  # what was removed from either is a difference
+        pair = before.get(path, _MISSING), after.get(path, _MISSING)
+        known = pair[1] if pair[0] is _MISSING else pair[0]
+        rows.setdefault(_row(path, known), {})[path] = pair
     return [_judge(name, pairs, tolerance) for name, pairs in rows.items()]
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     items: Iterable[tuple[object, object]] = ()
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value:
         items = value.items()
     elif isinstance(value, list):
         items = enumerate(value)
         yield f"{path}.{_SIZE}", len(value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield path, None  # as a sealed file has it
     else:
         yield path, value
     for key, item in items:

@@ -4,13 +4,14 @@ Reads files only; knows nothing of torch, Snakemake or how a run was made. The s
 same `started` and `action` give the same bytes, whatever the files' order.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from shardline.errors import DataError
-from shardline.files import write_bytes, write_json
+from shardline.files import write_bytes
 from shardline.noise import wilson_interval
 from shardline.report.document import describe, summary_of
 from shardline.report.graph import workflow_graph
@@ -22,6 +23,7 @@ from shardline.report.page import Report, render_page
 from shardline.report.sealed import RunFiles, read_run
 from shardline.report.table import write_csv
 from shardline.studies import Study
+from shardline.visible import escaped, visible
 
 __all__ = ["Report", "RunFiles", "read_report", "render", "wilson_interval", "write_report"]
 
@@ -98,6 +100,7 @@ def write_report(run_dirs: Sequence[RunFiles], target: Path, **options: Any) -> 
         DataError: as `read_report`, or a file cannot be written.
     """
     report = read_report(run_dirs, **options)
-    write_json(target.with_name("report.json"), report.document)
-    write_bytes(target.with_name("runs.csv"), write_csv(report.document).encode())
+    document = json.dumps(report.document, indent=1, ensure_ascii=False) + "\n"
+    write_bytes(target.with_name("report.json"), escaped(document).encode())
+    write_bytes(target.with_name("runs.csv"), visible(write_csv(report.document)).encode())
     write_bytes(target, render_page(report).encode())

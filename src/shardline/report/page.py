@@ -13,6 +13,7 @@ from shardline.report.sealed import is_number
 from shardline.report.studies import view_study
 from shardline.report.template import load_template
 from shardline.studies import Study
+from shardline.visible import visible
 
 MAX_SETTING_COLUMNS = 4
 _OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name", "seed"})
@@ -53,7 +54,7 @@ def render_page(report: Report) -> str:
     columns = _setting_columns([run for run in runs if run.in_table])
     records = {record["id"]: record for record in report.document["runs"]}
     has_charts = any(group.chart for group in report.groups)
-    return load_template().render(
+    page = load_template().render(
         report=report,
         document=report.document,
         records=records,
@@ -69,6 +70,7 @@ def render_page(report: Report) -> str:
         max_points=charts.MAX_POINTS_PER_CURVE,
         bundle=charts.javascript_bundle() if has_charts or report.studies else "",
     )
+    return visible(page)
 
 
 def _environments(

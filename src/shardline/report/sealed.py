@@ -11,10 +11,10 @@ from typing import Any
 from shardline.charts import Curve
 from shardline.errors import DataError
 from shardline.files import read_json
+from shardline.report.confusion import view_confusion
 from shardline.report.run import Run
+from shardline.secrets import mask_values
 
-MAX_CLASSES = 20  # a 1000-class table is 100 MB of HTML and tells nobody anything
-MAX_MISTAKES = 20
 _REMEDY = (
     "the report needs this file of every run: delete what is left of it and run `snakemake` again"
 )
@@ -119,7 +119,7 @@ def is_number(value: object) -> bool:
 
 
 def read_object(path: Path, *required: str) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a JSON object, and mask what looks like a secret.
 
     Args:
         path: The file.
@@ -135,7 +135,7 @@ def read_object(path: Path, *required: str) -> dict[str, Any]:
             if not isinstance(value, dict) or part not in value:
                 raise DataError(f"{path} has no {key}; {_REMEDY}")
             value = value[part]
-    return dict(document)
+    return dict(mask_values(document))
 
 
 def _parse_record(line: str, place: str) -> dict[str, Any]:
@@ -177,34 +177,9 @@ def _read_confusion(evaluation: Mapping[str, Any], path: Path) -> dict[str, Any]
     if not confusion:
         return None
     try:
-        return _confusion_view([str(name) for name in confusion["classes"]], confusion["counts"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        return view_confusion(confusion)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         raise DataError(
             f"{path} has a malformed confusion ({error}); expected `classes` and as many rows of "
-            f"`counts`: {_REMEDY}"
+            f"`counts`, or `mistakes` and `hardest`: {_REMEDY}"
         ) from error
-
-
-def _confusion_view(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Return rows of shaded cells, or none of too many classes, and the most frequent mistakes."""
-    rows = [
-        {"name": name, "cells": _cells(row, index)}
-        for index, (name, row) in enumerate(zip(classes, counts, strict=True))
-    ]
-    mistakes: list[dict[str, Any]] = [
-        {"truth": truth, "predicted": classes[column], "count": count}
-        for index, (truth, row) in enumerate(zip(classes, counts, strict=True))
-        for column, count in enumerate(row)
-        if count and column != index
-    ]
-    mistakes.sort(key=lambda mistake: -mistake["count"])
-    shown = rows if len(classes) <= MAX_CLASSES else []
-    return {"classes": classes, "rows": shown, "mistakes": mistakes[:MAX_MISTAKES]}
-
-
-def _cells(counts: Sequence[int], index: int) -> list[dict[str, Any]]:
-    total = max(1, sum(counts))
-    return [
-        {"count": count, "shade": math.ceil(8 * count / total), "right": column == index}
-        for column, count in enumerate(counts)
-    ]

@@ -37,7 +37,10 @@ def load_template() -> Template:
         "spread": _show_spread,
         **FILTERS,
     }
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.policies["json.dumps_kwargs"] = {
+        "separators": (",", ":"), "allow_nan": False,
+        "ensure_ascii": False,  # an escape would hide a character from `visible`
+    }  # fmt: skip
     environment.globals["asset"] = lambda name: (folder / name).read_text(encoding="utf-8")
     return environment.get_template("page.html.j2")
 

@@ -15,6 +15,7 @@ from typing import IO, Any, Literal
 
 from shardline.errors import ConfigError
 from shardline.launch.process import die_with_parent, kill_group
+from shardline.secrets import mask_values
 from shardline.supervise import sigterm_as_interrupt
 
 End = Literal["sealed", "failed", "stopped"]
@@ -145,7 +146,9 @@ class _Follower:
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=_pass_on, args=(self._process.stdout,), daemon=True)
         self._reader.start()
-        self.tell({"tracker": tracker, "story": asdict(story)})
+        # of the settings none may be a secret: this is all that a tracker gets to know of them
+        told = {key: mask_values(getattr(story, key)) for key in ("params", "tags")}
+        self.tell({"tracker": tracker, "story": {**asdict(story), **told}})
 
     def tell(self, words: Mapping[str, Any]) -> None:
         """Give it a line."""

@@ -50,6 +50,7 @@ class Trouble:
 def shorten(error: Exception) -> str:
     """Return an error as one line of limited length, without secrets."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    text = mask(text, (os.environ.get(name, "") for name in _SECRET_VARIABLES))
+    # of any length, which of other variables would hide ordinary words
+    text = mask(text, [os.environ.get(name, "") for name in _SECRET_VARIABLES])
     half = _REASON_CHARACTERS // 2  # the cause stands at the end
     return text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"

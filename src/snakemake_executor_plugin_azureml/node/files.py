@@ -70,7 +70,7 @@ def write_files(entries: Sequence[dict[str, Any]], payload: bytes, working_folde
         if digest(content) != entry["sha256"]:
             raise NodeError(f"{entry['path']} came changed; run the job again")
         try:
-            _write(_place(entry["path"], working_folder), content)
+            _write(below(entry["path"], working_folder, is_file=True), content)
         except OSError as error:
             raise NodeError(
                 f"{entry['path']} cannot be written below {working_folder} ({error.strerror}); "
@@ -78,17 +78,22 @@ def write_files(entries: Sequence[dict[str, Any]], payload: bytes, working_folde
             ) from None
 
 
-def _place(path: str, working_folder: Path) -> Path:
+def below(path: str, root: Path, *, is_file: bool = False) -> Path:
+    """Return a place at or below a folder, links followed: one may lead to a mount.
+
+    Args:
+        is_file: the last part may be a link, since what is there is never overwritten.
+
+    Raises:
+        NodeError: it is elsewhere.
+    """
     pure = PurePosixPath(path)
-    target = working_folder / pure
-    if pure.is_absolute() or ".." in pure.parts or not _is_within(target.parent, working_folder):
-        raise NodeError(f"{path} is not below {working_folder}; name a path below it")
-    return target
-
-
-def _is_within(folder: Path, working_folder: Path) -> bool:
-    """Whether a folder lies below another, links followed: one may lead to a mount."""
-    return folder.resolve().is_relative_to(working_folder.resolve())
+    place = root / pure
+    folder = place.parent if is_file else place
+    is_relative = not pure.is_absolute() and ".." not in pure.parts
+    if not is_relative or not folder.resolve().is_relative_to(root.resolve()):
+        raise NodeError(f"{path} is not below {root}; name a path below it")
+    return place
 
 
 def _write(target: Path, content: bytes) -> None:

@@ -1,6 +1,7 @@
 """Every rank but 0: it finds the leader, does what launches ask for, and ends as the job does."""
 
 import os
+import secrets
 import shutil
 import socket
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 from snakemake_executor_plugin_azureml.node.environment import job_environment, with_own_mounts
 from snakemake_executor_plugin_azureml.node.errors import NodeError
-from snakemake_executor_plugin_azureml.node.files import write_files
+from snakemake_executor_plugin_azureml.node.files import below, write_files
 from snakemake_executor_plugin_azureml.node.place import Place
 from snakemake_executor_plugin_azureml.node.process import (
     POLL_S,
@@ -19,7 +20,20 @@ from snakemake_executor_plugin_azureml.node.process import (
     describe_code,
     say,
 )
-from snakemake_executor_plugin_azureml.node.wire import Connection, LostError, digest
+from snakemake_executor_plugin_azureml.node.secret import (
+    GREETING_BYTES,
+    NONCE_BYTES,
+    folder_of,
+    read_greeting,
+)
+from snakemake_executor_plugin_azureml.node.wire import (
+    LARGEST,
+    SMALL,
+    Connection,
+    LostError,
+    Seal,
+    receive_exactly,
+)
 
 _ANSWER_S = 5.0
 _LOOK_S = 0.2
@@ -85,7 +99,7 @@ class Follower:
     def _prepare(self, document: dict[str, Any], payload: bytes) -> None:
         answer = {"type": "prepared", "number": document["number"]}
         try:
-            folder = Path.cwd() / document["folder"]
+            folder = below(document["folder"], Path.cwd())
             folder.mkdir(parents=True, exist_ok=True)
             write_files(document["files"], payload, folder)
             self._prepared = document
@@ -100,7 +114,7 @@ class Follower:
             asked, self._number = self._prepared, self._prepared["number"]
             variables = {name: self._own(value) for name, value in asked["env"].items()}
             command = [self._own(word) for word in asked["command"]]
-            self._child = self._start(command, variables, Path.cwd() / asked["folder"])
+            self._child = self._start(command, variables, below(asked["folder"], Path.cwd()))
 
     def _own(self, text: str) -> str:
         return with_own_mounts(text, self._leaders_mounts, self._mounts)
@@ -154,7 +168,7 @@ def follow(
             f"{place.origin}, but no MASTER_ADDR, AZ_BATCH_MASTER_NODE, MASTER_IP or AZ_BATCH_NODE_LIST names "
             "the node of rank 0; use azureml_distribution: pytorch, which always sets MASTER_ADDR"
         )
-    found = _find_leader(place, wait_s, silence_s, stop)
+    found = _find_leader(place, folder_of(place, mounts), wait_s, silence_s, stop)
     if found is None:
         return stop.code
     line, welcome = found
@@ -163,7 +177,7 @@ def follow(
 
 
 def _find_leader(
-    place: Place, wait_s: float, silence_s: float, stop: Stop
+    place: Place, folder: Path, wait_s: float, silence_s: float, stop: Stop
 ) -> tuple[Connection, dict[str, Any]] | None:
     """Knock at every address and port until the leader answers; None if told to stop."""
     deadline, problems = time.monotonic() + wait_s, dict[str, str]()
@@ -179,7 +193,7 @@ def _find_leader(
                         "open all ports between the nodes, or allow more time (azureml-node-wait-s)"
                     )
                 try:
-                    return _knock(place, address, port, min(left_s, _ANSWER_S), silence_s)
+                    return _knock(place, folder, (address, port), min(left_s, _ANSWER_S), silence_s)
                 except (OSError, LostError, ValueError) as error:
                     problem = getattr(error, "strerror", None) or str(error) or "no answer"
                     problems[f"{address}:{port}"] = problem
@@ -188,13 +202,31 @@ def _find_leader(
 
 
 def _knock(
-    place: Place, address: str, port: int, timeout_s: float, silence_s: float
+    place: Place, folder: Path, at: tuple[str, int], timeout_s: float, silence_s: float
 ) -> tuple[Connection, dict[str, Any]]:
-    line = Connection(socket.create_connection((address, port), timeout_s), silence_s=silence_s)
+    """Join the hub that listens at an address.
+
+    Args:
+        folder: where the job's secret is.
+
+    Raises:
+        LostError: nobody of this job listens there.
+        OSError: nobody listens there.
+        NodeError: the hub, which has proved that it has the secret, refuses this process.
+    """
+    line = socket.create_connection(at, timeout_s)
     try:
-        line.send(
+        secret, theirs = read_greeting(receive_exactly(line, GREETING_BYTES, timeout_s), folder)
+        mine = secrets.token_bytes(NONCE_BYTES)
+        joined = Connection(
+            line, silence_s=silence_s, limit=SMALL,
+            sealed_in=Seal(secret.derived("to follower", theirs, mine)),
+            sealed_out=Seal(secret.derived("hello", theirs)),
+        )  # fmt: skip
+        joined.send(
             {
-                "job": digest(place.job.encode()),
+                "type": "hello",
+                "nonce": mine.hex(),
                 "size": place.size,
                 "rank": place.rank,
                 "node": place.node,
@@ -203,12 +235,12 @@ def _knock(
                 "pid": os.getpid(),
             }
         )
-        answer = line.first(timeout_s)[0]
-        if answer["type"] == "welcome":
-            return line, answer
-        if answer["foreign"]:
-            raise LostError(answer["reason"])
-        raise NodeError(answer["reason"])
+        joined.sealed_out = Seal(secret.derived("to hub", theirs, mine))
+        answer = joined.first(timeout_s)[0]
+        if answer["type"] != "welcome":
+            raise NodeError(answer["reason"])
+        joined.limit = LARGEST
+        return joined, answer
     except BaseException:
         line.close()
         raise

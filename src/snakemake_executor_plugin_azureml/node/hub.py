@@ -1,60 +1,43 @@
 """The leader's end of the lines to its followers, and of those to the launches of its job."""
 
 import os
+import secrets
 import selectors
 import shutil
 import socket
-import tempfile
 import time
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from snakemake_executor_plugin_azureml.node.doors import listen, listen_locally, short_folder
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.launches import Launches
+from snakemake_executor_plugin_azureml.node.member import Member
 from snakemake_executor_plugin_azureml.node.place import Place, is_loopback
 from snakemake_executor_plugin_azureml.node.process import POLL_S, say
-from snakemake_executor_plugin_azureml.node.wire import Connection, LostError, digest
+from snakemake_executor_plugin_azureml.node.secret import NONCE_BYTES, Secret
+from snakemake_executor_plugin_azureml.node.wire import SMALL, Connection, LostError, Seal
 
 _INTRODUCE_S = 10.0
 _LEAVE_S = 10.0
-_LONGEST_UNIX_PATH = 100
+_STRANGERS = 64  # lines from unknown senders at a time, beside those of all followers
+_NUM_NAMED = 10  # strangers in the log
 # Followers give up at the deadline, so the leader decides a little before and all hear why.
 _DECIDE = 0.9
-
-
-@dataclass
-class Member:
-    """One of the job's processes.
-
-    Attributes:
-        lost: what became of its line; empty while it is there.
-        line: None for the leader itself.
-    """
-
-    rank: int
-    node: int
-    local_rank: int
-    host: str
-    pid: int
-    line: Connection | None = None
-    address: str = ""
-    lost: str = ""
-
-    def __str__(self) -> str:
-        at = f", {self.address}" if self.address not in ("", self.host) else ""
-        return f"rank {self.rank} (node {self.node}, host {self.host}{at})"
 
 
 class Hub:
     """Keeps the lines; everything happens in `step`, on one thread."""
 
-    def __init__(self, place: Place, *, wait_s: float, grace_s: float, silence_s: float) -> None:
+    def __init__(
+        self, place: Place, secret: Secret, *, wait_s: float, grace_s: float, silence_s: float
+    ) -> None:
         """Listen for followers and launches.
 
         Args:
+            secret: what followers must have read.
             wait_s: seconds that the followers have to come.
             grace_s: seconds between asking the commands of a launch to end and ending them.
             silence_s: seconds after which a node that does not answer counts as gone.
@@ -62,7 +45,7 @@ class Hub:
         Raises:
             NodeError: all ports that follow from the job are taken.
         """
-        self._place, self._wait_s = place, wait_s
+        self._place, self._secret, self._wait_s = place, secret, wait_s
         self.grace_s, self._silence_s = grace_s, silence_s
         host = socket.gethostname()
         me = Member(place.rank, place.node, place.local_rank, host, os.getpid())
@@ -70,13 +53,17 @@ class Hub:
         self.failure: tuple[str, int] | None = None  # of a follower's own command
         self.launches = Launches(self)
         self._strangers: dict[Connection, float] = {}
+        self._num_dropped = 0
         self._is_closing = False
         self._selector = selectors.DefaultSelector()
-        self._folder = _short_folder()
+        self._network_door = listen(place)
+        self._folder = short_folder()
         self.control = str(self._folder / "launch")
-        self._doors = [_listen(place.ports), _listen_locally(self.control)]
-        for door in self._doors:
-            self._selector.register(door, selectors.EVENT_READ, partial(self._open, door))
+        local_door = listen_locally(self.control)
+        self._selector.register(self._network_door, selectors.EVENT_READ, self._open_network)
+        self._selector.register(
+            local_door, selectors.EVENT_READ, partial(self._open_local, local_door)
+        )
 
     def step(self, timeout_s: float) -> None:
         """Hear what has come, or wait for it."""
@@ -90,11 +77,35 @@ class Hub:
         """Whether a process has not come yet."""
         return len(self.members) < self._place.size
 
-    def _open(self, door: socket.socket) -> None:
+    def close_network_door(self) -> None:
+        """Let nobody else join; no port of this process is open any more."""
+        self._selector.unregister(self._network_door)
+        self._network_door.close()
+        for line in list(self._strangers):
+            self._drop(line)
+
+    def _open_network(self) -> None:
         with suppress(OSError):  # it may have gone again
+            accepted, (address, *_) = self._network_door.accept()
+            nonce = secrets.token_bytes(NONCE_BYTES)
+            line = Connection(
+                accepted, silence_s=self._silence_s, limit=SMALL,
+                sealed_in=Seal(self._secret.derived("hello", nonce)),
+            )  # fmt: skip
+            self._expect(line, partial(self._meet, line, address, nonce))
+            accepted.sendall(self._secret.greeting(nonce))  # into the buffer of a new socket
+        while len(self._strangers) > _STRANGERS + self._place.size:
+            self._drop(next(iter(self._strangers)))  # the oldest
+
+    def _open_local(self, door: socket.socket) -> None:
+        with suppress(OSError):
             line = Connection(door.accept()[0], silence_s=self._silence_s)
-            self._strangers[line] = time.monotonic() + _INTRODUCE_S
-            self.listen_to(line, partial(self._meet, line, door is self._doors[0]))
+            self._expect(line, partial(self._meet_launch, line))
+
+    def _expect(self, line: Connection, meet: Callable[[], None]) -> None:
+        """Give whoever opened a line some time for a first message."""
+        self._strangers[line] = time.monotonic() + _INTRODUCE_S
+        self.listen_to(line, meet)
 
     def listen_to(self, line: Connection, hear: Any) -> None:
         """Call a function whenever something comes over a line."""
@@ -112,53 +123,75 @@ class Hub:
             self._selector.unregister(line)
         line.close()
 
-    def _meet(self, line: Connection, is_network: bool) -> None:
-        """Hear the first words of who opened a line."""
-        try:
-            messages = line.receive()
-        except (LostError, ValueError):
-            self._drop(line)
-            return
-        for document, payload in messages[:1]:
-            self._strangers.pop(line, None)
-            if not is_network:
+    def _meet_launch(self, line: Connection) -> None:
+        with self._dropping(line):
+            for document, payload in line.receive()[:1]:
+                self._strangers.pop(line, None)
                 self.launches.ask(line, document, payload)
-                continue
-            try:
-                self._admit(line, document)
-            except (KeyError, TypeError, ValueError):  # no node program
-                self._drop(line)
 
-    def _admit(self, line: Connection, hello: dict[str, Any]) -> None:
-        reason = ""
-        known = self.members.get(int(hello["rank"]))
-        if is_foreign := hello["job"] != digest(self._place.job.encode()):
-            reason = "another job's leader listens there"
-        elif hello["size"] != self._place.size:
-            reason = (
-                f"rank {hello['rank']} on {hello['host']} is one of {hello['size']} processes, but rank 0 on "
-                f"{self.members[0].host} one of {self._place.size} ({self._place.origin}); see what has "
-                "changed their variables"
-            )
-        elif known:
-            reason = (
-                f"two processes are rank {known.rank}: one on {known.host} (process {known.pid}) and one on "
-                f"{hello['host']} (process {hello['pid']}); see what has changed their variables"
-            )
-        if reason:
+    def _meet(self, line: Connection, address: str, nonce: bytes) -> None:
+        """Read the first message of a line, which proves that its sender has the secret."""
+        with self._dropping(line, address):
+            for hello, _ in line.receive()[:1]:
+                self._admit(line, address, nonce, hello)
+
+    @contextmanager
+    def _dropping(self, line: Connection, address: str = "") -> Iterator[None]:
+        """Close a line over which something else came than a node program sends."""
+        try:
+            yield
+        except (LostError, OSError, ValueError, KeyError, TypeError) as error:
+            self._drop(line)
+            self._num_dropped += 1
+            if address and self._num_dropped <= _NUM_NAMED:
+                say(f"a connection from {address} was closed: {error}")
+
+    def _admit(self, line: Connection, address: str, nonce: bytes, hello: dict[str, Any]) -> None:
+        """Admit a follower, or tell it why not."""
+        nonces = nonce, bytes.fromhex(hello["nonce"])
+        line.sealed_in = Seal(self._secret.derived("to hub", *nonces))
+        line.sealed_out = Seal(self._secret.derived("to follower", *nonces))
+        if reason := self._refusal(hello):
             with suppress(LostError):
-                line.send({"type": "refused", "foreign": is_foreign, "reason": reason})
-            self.forget(line)
-            if not is_foreign and not self.failure:
-                self.failure = reason, 1
+                line.send({"type": "refused", "reason": reason})
+            self._drop(line)
+            if hello["size"] == self._place.size and not self._has_rank(hello["rank"]):
+                say(f"{reason}; the job goes on without it")
+            else:
+                self.failure = self.failure or (reason, 1)
             return
         fields = {name: hello[name] for name in ("rank", "node", "local_rank", "host", "pid")}
-        member = Member(**fields, line=line, address=line.peer)
+        member = Member(**fields, line=line, address=address)
         self.members[member.rank] = member
         if not is_loopback(line.here):
             self.members[0].address = line.here
+        self._strangers.pop(line)
         self.listen_to(line, partial(self._hear, member))
         self.tell(member, {"type": "welcome", "grace_s": self.grace_s})
+
+    def _has_rank(self, rank: Any) -> bool:
+        return type(rank) is int and 0 <= rank < self._place.size
+
+    def _refusal(self, hello: dict[str, Any]) -> str:
+        """Return why a follower cannot be one of the job's processes; empty if it can."""
+        rank, size = hello["rank"], self._place.size
+        if hello["size"] != size:
+            return (
+                f"rank {rank} on {hello['host']} is one of {hello['size']} processes, but rank 0 on "
+                f"{self.members[0].host} one of {size} ({self._place.origin}); see what has "
+                "changed their variables"
+            )
+        if not self._has_rank(rank):
+            return (
+                f"a process on {hello['host']} (process {hello['pid']}) is rank {rank!r}, but the job has "
+                f"ranks 0 to {size - 1}; see what has changed its variables"
+            )
+        if known := self.members.get(rank):
+            return (
+                f"two processes are rank {rank}: one on {known.host} (process {known.pid}) and one on "
+                f"{hello['host']} (process {hello['pid']}); see what has changed their variables"
+            )
+        return ""
 
     def _hear(self, member: Member) -> None:
         assert member.line is not None
@@ -251,33 +284,3 @@ class Hub:
             for key in list(self._selector.get_map().values()):
                 key.fileobj.close()  # type: ignore[union-attr]
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _short_folder() -> Path:
-    """Make a folder for a socket, whose path may not be long."""
-    folder = tempfile.gettempdir()
-    if len(folder) > _LONGEST_UNIX_PATH - 40:
-        folder = "/tmp"
-    return Path(tempfile.mkdtemp(prefix="snakemake-azureml-", dir=folder))
-
-
-def _listen_locally(path: str) -> socket.socket:
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    door.bind(path)
-    door.listen()
-    return door
-
-
-def _listen(ports: tuple[int, ...]) -> socket.socket:
-    for port in ports:
-        try:
-            return socket.create_server(("", port), backlog=1024)
-        except OSError as error:
-            say(
-                f"port {port} cannot be used on {socket.gethostname()}: "
-                f"{os.strerror(error.errno or 0)}; the next is tried"
-            )
-    raise NodeError(
-        f"ports {', '.join(map(str, ports))} are all taken on {socket.gethostname()}; "
-        "end what holds them (`ss -ltnp`)"
-    )

@@ -1,5 +1,6 @@
 """`launch`, in a rule of the job: one command on every process, and the exit code of the first that fails."""
 
+import json
 import os
 import socket
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from snakemake_executor_plugin_azureml.node.environment import CONTROL, FOLDER
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.files import read_files, relative_to_working_folder
 from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, say
-from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
+from snakemake_executor_plugin_azureml.node.wire import LARGEST_TEXT, Connection, LostError
 
 _SILENCE_S = (
     3600.0  # the leader may be sending files to others; a Unix socket tells its end at once
@@ -42,6 +43,12 @@ def launch(command: Sequence[str], *, files: Sequence[str], names: Sequence[str]
         "files": entries,
         "folder": relative_to_working_folder(str(here), home),
     }
+    size = len(json.dumps(request))
+    if size > LARGEST_TEXT:
+        raise NodeError(
+            f"the launch's command and variables hold {size} bytes, more than {LARGEST_TEXT}; "
+            "pass bulky values as a file (--file) or on a mount"
+        )
     stop = Stop()
     line = _connect(control or "")
     try:

@@ -9,7 +9,8 @@ from snakemake_executor_plugin_azureml.node.process import describe_code
 from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
 
 if TYPE_CHECKING:
-    from snakemake_executor_plugin_azureml.node.hub import Hub, Member
+    from snakemake_executor_plugin_azureml.node.hub import Hub
+    from snakemake_executor_plugin_azureml.node.member import Member
 
 _LEADER = 0  # its command is the child of the launch itself, with the rule's own environment
 

@@ -17,6 +17,7 @@ from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.hub import Hub
 from snakemake_executor_plugin_azureml.node.place import Place
 from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, say
+from snakemake_executor_plugin_azureml.node.secret import folder_of, make_secret, remove_secrets
 
 # A command of a launch ends before the job that waits for it is ended by force.
 _SHARE_OF_GRACE = 0.4
@@ -46,10 +47,22 @@ def lead(
     """
     if place.size == 1:  # no sockets: a launch starts its command itself
         return _run(job, job_environment(alone(), 0, mounts), None, grace_s, stop)
-    hub = Hub(place, wait_s=wait_s, grace_s=grace_s * _SHARE_OF_GRACE, silence_s=silence_s)
+    folder = folder_of(place, mounts)
+    secret = make_secret(folder)
+    try:
+        hub = Hub(
+            place, secret, wait_s=wait_s, grace_s=grace_s * _SHARE_OF_GRACE, silence_s=silence_s
+        )
+    except NodeError:
+        remove_secrets(folder)
+        raise
     code, reason = 1, "rank 0 gave up"
     try:
-        _gather(hub, place, wait_s, stop)
+        try:
+            _gather(hub, place, wait_s, stop)
+        finally:
+            hub.close_network_door()
+            remove_secrets(folder)
         if stop.number:
             code = stop.code
         else:

@@ -44,6 +44,11 @@ class Place:
     ports: tuple[int, ...]
     origin: str
 
+    @property
+    def is_one_node(self) -> bool:
+        """Whether all processes are on this node, as far as the variables say it."""
+        return self.per_node == self.size
+
     def node_of(self, rank: int) -> int | None:
         """Return the node of another process; None where nothing says it."""
         return rank // self.per_node if self.per_node else None

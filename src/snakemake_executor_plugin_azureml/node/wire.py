@@ -1,11 +1,13 @@
-"""Messages over a socket: a JSON document each, and bytes beside it.
+"""Messages over a socket: a JSON document each, bytes beside it, and over a network an HMAC.
 
-Nothing is encrypted or kept secret, as little as what MPI, NCCL or torch send between
-the nodes: all of them rely on the cluster's network being its own. What is checked is that
-both ends speak of the same job.
+The HMAC (RFC 2104, SHA-256) covers the message and its number on the line; each direction of each
+line has a key of its own (`secret.py`). So a message that was changed, sent again, sent back or sent
+by somebody without the job's secret ends the line. Nothing is encrypted, as little as what MPI,
+NCCL or torch send between the nodes.
 """
 
 import hashlib
+import hmac
 import json
 import select
 import socket
@@ -14,9 +16,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-_HEAD = struct.Struct("!4sII")
-_MAGIC = b"SAN1"
-_LARGEST = 2**28
+_HEAD = struct.Struct("!II")
+_COUNT = struct.Struct("!Q")
+_MAC_BYTES = 32
+SMALL = 2**16  # bytes of a message before its sender is known, and of any from a follower
+LARGEST_TEXT = 2**24  # of a launch's command and variables
+LARGEST = 2**26 + LARGEST_TEXT + SMALL  # with its files
 _CHUNK = 2**20
 
 Message = tuple[dict[str, Any], bytes]
@@ -26,20 +31,54 @@ class LostError(Exception):
     """The other end is gone, or is no node program; the message says how."""
 
 
-class Connection:
-    """One end of a line between two processes of a job."""
+class Seal:
+    """The HMACs of one direction of a line."""
 
-    def __init__(self, line: socket.socket, *, silence_s: float) -> None:
+    def __init__(self, key: bytes) -> None:
+        self._key, self._count = key, 0
+
+    def next(self, message: bytes) -> bytes:
+        """Return the HMAC of the next message."""
+        mac = hmac.digest(self._key, _COUNT.pack(self._count) + message, "sha256")
+        self._count += 1
+        return mac
+
+
+class Connection:
+    """One end of a line between two processes of a job.
+
+    Attributes:
+        limit: bytes of the largest message that is received.
+        sealed_in: of what is received; None for a line that cannot leave the machine.
+        sealed_out: of what is sent.
+    """
+
+    def __init__(
+        self,
+        line: socket.socket,
+        *,
+        silence_s: float,
+        limit: int = LARGEST,
+        sealed_in: Seal | None = None,
+        sealed_out: Seal | None = None,
+    ) -> None:
         """Take over a connected socket.
 
         Args:
             silence_s: seconds after which an end that does not answer counts as gone, such
                 as a machine without power.
+
+        Raises:
+            ValueError: a line over a network without a seal.
         """
+        is_local = line.family == socket.AF_UNIX
+        if not is_local and sealed_in is None:
+            raise ValueError("a line over a network needs a seal")
         self._line, self._buffer = line, bytearray()
+        self.limit, self.sealed_in, self.sealed_out = limit, sealed_in, sealed_out
         self._early: list[Message] = []
         line.settimeout(silence_s)
-        if line.family != socket.AF_UNIX:
+        if not is_local:
             _notice_silence(line, silence_s)
 
     def fileno(self) -> int:
@@ -63,8 +102,11 @@ class Connection:
             LostError: the other end is gone.
         """
         text = json.dumps(document).encode()
+        message = _HEAD.pack(len(text), len(payload)) + text + payload
+        if self.sealed_out is not None:
+            message += self.sealed_out.next(message)
         try:
-            self._line.sendall(_HEAD.pack(_MAGIC, len(text), len(payload)) + text + payload)
+            self._line.sendall(message)
         except OSError as error:
             raise LostError(error.strerror or str(error)) from None
 
@@ -76,7 +118,7 @@ class Connection:
         """Wait for one message; what came along with it is received later.
 
         Raises:
-            LostError: the other end is gone, or said nothing.
+            LostError: the other end is gone, or sent nothing.
         """
         deadline = time.monotonic() + timeout_s
         while self.is_ready(max(0.0, deadline - time.monotonic())):
@@ -89,7 +131,7 @@ class Connection:
         """Read what has come, once, and return the messages that are whole.
 
         Raises:
-            LostError: the other end is gone; all that it sent has been returned before.
+            LostError: the other end is gone, or what it sent is no message of this job.
         """
         if early := self._early:
             self._early = []
@@ -109,19 +151,52 @@ class Connection:
     def _take(self) -> Message | None:
         if len(self._buffer) < _HEAD.size:
             return None
-        magic, size, more = _HEAD.unpack_from(self._buffer)
-        if magic != _MAGIC or size + more > _LARGEST:
-            raise LostError("another program speaks there")
+        size, more = _HEAD.unpack_from(self._buffer)
+        if size + more > self.limit:
+            raise LostError(f"a message of {size + more} bytes came, more than {self.limit}")
         end = _HEAD.size + size + more
-        if len(self._buffer) < end:
+        after = end + (_MAC_BYTES if self.sealed_in is not None else 0)
+        if len(self._buffer) < after:
             return None
-        text, payload = self._buffer[_HEAD.size : end - more], bytes(self._buffer[end - more : end])
-        del self._buffer[:end]
-        return json.loads(text), payload
+        message, mac = bytes(self._buffer[:end]), bytes(self._buffer[end:after])
+        del self._buffer[:after]
+        if self.sealed_in is not None and not hmac.compare_digest(
+            mac, self.sealed_in.next(message)
+        ):
+            raise LostError("a message came whose HMAC is not of this job's secret")
+        return _document(message[_HEAD.size : _HEAD.size + size]), message[_HEAD.size + size :]
 
     def close(self) -> None:
         """Let go of the line."""
         self._line.close()
+
+
+def _document(text: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or not isinstance(document.get("type"), str):
+        raise LostError("a message came that is no document of a node program")
+    return document
+
+
+def receive_exactly(line: socket.socket, size: int, timeout_s: float) -> bytes:
+    """Receive so many bytes, and none beyond them.
+
+    Raises:
+        LostError: they did not come in time.
+        OSError: the other end is gone.
+    """
+    deadline, content = time.monotonic() + timeout_s, b""
+    while len(content) < size:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not select.select([line], [], [], left_s)[0]:
+            raise LostError("another program holds this port, or a firewall swallows what is sent")
+        if not (chunk := line.recv(size - len(content))):
+            raise LostError("the connection was closed")
+        content += chunk
+    return content
 
 
 def _notice_silence(line: socket.socket, silence_s: float) -> None:

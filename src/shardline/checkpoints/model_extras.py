@@ -1,0 +1,132 @@
+"""What a training changes in a model beside its `state_dict`.
+
+Buffers that are not persistent, which parameters are trained, which modules are in evaluation mode, and,
+where the model takes its optimiser steps itself, gradients that it may still be summing up.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from blake3 import blake3
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torchmetrics import Metric
+
+Extras = dict[str, Any]
+
+
+def collect(module: pl.LightningModule) -> Extras:
+    """Return what `state_dict` leaves out; tensors are the model's own, to be copied."""
+    gradients = {} if module.automatic_optimization else _gradients(module)
+    return {
+        "buffers": dict(_hidden_buffers(module)),
+        "frozen": [name for name, p in module.named_parameters() if not p.requires_grad],
+        "evaluating": [name for name, inner in module.named_modules() if not inner.training],
+        "gradients": gradients,
+    }
+
+
+def restore(module: pl.LightningModule, extras: Extras) -> list[str]:
+    """Give the model what it had.
+
+    Returns:
+        A sentence for what could not be put back.
+    """
+    left = set_buffers(module, extras["buffers"])
+    frozen, evaluating = set(extras["frozen"]), set(extras["evaluating"])
+    for name, inner in module.named_modules():
+        inner.training = name not in evaluating
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+        if name in extras["gradients"]:
+            parameter.grad = extras["gradients"][name].to(parameter.device)
+    return left
+
+
+def set_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor | None]) -> list[str]:
+    """Put buffers back, those too that the model makes only in its steps.
+
+    Returns:
+        A sentence for each whose module is not there.
+    """
+    left, device = [], next((p.device for p in module.parameters()), torch.device("cpu"))
+    for path, value in buffers.items():
+        owner_path, _, name = path.rpartition(".")
+        try:
+            owner = module.get_submodule(owner_path)
+        except AttributeError:
+            left.append(f"buffer {path} is not put back: the model has no module {owner_path} yet")
+            continue
+        known = owner._buffers.get(name)
+        if known is not None and value is not None and _form(known) == _form(value):
+            known.data.copy_(value)  # others may refer to it
+            continue
+        persistent = name in owner._buffers and name not in owner._non_persistent_buffers_set
+        there = None if value is None else value.to(device, copy=True)
+        owner.register_buffer(name, there, persistent=persistent)
+    return left
+
+
+def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
+
+
+def _hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
+    for path, inner in module.named_modules():
+        for name in sorted(inner._non_persistent_buffers_set):
+            value = inner._buffers.get(name)
+            if not isinstance(value, DTensor):
+                yield f"{path}.{name}" if path else name, value
+
+
+def _gradients(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+
+
+def own_buffers(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
+    """Return the buffers in which this rank differs from rank 0, whose own all ranks load; each rank calls this.
+
+    DDP makes buffers equal before each step, but for those that a model replaces (`self.mean = ...`).
+    """
+    if trainer.world_size == 1:
+        return {}
+    buffers = {
+        name: value
+        for name, value in trainer.lightning_module.named_buffers()
+        if not isinstance(value, DTensor) and value.layout is torch.strided
+    }
+    mine = {name: _digest(value) for name, value in buffers.items()}
+    first = trainer.strategy.broadcast(mine)
+    return {name: value for name, value in buffers.items() if mine[name] != first.get(name)}
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return blake3(content.data).hexdigest()
+
+
+def unsaved_tensors(module: nn.Module) -> list[str]:
+    """Return the names of plain attributes that hold tensors, which no state has."""
+    saved = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    found = []
+    for path, inner in module.named_modules():
+        if isinstance(inner, Metric):
+            continue  # its state is saved
+        for name, value in vars(inner).items():
+            computed = {f"{name}_g", f"{name}_orig"} & inner._parameters.keys()  # by a forward hook
+            if name == "_example_input_array" or computed:
+                continue
+            if any(id(one) not in saved for one in _tensors(value)):
+                found.append(f"{path}.{name}" if path else name)
+    return found
+
+
+def _tensors(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
+    inner = value.values() if isinstance(value, dict) else value
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple) and depth:
+        for one in inner:
+            yield from _tensors(one, depth - 1)

@@ -1,0 +1,73 @@
+"""Settings that hold a credential, refused before anything reads them: every result would publish them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from shardline.credentials import credential_in
+from shardline.errors import ConfigError
+from shardline.secrets import assigned, is_secret
+
+# Nobody's model takes one of these for anything else; a passphrase is long and of ordinary words.
+_PASSWORD = re.compile(r"(?:.*[_-])?(?:passw(?:or)?d|passphrase|pwd)s?", re.IGNORECASE)
+_LONG = 16
+
+
+def allowed_of(config: Mapping[str, Any]) -> Sequence[str]:
+    """Return `runtime.not_secret` of a config that is not validated yet."""
+    runtime = config.get("runtime")
+    listed = runtime.get("not_secret", ()) if isinstance(runtime, Mapping) else ()
+    return [str(key) for key in listed] if isinstance(listed, list | tuple) else []
+
+
+def refuse_credentials(settings: Mapping[str, Any], where: str, allowed: Sequence[str]) -> None:
+    """Refuse a setting whose value has a credential's form.
+
+    Args:
+        where: file and row, as messages begin.
+        allowed: dotted keys whose values, and those below them, are no credentials; `defaults.`
+            in front of a key of the settings may be left out.
+
+    Raises:
+        ConfigError: names key, kind of credential and remedy, and not the value.
+    """
+    for key, text in _texts(settings, ""):
+        if (kind := _credential(key, text)) and not _is_allowed(key, allowed):
+            remedy = "write ${NAME} in its place (for a source's URL), " if "URL" in kind else ""
+            raise ConfigError(
+                f"{where}: {key} holds {kind}, expected none, since settings are recorded with every result; "
+                f"{remedy}put it into an environment variable that runtime.pass_env names and have the code read it "
+                f"there, or, if it is no credential, add {key} to runtime.not_secret"
+            )
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield dotted key and text of each value; items of a list have the list's key."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield key or name, name  # a name may be what was to be the value
+            yield from _texts(item, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item, key)
+    elif isinstance(value, str):
+        yield key, value
+
+
+def _credential(key: str, text: str) -> str | None:
+    # below a name such as `credentials` all are
+    named = any(map(is_secret, key.split(".")))
+    if kind := credential_in(text, has_secret_name=named):
+        return kind
+    is_password = any(map(_PASSWORD.fullmatch, key.split(".")))
+    if is_password and len(text) >= _LONG and text[0] not in "$/~":
+        return "a long password"
+    for value in assigned(text):  # as in the words of a script's command line
+        if kind := credential_in(value, has_secret_name=True):
+            return kind
+    return None
+
+
+def _is_allowed(key: str, allowed: Sequence[str]) -> bool:
+    names = (key, key.removeprefix("defaults."))
+    return any(name == one or name.startswith(f"{one}.") for name in names for one in allowed)

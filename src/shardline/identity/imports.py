@@ -1,0 +1,246 @@
+"""What a module imports and where it has Python look for modules, as its syntax tree says it."""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import resolve_name
+
+from shardline.identity.literals import Literals
+
+_FLAG = "TYPE_CHECKING"
+_TYPING = {"typing", "typing_extensions"}
+_IMPORTERS = {"import_module", "__import__", "run_module"}
+_EDITS_PATH = re.compile(rb"\bpath\b|\baddsitedir\b")
+_ADDERS = {"insert", "append", "extend"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imports:
+    """What a module imports.
+
+    Attributes:
+        names: absolute dotted names; of `from a import b` both `a` and `a.b`.
+        stars: the modules of which it imports `*`.
+        sys_path: expressions for the folders that it adds to `sys.path`.
+        own_path: expressions for those that it adds to its own `__path__`; None
+            where it leaves that as it is.
+    """
+
+    names: frozenset[str]
+    stars: frozenset[str]
+    sys_path: tuple[ast.expr, ...]
+    own_path: tuple[ast.expr, ...] | None
+
+
+def imports_of(
+    tree: ast.Module, nodes: Sequence[ast.AST], text: bytes, literals: Literals
+) -> Imports:
+    """Return the imports of a module, wherever they stand in it.
+
+    Args:
+        nodes: all nodes of the tree.
+        text: the source; what it does not name is not looked for, which takes longer.
+        literals: of this module, with its `__name__` and `__package__` known.
+    """
+    never_run = _never_run(nodes) if _FLAG.encode() in text else set()
+    finder = _Finder(list(_walk_executed(tree, never_run)) if never_run else nodes, literals)
+    names = set(finder.imported())
+    if any(importer.encode() in text for importer in _IMPORTERS):
+        names |= {name for node in finder.nodes for name in finder.imported_by(node)}
+    return Imports(
+        names=frozenset(names - {""}),
+        stars=frozenset(finder.stars()) - {""},
+        sys_path=tuple(finder.added_to(finder.sys_paths)) if _EDITS_PATH.search(text) else (),
+        own_path=tuple(finder.added_to({"__path__"})) if b"__path__" in text else None,
+    )
+
+
+class _Finder:
+    def __init__(self, nodes: Sequence[ast.AST], literals: Literals) -> None:
+        self.nodes = nodes
+        self._literals = literals
+        self._package = literals.known["__package__"]
+
+    def imported(self) -> Iterator[str]:
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._base(node)
+                yield base
+                if base:
+                    yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+
+    def stars(self) -> Iterator[str]:
+        for node in self.nodes:
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+                yield self._base(node)
+
+    def added_to(self, paths: set[str]) -> Iterator[ast.expr]:
+        """Yield the expressions that name a folder in what changes one of these lists."""
+        for node in self.nodes:
+            match node:
+                case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args):
+                    added = method in _ADDERS and ast.unparse(owner) in paths
+                    if added or (method == "addsitedir" and paths is self.sys_paths):
+                        yield from args[method == "insert" :]
+                case (
+                    ast.Assign(targets=[target], value=value)
+                    | ast.AugAssign(target=target, value=value)
+                ):
+                    place = target.value if isinstance(target, ast.Subscript) else target
+                    if ast.unparse(place) in paths:
+                        yield from _summands(value)
+
+    @cached_property
+    def sys_paths(self) -> set[str]:
+        """The names that the module has for `sys.path`."""
+        found = {"sys.path"}
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                found |= {f"{a.asname}.path" for a in node.names if a.name == "sys" and a.asname}
+            elif isinstance(node, ast.ImportFrom) and node.module == "sys":
+                found |= {a.asname or a.name for a in node.names if a.name == "path"}
+        bound = self._literals.bindings.by_name.items()
+        attributes = ((n, v) for n, values in bound for v in values if isinstance(v, ast.Attribute))
+        return found | {name for name, value in attributes if ast.unparse(value) in found}
+
+    def _base(self, node: ast.ImportFrom) -> str:
+        return _absolute("." * node.level + (node.module or ""), self._package)
+
+    def imported_by(self, node: ast.AST) -> Iterator[str]:
+        """Yield the modules that a call of `import_module` or its like imports."""
+        if not isinstance(node, ast.Call):
+            return
+        importer = self._importer(node.func)
+        if importer == "__import__":
+            yield from self._imported_by_builtin(node)
+        elif importer:
+            texts = self._texts(node, 0, "mod_name" if importer == "run_module" else "name")
+            packages = self._texts(node, 1, "package") if importer == "import_module" else ()
+            for name in texts:
+                yield from (_absolute(name, p) for p in packages or (self._package,))
+                if importer == "run_module":
+                    yield f"{name}.__main__"
+        elif any(map(self._importer, node.args)):  # passed on, as to `map` or `partial`
+            for argument in node.args:
+                texts = self._literals.texts(argument)
+                yield from (_absolute(name, self._package) for name in texts)
+
+    def _imported_by_builtin(self, node: ast.Call) -> Iterator[str]:
+        """Yield what `__import__(name, globals, locals, fromlist, level)` imports."""
+        level = _argument(node, 4, "level")
+        dots = level.value if isinstance(level, ast.Constant) else 0
+        for name in self._texts(node, 0, "name"):
+            base = _absolute("." * dots + name if isinstance(dots, int) else name, self._package)
+            yield base
+            yield from (f"{base}.{part}" for part in self._texts(node, 3, "fromlist") if base)
+
+    def _texts(self, node: ast.Call, place: int, keyword: str) -> tuple[str, ...]:
+        return self._literals.texts(_argument(node, place, keyword))
+
+    def _importer(self, node: ast.expr, within: frozenset[str] = frozenset()) -> str:
+        """Return the importing function that an expression is, under whatever name; else nothing."""
+        match node:
+            case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
+                pass
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                pass
+            case _:
+                return ""
+        name = self._renamed.get(name, name)
+        if name in _IMPORTERS:
+            return name if name != "run_module" or self._has_runpy else ""
+        if name in within:
+            return ""
+        bound = self._literals.bindings.by_name.get(name, ())
+        return next(filter(None, (self._importer(v, within | {name}) for v in bound)), "")
+
+    @cached_property
+    def _renamed(self) -> dict[str, str]:
+        """What `from a import b as c` calls differently."""
+        return {
+            alias.asname: alias.name
+            for node in self.nodes
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.asname and alias.name in _IMPORTERS
+        }
+
+    @cached_property
+    def _has_runpy(self) -> bool:
+        names = (n for n in self.nodes if isinstance(n, ast.Import | ast.ImportFrom))
+        return any("runpy" in (getattr(n, "module", ""), *(a.name for a in n.names)) for n in names)
+
+
+def _argument(node: ast.Call, place: int, keyword: str) -> ast.expr | None:
+    named = (given.value for given in node.keywords if given.arg == keyword)
+    return node.args[place] if len(node.args) > place else next(named, None)
+
+
+def _summands(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the parts of `[a, b] + c`, each of which may name folders."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _summands(node.left)
+        yield from _summands(node.right)
+    else:
+        yield node
+
+
+def _walk_executed(node: ast.AST, never_run: set[str]) -> Iterator[ast.AST]:
+    """Walk a tree without what stands under `if TYPE_CHECKING`, which never runs."""
+    yield node
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.If) and ast.unparse(node.test) in never_run:
+        children = node.orelse
+    for child in children:
+        yield from _walk_executed(child, never_run)
+
+
+def _never_run(nodes: Sequence[ast.AST]) -> set[str]:
+    """Return the conditions that are false: `TYPE_CHECKING`, unless it is not that of `typing`."""
+    stars = bound = False
+    harmless: set[ast.AST] = set()  # what binds the flag to typing's, or to False
+    for node in nodes:
+        match node:
+            case (
+                ast.Assign(targets=[target], value=ast.Constant(value=False))
+                | ast.AnnAssign(target=ast.Name() as target, value=ast.Constant(value=False))
+            ):
+                harmless.add(target)
+                bound |= isinstance(target, ast.Name) and target.id == _FLAG
+            case ast.ImportFrom(module=module, level=level) if module in _TYPING and not level:
+                harmless |= {alias for alias in node.names if not alias.asname}
+                bound |= any(alias.name in (_FLAG, "*") for alias in node.names)
+            case ast.ImportFrom(names=[ast.alias(name="*")]):
+                stars = True
+            case ast.Import():
+                harmless |= {a for a in node.names if a.asname is None or a.name in _TYPING}
+    if stars and not bound:
+        return set()
+    other = {name for node in nodes if node not in harmless for name in _rebound(node)}
+    if _FLAG in other:
+        return set()
+    return {_FLAG} if "typing" in other else {_FLAG, f"typing.{_FLAG}"}
+
+
+def _rebound(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node may bind: all texts in it, but for reads."""
+    if isinstance(node, ast.keyword) or isinstance(getattr(node, "ctx", None), ast.Load):
+        return
+    if isinstance(node, ast.ImportFrom):  # its aliases are nodes of their own
+        return
+    if isinstance(node, ast.alias):
+        yield node.asname or node.name
+        return
+    for _, value in ast.iter_fields(node):
+        yield from (v for v in (value if isinstance(value, list) else [value]) if type(v) is str)
+
+
+def _absolute(name: str, package: str) -> str:
+    try:
+        return resolve_name(name, package)
+    except (ImportError, ValueError):
+        return ""  # above the top-level package, which Python refuses as well

@@ -1,0 +1,211 @@
+"""How well a model predicts the rows of a split, in memory that does not grow with them.
+
+A batch's outputs become a few numbers per row as soon as they are there. Rows are summed in blocks
+of fixed size by their place in the split, in float64, and the blocks' sums are added in the blocks'
+order. So a metric depends neither on the size of batches nor on who evaluates which block.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from shardline.confusion import Confusion
+from shardline.errors import DataError
+from shardline.evidence import MAX_POINTS, Bins, Spread, residuals
+
+# Less than the 32,768 values from which torch splits a sum among threads, whose number would
+# then change its last bits.
+BLOCK_ROWS = 1 << 14
+_CHUNK_VALUES = 1 << 18  # of float64: 2 MB, which stay in a processor's cache
+
+Columns = Mapping[str, np.ndarray]
+
+
+def make_task(schema: Mapping[str, Any], num_rows: int, run: str) -> "Task":
+    """Return what evaluates the outputs of a run's model on a split of `num_rows` rows."""
+    if schema["task"] == "classification":
+        return Classification(schema["classes"], run)
+    return Regression(num_rows, run)
+
+
+def blocks(batches: Iterable[Columns], num_rows: int = BLOCK_ROWS) -> Iterator[Columns]:
+    """Cut the rows of batches into blocks, whatever the batches' sizes.
+
+    Args:
+        batches: Columns of each batch, in the split's order.
+        num_rows: Rows of every block but the last.
+
+    Yields:
+        Columns of a block, with each row's `place` in the split.
+    """
+    waiting: list[Columns] = []
+    start = held = 0
+    for batch in batches:
+        waiting.append(batch)
+        held += len(batch["label"])
+        if held >= num_rows:
+            joined, end = _join(waiting), held - held % num_rows
+            for first in range(0, end, num_rows):
+                yield _placed(_cut(joined, first, first + num_rows), start + first)
+            waiting, start, held = [_cut(joined, end, held)], start + end, held - end
+    if held:
+        yield _placed(_join(waiting), start)
+
+
+def _join(parts: Sequence[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _cut(columns: Columns, first: int, last: int) -> Columns:
+    return {name: column[first:last] for name, column in columns.items()}
+
+
+def _placed(columns: Columns, start: int) -> Columns:
+    return {"place": np.arange(start, start + len(columns["label"])), **columns}
+
+
+class Classification:
+    """Accuracy, cross-entropy, confusion and calibration of logits [B, C].
+
+    Args:
+        classes: Names of the classes.
+        run: Name of the run, for errors.
+    """
+
+    def __init__(self, classes: Sequence[str], run: str) -> None:
+        self._classes, self._run = classes, run
+        self._confusion, self._bins = Confusion(len(classes)), Bins()
+        self._loss, self._num_rows = 0.0, 0
+
+    def score(self, outputs: torch.Tensor, label: torch.Tensor) -> Columns:
+        """Return what is kept of a batch.
+
+        Args:
+            outputs: Logits [B, C] float32.
+            label: Place of the true class [B] int64.
+
+        Returns:
+            `label`, `predicted`, `confidence` and `loss` per row [B].
+
+        Raises:
+            DataError: the outputs have another shape or are not finite.
+        """
+        _check_shape(self._run, outputs, (len(label), len(self._classes)), "logits ")
+        _check_finite(self._run, outputs)
+        # few rows at a time: all of a batch's logits in float64 would be twice the batch, twice
+        num_chunks = min(len(label), -(-outputs.numel() // _CHUNK_VALUES))
+        chunks = zip(outputs.tensor_split(num_chunks), label.tensor_split(num_chunks), strict=True)
+        return _join([_score_logits(*chunk) for chunk in chunks])
+
+    def add(self, block: Columns) -> None:
+        """Add a block's rows to the sums."""
+        label, predicted = block["label"], block["predicted"]
+        self._confusion.add(label, predicted)
+        self._bins.add(block["confidence"], label == predicted)
+        self._loss += _sum_of_losses(block["loss"])
+        self._num_rows += len(label)
+
+    def result(self) -> dict[str, Any]:
+        """Return accuracy and loss, the confusion and the calibration."""
+        accuracy = self._confusion.num_right / self._num_rows
+        return {
+            "metrics": {"accuracy": accuracy, "loss": self._loss / self._num_rows},
+            "headline": {"metric": "accuracy", "value": accuracy, "mode": "max"},
+            "confusion": self._confusion.describe(self._classes),
+            "calibration": self._bins.describe(),
+        }
+
+
+class Regression:
+    """Mean squared and mean absolute error of values [B] or [B, 1].
+
+    Args:
+        num_rows: Rows of the split.
+        run: Name of the run, for errors.
+    """
+
+    def __init__(self, num_rows: int, run: str) -> None:
+        self._run = run
+        self._points = Spread(num_rows, MAX_POINTS)
+        self._squares = self._distances = 0.0
+        self._num_rows = 0
+
+    def score(self, outputs: torch.Tensor, label: torch.Tensor) -> Columns:
+        """Return what is kept of a batch.
+
+        Args:
+            outputs: Values [B] or [B, 1] float32.
+            label: True values [B] float32.
+
+        Returns:
+            `label`, `predicted`, their `error` and its square as `loss`, per row [B].
+
+        Raises:
+            DataError: the outputs have another shape or are not finite.
+        """
+        values = outputs.squeeze(1) if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
+        _check_shape(self._run, values, (len(label),))
+        _check_finite(self._run, values)
+        error = (values - label).double()
+        columns = {"label": label, "predicted": values, "error": error, "loss": error**2}
+        # copied: a view would keep all that the model made
+        return {name: column.numpy().copy() for name, column in columns.items()}
+
+    def add(self, block: Columns) -> None:
+        """Add a block's rows to the sums."""
+        self._squares += _sum(block["loss"])
+        self._distances += _sum(np.abs(block["error"]))
+        self._num_rows += len(block["loss"])
+        self._points.add(block)
+
+    def result(self) -> dict[str, Any]:
+        """Return both errors, and some predicted values beside the true ones."""
+        mse, mae = self._squares / self._num_rows, self._distances / self._num_rows
+        return {
+            "metrics": {"mse": mse, "mae": mae},
+            "headline": {"metric": "mse", "value": mse, "mode": "min"},
+            "residuals": residuals(self._points.rows),
+        }
+
+
+def _score_logits(logits: torch.Tensor, label: torch.Tensor) -> Columns:
+    predicted, logits = logits.argmax(dim=1), logits.double()
+    confidence = (logits.amax(dim=1) - logits.logsumexp(dim=1)).exp()
+    loss = functional.cross_entropy(logits, label, reduction="none")
+    columns = {"label": label, "predicted": predicted, "confidence": confidence, "loss": loss}
+    return {name: column.numpy() for name, column in columns.items()}
+
+
+def _sum(column: np.ndarray) -> float:
+    return float(torch.from_numpy(column).sum())
+
+
+def _sum_of_losses(loss: np.ndarray) -> float:
+    """Return the sum in the order of torch's cross-entropy over all rows, which has other last bits."""
+    column = torch.from_numpy(loss).unsqueeze(1)
+    rows = torch.zeros(len(loss), dtype=torch.int64)
+    return -float(functional.nll_loss(column, rows, reduction="sum"))
+
+
+def _check_shape(
+    run: str, outputs: torch.Tensor, expected: tuple[int, ...], what: str = ""
+) -> None:
+    if outputs.shape != expected:
+        raise DataError(
+            f'run "{run}": forward gave shape {tuple(outputs.shape)}, expected {what}{expected}; '
+            "fix the model's forward"
+        )
+
+
+def _check_finite(run: str, outputs: torch.Tensor) -> None:
+    if not all(math.isfinite(end) for end in outputs.aminmax()):  # NaN is either end of all
+        raise DataError(
+            f'run "{run}": the model gave NaN or infinite outputs; it cannot be evaluated'
+        )
+
+
+Task = Classification | Regression

@@ -1,0 +1,100 @@
+"""Whether what the store holds beside the shards is undamaged: parts, markers, trainings' states and attempts."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.attempts import read_attempts
+from shardline.checkpoints.folder import find_damage
+from shardline.config.scripts import is_script
+from shardline.errors import DataError
+from shardline.files import read_object
+from shardline.parts import count_rows, differing, read_part
+from shardline.seals import check_seal
+from shardline.statistics import merge_all
+
+_AGAIN = "delete it, and the shard is read again before it is trained on"
+
+
+def check_parts(
+    shards: Path, dataset: str, manifest: Mapping[str, Any], remedy: str
+) -> dict[str, str]:
+    """Hold the lists of a dataset's parts against their seals and the manifest.
+
+    Args:
+        shards: the dataset's folder in the store.
+        dataset: its id.
+        remedy: ends each sentence.
+
+    Returns:
+        A sentence for each list that is wrong, by the name of its part.
+    """
+    known, problems = {record["file"]: record for record in manifest["shards"]}, {}
+    for path in sorted((shards / "parts").glob("*.json")):
+        try:
+            records = read_part(path, dataset, remedy=remedy)["shards"]
+        except DataError as error:
+            problems[path.stem] = str(error)
+            continue
+        for record in records:
+            if record != known.get(record["file"]):
+                problems[path.stem] = (
+                    f"{path}: what it says of {record['file']} is not what the manifest says; {remedy}"
+                )
+    return problems
+
+
+def check_markers(shards: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Hold the markers of verified shards against their seals and the manifest."""
+    known = {record["file"]: record for record in manifest["shards"]}
+    for path in sorted((shards / "verified").glob("*/*.safetensors")):
+        try:
+            if path.read_bytes().startswith(b"["):
+                continue  # of a version that did not seal them; nobody trusts it any more
+            marker = read_object(path, remedy=_AGAIN)
+        except FileNotFoundError:
+            continue  # a training replaces it
+        except DataError as error:
+            yield str(error)
+            continue
+        problem = check_seal(path, marker) if "sha256" in marker else f"{path} has no seal"
+        if not problem and marker.get("blake3") != known.get(path.name, {}).get("blake3"):
+            problem = f"{path} is of another shard than the manifest's"
+        if problem:
+            yield f"{problem}; {_AGAIN}"
+
+
+def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
+    """Hold the manifest's statistics against the rows of the shards, which are undamaged."""
+    told = manifest["statistics"]
+    numbered = enumerate(manifest["shards"])
+    found = merge_all(count_rows(shards, numbered, manifest["schema"]))
+    wrong = differing(found.features.summary(), told["features"])
+    if found.class_counts != told["class_counts"]:
+        wrong.append("class_counts")
+    if not wrong:
+        return None
+    return f"{shards}: the rows of the shards give another {', '.join(wrong)} than the manifest"
+
+
+def check_training(work: Path, spec: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Verify the training checkpoints and attempts of a run.
+
+    Args:
+        work: the run's folder in the store.
+        spec: run.json.
+
+    Returns:
+        What was looked at, and a sentence for each problem.
+    """
+    good, problems = 0, []
+    if not is_script(spec["model_class"]):  # a script's own are named and written as it likes
+        good, found = find_damage(work / "checkpoints", spec["identity"])
+        remedy = "delete it, and the training goes on from the one before"
+        problems += [f"{problem}; {remedy}" for problem in found]
+    try:
+        attempts = len(read_attempts(work))
+    except DataError as error:
+        problems.append(str(error))
+        attempts = 0
+    return f"{good} training checkpoints, {attempts} attempts", problems

@@ -1,0 +1,120 @@
+"""The rotating tier: of the tests that are marked `rotating`, a run takes one fifth, or all.
+
+A test's fifth follows from its node id alone, a run's from the commit: a new test moves no other
+one, and two runs of one commit take the same tests. Tests whose fixtures cost more than they do
+have one fifth together: `rotating("v1")` is the group `v1` of its file. What is left out is no
+skip: the summary counts it as deselected, and the log names it.
+"""
+
+import hashlib
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+FIFTHS = ("1", "2", "3", "4", "5")
+TITLE = pytest.StashKey[str]()
+LEFT_OUT = pytest.StashKey[list[str]]()  # node ids, in a worker and in the controller
+
+
+def fifth_of(text: str) -> str:
+    """Return the fifth of a node id or a commit."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return FIFTHS[int.from_bytes(digest) % len(FIFTHS)]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch that chooses the fifth."""
+    parser.addoption(
+        "--fifth", choices=["all", "commit", *FIFTHS], default="all",
+        help="what to run of the tests marked `rotating`: all, a fifth, or the fifth of this commit",
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the fifth, once for all workers; where there is no commit, all are run."""
+    config.stash[LEFT_OUT] = []
+    why = ""
+    if config.option.fifth == "commit":
+        # `*`: a checkout may be another user's
+        folder = ["-c", "safe.directory=*", "-C", str(config.rootpath)]
+        asked = ["git", *folder, "rev-parse", "HEAD"]
+        commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        config.option.fifth = fifth_of(commit) if commit else "all"
+        why = f", by commit {commit[:12]}" if commit else ", since there is no commit"
+    config.stash[TITLE] = f"rotating tier: fifth {config.option.fifth} of {len(FIFTHS)}{why}"
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Name the fifth before the first test too."""
+    return config.stash[TITLE]
+
+
+@pytest.hookimpl(trylast=True)  # what -k and -m have left
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the rotating tests of other fifths."""
+    if config.option.fifth == "all":
+        return
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        (left_out if _is_of_another_fifth(item, config.option.fifth) else kept).append(item)
+    config.stash[LEFT_OUT] = [item.nodeid for item in left_out]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
+def _is_of_another_fifth(item: pytest.Item, fifth: str) -> bool:
+    marker = item.get_closest_marker("rotating")
+    if marker is None:
+        return False
+    file = item.nodeid.partition("::")[0]
+    return fifth_of("::".join([file, *marker.args]) if marker.args else item.nodeid) != fifth
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the controller, which collects nothing itself."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take from the first worker what all of them have left out."""
+    left_out = getattr(node, "workeroutput", {}).get("left_out", [])
+    if not node.config.stash[LEFT_OUT]:
+        node.config.stash[LEFT_OUT] = left_out
+        items = [SimpleNamespace(nodeid=nodeid) for nodeid in left_out]
+        node.config.hook.pytest_deselected(items=items)  # for the summary's count
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name all that is left out, one line for each function."""
+    config = terminalreporter.config
+    if config.option.fifth != "all":
+        terminalreporter.section(config.stash[TITLE])
+        left_out = config.stash[LEFT_OUT]
+        told = f"{len(left_out)} tests of other fifths are left out; `make test-rotating` runs them all"
+        terminalreporter.line(told)
+        for line in by_function(left_out):
+            terminalreporter.line(f"  {line}")
+
+
+def by_function(nodeids: Iterable[str]) -> list[str]:
+    """Return a line for each function, with the parameters of its tests."""
+    functions = defaultdict(list)
+    for nodeid in nodeids:
+        function, _, parameters = nodeid.partition("[")
+        functions[function].append(parameters.removesuffix("]"))
+    return [
+        f"{function}[{', '.join(p)}]" if any(p) else function for function, p in functions.items()
+    ]
+
+
+def rotating(*values: Any) -> list[Any]:
+    """Return values of `parametrize` that are of the tier; a tuple holds one for each name."""
+    tier = pytest.mark.rotating
+    return [pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=tier) for v in values]

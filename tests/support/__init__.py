@@ -1,0 +1,1 @@
+"""Harnesses, data and models that tests of several folders share."""

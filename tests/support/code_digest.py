@@ -1,0 +1,18 @@
+"""The digest of user code behind one narrow function, whatever the product digests it by."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardline.identity import CodeIndex
+from shardline.identity import digest as digest_of_document
+
+
+def digest(entry: str, roots: Sequence[Path]) -> str:
+    """Return the digest of all code that an entry can reach.
+
+    Args:
+        entry: a module's dotted name.
+        roots: the project's folders in import order; the code runs in the first.
+    """
+    code, third_party = CodeIndex(roots).closure(entry)
+    return digest_of_document({"code": code, "third party": sorted(third_party)})

@@ -1,0 +1,82 @@
+"""Statistics that are counted from shards are those that were computed when the shards were built."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardline.errors import DataError
+from shardline.files import write_json
+from shardline.parts import differing, read_part
+from shardline.seals import seal
+from shardline.shards import build_shards, describe_part
+from shardline.sources import Schema, Source, Table
+from tests.unit.tampering import changed
+
+RNG = np.random.default_rng(7)
+KINDS: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {
+    "float32": (RNG.normal(1e4, 1.0, (700, 3)), ("a", "b")),
+    "float16": (RNG.normal(0, 100, (700, 2, 2)), ("a", "b")),
+    "float64": (RNG.normal(0, 1e200, (700, 2)), ("a", "b")),
+    "uint8": (RNG.integers(0, 256, (700, 3, 4, 3)), ("a", "b")),
+    "int64": (RNG.integers(-(2**40), 2**40, (700, 2)), ("a", "b")),
+    "bool": (RNG.integers(0, 2, (700, 5)), ()),
+    "int16": (np.full((700, 1), -3), ()),  # a constant, and a regression
+}
+
+
+class Cut(Source):
+    """Three shards of several tables; the second has no train row."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__(num_shards=3)
+        values, self.classes = KINDS[dtype]
+        self.values, self.dtype = values.astype(dtype), dtype
+
+    @property
+    def schema(self) -> Schema:
+        task: Any = "classification" if self.classes else "regression"
+        shape = self.values.shape[1:]
+        return Schema(
+            feature_shape=shape, feature_dtype=self.dtype, task=task, classes=self.classes
+        )
+
+    def iter_tables(self, shard: int) -> Any:
+        for rows in np.array_split(np.arange(700), 4):
+            labels = rows % 2 if self.classes else rows / 7
+            splits = rows % 2 + 1 if shard == 1 else rows % 3
+            labels = labels.astype(self.schema.label_dtype)
+            yield Table(ids=rows, features=self.values[rows], labels=labels, splits=splits)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # float64 whose squares are none
+@pytest.mark.parametrize("dtype", [*KINDS])
+def test_an_unsealed_list_of_any_kind_of_rows_is_accepted_and_an_altered_one_is_not(
+    tmp_path: Path, dtype: str
+) -> None:
+    source, path = Cut(dtype), tmp_path / "parts" / "00000-00002.json"
+    part = describe_part("d", build_shards(source, range(3), {}, tmp_path), {})
+    schema = vars(source.schema)
+    write_json(path, seal({**part, "action": {}}))
+    sealed = read_part(path, "d", remedy="delete it")["statistics"]
+    assert str(sealed) == str(part["statistics"]).replace("inf", "nan")
+    write_json(path, part)
+    assert read_part(path, "d", schema, remedy="delete it")["shards"]
+    for place in range(len(part["statistics"])):
+        for key in ("mean", "m2", "low", "high", "count"):
+            where = ("statistics", place, "features", key)
+            value = part["statistics"][place]["features"][key]
+            if value in (0, []) or str(value[0] if key == "m2" else "") == "nan":
+                continue  # of no train row, or of numbers whose squares are none
+            wrong = value + 1 if key == "count" else [2 * value[0] + 1, *value[1:]]
+            write_json(path, changed(part, where, wrong))
+            with pytest.raises(DataError, match="other statistics than its list"):
+                read_part(path, "d", schema, remedy="delete it")
+
+
+def test_summaries_of_other_lengths_differ() -> None:
+    one = {"count": 2, "mean": [1.0], "std": [0.5], "min": [0.5], "max": [1.5]}
+    assert differing(one, one) == []
+    assert differing(one, {**one, "mean": [1.0, 1.0]}) == ["mean"]
+    assert differing({**one, "count": 3}, one) == ["count"]

@@ -1,0 +1,224 @@
+"""Chains of kills and resumes end with the bits of a training that nothing has ended.
+
+The campaign takes a seed from the commit, so that each commit tries other chains and repeats its own;
+`SHARDLINE_CAMPAIGN_CHAINS=500 SHARDLINE_SEED=...` says how many and which (`make campaign`).
+"""
+
+import os
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, note, seed, settings
+from hypothesis import strategies as st
+
+from shardline.checkpoints.saver import LastCheckpoint
+from shardline.errors import DataError, Diverged
+from tests.support.campaigns import campaign_seed
+from tests.support.killed_models import Counting
+from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings
+
+CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "60"))
+
+
+SEED = campaign_seed()
+PARTITION = {"data.epoch": "partition", "data.partition_shards": 2, "trainer.max_epochs": 5}
+
+
+def case(model: str, name: str = "", best_kept: int = 1, **settings) -> Case:
+    path = f"tests.support.killed_models:{model}"
+    dotted = {key.replace("__", "."): value for key, value in settings.items()}
+    return Case(name=name or model, model=path, settings=dotted, best_kept=best_kept)
+
+
+COUNTING = case("Counting")
+CASES = [
+    COUNTING,
+    case("Averaged", schedule__name="cosine", schedule__warmup_steps=3, optim__name="adamw"),
+    case("Averaged", "accumulated", trainer__accumulate=2, trainer__gradient_clip=0.5),
+    case("OwnOptimizer", "own optimiser, accumulated", trainer__accumulate=2),
+    case("OwnOptimizer", best_kept=3),
+    case("Plateau", best_kept=2),
+    case("Plateau", "late", trainer__validate_every_epochs=2),
+    case("Duel"),
+    case("Duel", "duel by partitions", **{k.replace(".", "__"): v for k, v in PARTITION.items()}),
+    case("Hidden"),
+    case(
+        "Stopping", early_stopping__monitor="score", early_stopping__patience=1,
+        checkpoint__monitor="score", trainer__max_epochs=6,
+    ),
+    case("StopsItself", trainer__accumulate=1),
+    case("SkipsTheRest"),
+    case("Thawing"),
+    case("Wild", divergence__policy="skip"),
+    case("Counting", "partitions", **{k.replace(".", "__"): v for k, v in PARTITION.items()}),
+    case("Averaged", "padded", data__last_batch="pad", data__streams=2, precision="64-true"),
+    case("Averaged", "top", best_kept=3, checkpoint__monitor="distance", checkpoint__mode="max"),
+]  # fmt: skip
+
+
+FORGOTTEN = [
+    case for case in CASES if case.name in ("Duel", "Hidden", "Thawing", "SkipsTheRest", "late")
+]
+
+
+@pytest.fixture(scope="module")
+def trainings(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Trainings:
+    terminal = request.config.pluginmanager.getplugin("terminalreporter")
+    if terminal:  # there is none in a worker of xdist
+        terminal.write_line(f"{CHAINS} chains, SHARDLINE_SEED={SEED}")
+    return build_trainings(tmp_path_factory.mktemp("project") / "tiny")
+
+
+def at(*steps: int) -> list[Kill]:
+    """Kills in the step after each of these, when the state of before is on disk."""
+    return [Kill(place="model.training_step", step=step) for step in steps]
+
+
+# an epoch has four steps: 4, 8 and 12 are epochs' ends
+@pytest.mark.parametrize("steps", [(4, 8, 10), (4, 8, 10, 14), (2, 4, 8, 9, 12, 15)], ids=str)
+def test_kills_at_epochs_ends_and_between_them_change_nothing(trainings, steps):
+    unbroken, _ = trainings.unbroken(COUNTING)
+    assert trainings.killed(COUNTING, at(*steps)).differences(unbroken) == []
+
+
+def test_an_epochs_own_record_stands_once_where_the_state_before_it_is_resumed_from(trainings):
+    (case,) = (case for case in CASES if case.name == "SkipsTheRest")
+    unbroken, _ = trainings.unbroken(case)
+    kill = Kill(place="callback.on_after_backward", step=6)
+    killed = trainings.killed(case, [kill], every_steps=1, keep=1, lateness=10)
+    assert killed.differences(unbroken) == []
+
+
+@pytest.mark.parametrize("case", FORGOTTEN, ids=lambda case: case.name)
+def test_what_lightnings_states_forget_is_there_after_a_resume(trainings, case):
+    unbroken, _ = trainings.unbroken(case)
+    assert trainings.killed(case, at(2, 4, 9, 15)).differences(unbroken) == []
+
+
+@contextmanager
+def earlier_version():
+    """Resume as Shardline did before `checkpoints.counters`."""
+
+    def begin_epoch(self, trainer, pl_module):
+        self._background.check()
+        if self._resumed:
+            trainer.fit_loop.epoch_loop.restarting = False
+            self._restore(trainer)
+        elif self._new_best or self._cadence.is_due(trainer):
+            self.save(trainer)
+
+    with (
+        mock.patch("shardline.checkpoints.saver.settle"),
+        mock.patch.object(LastCheckpoint, "on_train_epoch_start", begin_epoch),
+    ):
+        yield
+
+
+def test_counts_that_an_earlier_version_saved_wrongly_are_put_right(trainings, tmp_path):
+    unbroken, _ = trainings.unbroken(COUNTING)
+    chain = Chain(trainings, COUNTING, tmp_path)
+    with earlier_version():
+        chain.attempt(*at(4))
+        chain.attempt(*at(8))
+    state = torch.load(chain.root / "work/checkpoints/step-00000008/state.pt", weights_only=True)
+    epochs = state["loops"]["fit_loop"]["epoch_progress"]
+    assert epochs["current"]["ready"] == epochs["current"]["completed"] == 2, "wrong: 3 are ready"
+    resumed = chain.run(at(10, 14))
+    found = [one for one in resumed.differences(unbroken) if not one.startswith("events")]
+    assert found == []
+
+
+def test_a_state_of_an_epoch_that_was_started_twice_is_refused(trainings, tmp_path):
+    chain = Chain(trainings, COUNTING, tmp_path)
+    with earlier_version():
+        for kill in at(4, 8, 10, 15):
+            chain.attempt(kill)
+    chain = Chain(trainings, COUNTING, tmp_path)
+    chain.root = tmp_path / "4"
+    folder = chain.root / "work/checkpoints/step-00000014"
+    with pytest.raises(DataError, match="had been started 2 times") as error:
+        chain.attempt(None)
+    assert f"training checkpoint {folder} was saved" in str(error.value)
+    assert "delete this folder to resume from the training checkpoint before it" in str(error.value)
+
+
+class EndsInNumbers(Counting):
+    """Has no numbers left when its last epoch is over."""
+
+    def on_train_epoch_end(self):
+        super().on_train_epoch_end()
+        if self.current_epoch == 3:
+            self.head.weight.data.fill_(torch.nan)
+
+
+class Miscounts(Counting):
+    """Ends with an epoch that counts as begun."""
+
+    def on_train_epoch_end(self):
+        super().on_train_epoch_end()
+        self.trainer.fit_loop.epoch_progress.total.started += self.current_epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (EndsInNumbers, Diverged, "ended at step 16 with weights that are NaN or infinite"),
+        (Miscounts, DataError, "ended within an epoch, after step 16, so its last state is not"),
+    ],
+)
+def test_an_end_that_cannot_be_saved_is_an_error(trainings, tmp_path, model, error, message):
+    own = Case(name=model.__name__, model=f"{__name__}:{model.__name__}")
+    with pytest.raises(error, match=message):
+        Chain(trainings, own, tmp_path).attempt(None)
+    assert not list(tmp_path.rglob("model.safetensors"))
+
+
+class Plain(Counting):
+    """Keeps tensors where no state has them."""
+
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        self.head.scale = torch.ones(2)
+        self.history = {"losses": [torch.zeros(())]}
+        self.limits = (0.0, 1.0)
+
+
+def test_tensors_that_no_state_has_are_named_once(trainings, tmp_path, capsys):
+    own = Case(name="Plain", model=f"{__name__}:Plain")
+    Chain(trainings, own, tmp_path).attempt(None)
+    Chain(trainings, COUNTING, tmp_path / "counting").attempt(None)
+    told = [line for line in capsys.readouterr().out.splitlines() if "no training" in line]
+    assert len(told) == 1
+    assert told[0].startswith(
+        "warning: no training checkpoint holds the model's history, head.scale, tensors that are"
+    )
+
+
+@settings(
+    max_examples=CHAINS, deadline=None, database=None, print_blob=True,
+    suppress_health_check=[*HealthCheck],
+)  # fmt: skip
+@seed(SEED)
+@given(data=st.data())
+def test_chains_of_kills_in_any_place_change_nothing(trainings, data):
+    note(f"SHARDLINE_SEED={SEED}")
+    case = data.draw(st.sampled_from(CASES), "case")
+    unbroken, places = trainings.unbroken(case)
+    last = max(places.values())
+    kill = st.builds(
+        Kill, place=st.sampled_from(sorted(places)), step=st.integers(0, last),
+        torn=st.none() | st.floats(0, 1),
+    )  # fmt: skip
+    kills = sorted(data.draw(st.lists(kill, min_size=1, max_size=8), "kills"), key=lambda k: k.step)
+    killed = trainings.killed(
+        case,
+        kills,
+        every_steps=data.draw(st.integers(0, 5), "every_steps"),
+        keep=data.draw(st.integers(1, 3), "keep"),
+        lateness=data.draw(st.integers(0, 40), "lateness"),
+    )
+    assert killed.differences(unbroken) == []

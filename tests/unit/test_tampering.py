@@ -1,0 +1,311 @@
+"""What is altered in the store is found, or changes nothing: parts, states, attempts, markers."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log
+from shardline.checkpoints.folder import find_damage, newest_good, saving
+from shardline.config import Dataset
+from shardline.errors import DataError
+from shardline.files import json_bytes, read_json, write_bytes, write_json
+from shardline.integrity import Verifier
+from shardline.jobs.datasets import build_shards, seal_dataset
+from shardline.parts import read_part
+from shardline.shardmap import ShardMap
+from shardline.verify import verify_dataset, verify_run
+from shardline.verify_store import check_markers
+from tests.unit.conftest import FakeProject
+from tests.unit.tampering import bytes_changed, changed, edits, fields_changed
+
+MINE = "a" * 64
+CASES = settings(
+    max_examples=80, deadline=None, derandomize=True, print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)  # fmt: skip
+
+
+def variants(content: bytes) -> Iterator[bytes]:
+    """Yield a JSON file with each byte and each field altered."""
+    yield from bytes_changed(content)
+    yield from (json_bytes(document) for document in fields_changed(json.loads(content)))
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+class Built:
+    """A dataset whose shards are built and not sealed, in a folder of its own."""
+
+    def __init__(self, fake: FakeProject) -> None:
+        self.fake = fake
+        table = fake.config["datasets"]["table"]
+        table["shards_per_job"] = 2
+        table["source"] |= {"rows_per_shard": 60, "features": 3}
+        fake.config["runtime"] = {"strict_env": "warn"}
+        self.project = fake.load()
+        self.dataset: Dataset = fake.run("flat").dataset
+        self.folder = self.project.store / "datasets" / self.dataset.id
+        for part in self.dataset.parts:
+            build_shards(fake.config, self.dataset.id, part, str(self.part(part)))
+
+    def part(self, name: str = "00002-00003") -> Path:
+        return self.folder / "parts" / f"{name}.json"
+
+    def seal(self) -> dict[str, Any]:
+        manifest = self.dataset.manifest
+        provenance = manifest.with_name("provenance.json")
+        seal_dataset(self.fake.config, self.dataset.id, str(manifest), str(provenance))
+        document: dict[str, Any] = read_json(manifest, remedy="")
+        return document
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        schema: dict[str, Any] = self.seal()["schema"]
+        return schema
+
+
+@pytest.fixture
+def built(fake: FakeProject) -> Built:
+    return Built(fake)
+
+
+def shift(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part whose means are 50 more."""
+    mean = part["statistics"][0]["features"]["mean"]
+    return changed(part, ("statistics", 0, "features", "mean"), [one + 50 for one in mean])
+
+
+def test_an_altered_list_of_a_part_is_not_sealed(built: Built) -> None:
+    whole = read_json(built.part(), remedy="")
+    write_json(built.part(), shift(whole))
+    with pytest.raises(
+        DataError, match=r"00002-00003.json: the digest of its content is .*; delete"
+    ):
+        built.seal()
+    assert not built.dataset.manifest.exists()
+    write_json(built.part(), whole)
+    assert built.seal()["statistics"]["features"]["count"] > 0
+
+
+def test_a_list_of_an_earlier_version_is_held_against_its_shards(built: Built) -> None:
+    sealed = built.seal()
+    for name in built.dataset.parts:
+        part = read_json(built.part(name), remedy="")
+        write_json(built.part(name), {key: part[key] for key in part if key != "sha256"})
+    assert built.seal() == sealed
+    assert verify_dataset(built.project, built.dataset.id, deep=True).problems == []
+
+    unsealed = read_json(built.part(), remedy="")
+    counts = ("statistics", 0, "class_counts", "train", 0)
+    for altered in (shift(unsealed), changed(unsealed, counts, 7)):
+        write_json(built.part(), altered)
+        with pytest.raises(DataError, match="give other statistics than its list"):
+            built.seal()
+    write_json(built.part(), unsealed)
+    shard = built.folder / "shard-00003.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"!")
+    with pytest.raises(DataError, match=r"shard-00003.* is not the file that the list of its part"):
+        built.seal()
+
+
+def test_statistics_that_an_earlier_version_sealed_wrongly_are_found_by_verify_deep(
+    built: Built,
+) -> None:
+    manifest = built.seal()
+    mean = manifest["statistics"]["features"]["mean"]
+    wrong = changed(manifest, ("statistics", "features", "mean"), [one + 50 for one in mean])
+    write_json(built.dataset.manifest, wrong)
+    built.dataset.manifest.with_name("provenance.json").unlink()
+    assert verify_dataset(built.project, built.dataset.id).problems == []
+    (problem,) = verify_dataset(built.project, built.dataset.id, deep=True).problems
+    assert "the rows of the shards give another mean than the manifest; delete" in problem
+
+
+@pytest.mark.parametrize("name", ["00000-00001", "00002-00003x", "00004-00005"])
+def test_a_part_under_another_name_is_found(built: Built, name: str) -> None:
+    built.part().rename(built.part(name))
+    with pytest.raises(DataError, match=f"{name}.json is of 2 shards from 2 on, expected {name}"):
+        read_part(built.part(name), built.dataset.id, remedy="delete it")
+    with pytest.raises(DataError, match=r"is of the dataset .*, expected other"):
+        read_part(built.part("00000-00001"), "other", remedy="delete it")
+
+
+def what_counts(part: dict[str, Any]) -> dict[str, Any]:
+    return {key: part.get(key) for key in ("shards", "statistics", "skipped", "action")}
+
+
+def test_each_altered_byte_and_field_of_a_part_is_found_or_changes_nothing(built: Built) -> None:
+    schema, path = built.schema, built.part()
+    content = path.read_bytes()
+    whole, found, count = what_counts(json.loads(content)), 0, 0
+    for altered in variants(content):
+        path.write_bytes(altered)
+        count += 1
+        try:
+            part = read_part(path, built.dataset.id, schema, remedy="delete it")
+        except DataError:
+            found += 1
+        else:
+            assert what_counts(part) == whole
+    assert found > 0.98 * count > 1000
+
+
+def test_generated_edits_of_a_part_are_found(built: Built) -> None:
+    path = built.part()
+    whole = read_json(path, remedy="")
+
+    @CASES
+    @given(edits(whole, keep="sha256"))
+    def check(document: dict[str, Any]) -> None:
+        path.write_bytes(json_bytes(document))
+        if document == whole:
+            return  # the edits took each other back
+        with pytest.raises(DataError):
+            read_part(path, built.dataset.id, remedy="delete it")
+
+    check()
+
+
+# --- training checkpoints -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> Path:
+    """Two training checkpoints, of steps 10 and 20."""
+    folder = tmp_path / "checkpoints"
+    for step in (10, 20):
+        with saving(folder, step=step, epoch=1, identity=MINE, world_size=2, keep=2) as scratch:
+            (scratch / "state.pt").write_bytes(b"state")
+    return folder
+
+
+def test_each_altered_byte_and_field_of_a_state_s_manifest_is_found_or_changes_nothing(
+    states: Path,
+) -> None:
+    whole, _ = newest_good(states, MINE)
+    path = states / "step-00000020" / "manifest.json"
+    content, resumed = path.read_bytes(), set()
+    for altered in variants(content):
+        path.write_bytes(altered)
+        saved, passed = newest_good(states, MINE)
+        assert saved is not None
+        assert saved == whole or (saved.step == 10 and "is damaged" in passed[0])
+        assert (find_damage(states, MINE)[0] == 1) == (saved.step == 10)
+        resumed.add(saved.step)
+    assert resumed == {10, 20}, "a manifest without its seal is one of an earlier version"
+    path.write_bytes(content)
+    assert find_damage(states, MINE) == (2, [])
+
+
+def test_each_altered_byte_of_a_state_is_found(states: Path) -> None:
+    path = states / "step-00000020" / "state.pt"
+    for altered in bytes_changed(path.read_bytes()):
+        path.write_bytes(altered)
+        saved, _ = newest_good(states, MINE)
+        assert saved is not None
+        assert saved.step == 10
+
+
+# --- attempts -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A run's folder with the lines of two attempts."""
+    begin_attempt(tmp_path, job="1", queue_s=1.5)
+    note_resumed(tmp_path, 1, 0, {}, world=1)
+    begin_attempt(tmp_path, retry=1)
+    return tmp_path
+
+
+def test_each_altered_byte_and_field_of_the_attempts_is_found_or_changes_nothing(
+    work: Path,
+) -> None:
+    path, whole = work / "attempts.jsonl", read_attempts(work)
+    content = path.read_bytes()
+    lines = [json.loads(line) for line in content.splitlines()]
+    assert len({line["sha256"] for line in lines}) == 1
+    altered = [
+        *bytes_changed(content),
+        *(
+            "".join(json.dumps(line) + "\n" for line in one).encode()
+            for one in fields_changed(lines)
+        ),
+    ]
+    found = 0
+    for one in altered:
+        path.write_bytes(one)
+        try:
+            assert read_attempts(work) == whole
+        except DataError:
+            found += 1
+    assert found > 0.95 * len(altered), "the rest are spaces, and what lies behind a whole line"
+
+
+def test_attempts_of_an_earlier_version_are_read_and_sealed_from_then_on(work: Path) -> None:
+    path, whole = work / "attempts.jsonl", read_attempts(work)
+    write_bytes(path, "".join(json.dumps(line) + "\n" for line in whole).encode())
+    assert read_attempts(work) == whole
+    assert begin_attempt(work) == 3
+    assert all("sha256" in json.loads(line) for line in path.read_text().splitlines())
+    assert all("sha256" not in line for line in sealed_log(work))
+    path.unlink()
+    assert sealed_log(work) == []
+
+
+# --- markers ------------------------------------------------------------------------------------
+
+
+def test_each_altered_byte_and_field_of_a_marker_is_found_or_changes_nothing(built: Built) -> None:
+    manifest = built.seal()
+    verifier = Verifier(ShardMap(manifest, built.folder), "first")
+    verifier.check(1)
+    (path,) = built.folder.glob("verified/*/*.safetensors")
+    assert list(check_markers(built.folder, manifest)) == []
+    content = path.read_bytes()
+    whole = json.loads(content)
+    for altered in variants(content):
+        path.write_bytes(altered)
+        is_trusted = verifier._is_marked(1, path)
+        assert not is_trusted or json.loads(altered) == whole
+        problems = list(check_markers(built.folder, manifest))
+        assert problems or is_trusted or altered.startswith(b"[")
+    path.write_text(json.dumps([whole[key] for key in ("blake3", "bytes", "mtime_ns", "inode")]))
+    assert not verifier._is_marked(1, path), "of an earlier version: the shard is read once more"
+    assert list(check_markers(built.folder, manifest)) == []
+
+
+# --- verify --deep ------------------------------------------------------------------------------
+
+
+def test_verify_deep_looks_at_states_and_attempts_of_a_run(
+    fake: FakeProject, states: Path, work: Path
+) -> None:
+    fake.seal_all()
+    run = fake.run("flat")
+    identity = read_json(run.folder / "run.json", remedy="")["identity"]
+    folder = Path("store/work") / run.id
+    for step in (10, 20):
+        with saving(
+            folder / "checkpoints", step=step, epoch=1, identity=identity, world_size=1, keep=2
+        ) as scratch:
+            (scratch / "state.pt").write_bytes(b"state")
+    shutil.copy(work / "attempts.jsonl", folder)
+    verdict = verify_run(run.id, folder)
+    assert verdict.problems == []
+    assert verdict.summary.endswith("1 evaluation, 2 training checkpoints, 2 attempts")
+
+    (folder / "checkpoints/step-00000020/state.pt").write_bytes(b"stale")
+    path = folder / "attempts.jsonl"
+    path.write_text(path.read_text().splitlines()[1] + "\n")
+    assert verify_run(run.id).problems == []
+    state, attempts = verify_run(run.id, folder).problems
+    assert "step-00000020 is damaged: state.pt has BLAKE3 digest" in state
+    assert state.endswith("; delete it, and the training goes on from the one before")
+    assert attempts.startswith(f"{path}: the attempts are not those that were written")
