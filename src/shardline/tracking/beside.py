@@ -23,6 +23,7 @@ End = Literal["sealed", "failed", "stopped"]
 # How long the job waits for what is not yet sent; a sealed run is not followed again.
 _LIMIT_S: Mapping[End, float] = {"sealed": 120.0, "failed": 15.0, "stopped": 15.0}
 _GRACE_S = 10.0  # to say what was not sent
+_LAST_WORDS_S = 10.0  # to read them on a busy machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +174,7 @@ class _Follower:
         """See that nothing is left of it."""
         kill_group(self._process.pid)
         self._process.wait()
-        self._reader.join(1)  # what it left running may hold its output
+        self._reader.join(_LAST_WORDS_S)
 
 
 def _end(followers: Sequence[_Follower], how: End, limit_s: float) -> None:

@@ -1,0 +1,195 @@
+"""What a step of a small model costs: `python -m benchmarks.steps`, from the repository.
+
+A bare loop, Lightning alone, Lightning with what most trainings add (a logger, checkpoints, early
+stopping), and Shardline, in turn: in each round each trains the same model once, in processes of its
+own. A round's figure is the median step of its training, data loading included; the table's is the
+median of the rounds.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.steps.timed import EPOCH_STEPS, MODELS, OUT, PROFILED
+from rich.console import Console
+from rich.table import Table
+
+REPOSITORY = Path(__file__).parents[2]
+USUAL, OURS = "Lightning, logger, checkpoints", "Shardline"
+# the latter has each process compile what it imports
+_LEFT_OUT = {"MKL_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"}
+_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+
+
+class Program:
+    """One way to train a model.
+
+    Args:
+        name: what the table calls it.
+        folder: for its files.
+        checkout: folder of the checkout whose Shardline trains; None for the installed one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        model: str,
+        ranks: int,
+        epochs: int,
+        checkout: Path | None = None,
+    ) -> None:
+        self.name, self._folder, self._ranks = name, folder, ranks
+        self._threads = str(max(1, (os.cpu_count() or 1) // ranks))
+        self._checkout = checkout or REPOSITORY
+        self.steps_s: list[float] = []  # median step of each round
+        self.cores: list[float] = []
+        folder.mkdir(parents=True)
+        self._words = self._command(model, epochs)
+
+    def _command(self, model: str, epochs: int) -> list[str]:
+        arguments = [model, str(epochs)]
+        if self.name == "bare loop":
+            return ["-m", "benchmarks.steps.bare", *arguments]
+        if self.name.startswith("Lightning"):
+            alone = [] if self.name == USUAL else ["--bare"]
+            arguments += [str(self._ranks), str(self._folder / "made"), *alone]
+            return ["-m", "benchmarks.steps.plain", *arguments]
+        project = self._folder / "project"
+        made = self._python(
+            "-m", "benchmarks.steps.project", str(project), *arguments, str(self._ranks)
+        )
+        place = json.loads(made.splitlines()[-1])
+        work = self._folder / "made"
+        return [
+            "-m", "shardline.worker", str(project / "run.json"), "--manifest", place["manifest"],
+            "--shards", place["shards"], "--work", str(work), "--results", str(work / "results"),
+            "--rank-logs", str(work / "logs"), "--log-every-steps", "10", "--checkpoint-every-steps", "200",
+            "--checkpoint-every-min", "10", "--checkpoints-kept", "2", "--best-kept", "1",
+            "--rendezvous-timeout-s", "300", "--hang-timeout-s", "1800", "--verify", "first",
+            "--strict-env", "warn", "--oversubscribe",
+        ]  # fmt: skip
+
+    def train(self, *, is_profiled: bool = False) -> dict[str, Any]:
+        """Train once, and return what the clock has told."""
+        made = self._folder / "made"
+        shutil.rmtree(made, ignore_errors=True)
+        (made / "results").mkdir(parents=True)
+        out = self._folder / "out.json"
+        several = [*_TORCHRUN, str(self._ranks)] if self._ranks > 1 else []
+        # torchrun takes `-m MODULE` as a Python would
+        self._python(
+            *several, *self._words, **{OUT: str(out), PROFILED: "1" if is_profiled else ""}
+        )
+        told: dict[str, Any] = json.loads(out.read_text())
+        return told
+
+    def take_turn(self) -> None:
+        """Train once, and keep the median step."""
+        told = self.train()
+        self.steps_s.append(statistics.median(told["seconds"]))
+        self.cores.append(told["cores"])
+
+    def _python(self, *words: str, **variables: str) -> str:
+        env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+        env |= {
+            "OMP_NUM_THREADS": self._threads,
+            "PYTHONPATH": f"{self._checkout / 'src'}:{REPOSITORY}",
+            **variables,
+        }
+        done = subprocess.run(
+            [sys.executable, *words], cwd=REPOSITORY, env=env, text=True, capture_output=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise SystemExit(f"{self.name} failed:\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+
+def main() -> None:
+    arguments = _arguments()
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    epochs = -(-arguments.steps // EPOCH_STEPS)
+    console.print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {arguments.rounds} rounds"
+    )
+    for model in arguments.models:
+        for ranks in arguments.ranks:
+            with tempfile.TemporaryDirectory() as folder:
+                programs = list(_programs(Path(folder), model, ranks, epochs, arguments.before))
+                for number in range(arguments.rounds):
+                    for program in programs if number % 2 else reversed(programs):
+                        program.take_turn()
+                title = f"{model}, {ranks} rank{'s' * (ranks > 1)}"
+                console.print(_steps(title, programs))
+                if not arguments.no_parts:
+                    profiled = programs[-1].train(is_profiled=True)["parts"]
+                    beside = programs[2].train(is_profiled=True)["parts"]
+                    step_s = [statistics.median(programs[i].steps_s) for i in (2, -1)]
+                    console.print(_parts(title, beside, profiled, step_s))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=1500, help="of each training (1500)")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--before", type=Path, help="checkout of another version of Shardline")
+    parser.add_argument("--no-parts", action="store_true", help="leave out where the time goes")
+    return parser.parse_args()
+
+
+def _programs(
+    folder: Path, model: str, ranks: int, epochs: int, before: Path | None
+) -> Iterator[Program]:
+    for number, name in enumerate(("bare loop", "Lightning alone", USUAL)):
+        yield Program(name, folder / str(number), model, ranks, epochs)
+    if before:
+        yield Program("Shardline before", folder / "before", model, ranks, epochs, before.resolve())
+    yield Program(OURS, folder / "ours", model, ranks, epochs)
+
+
+def _steps(title: str, programs: Sequence[Program]) -> Table:
+    usual = next(program for program in programs if program.name == USUAL)
+    table = Table(title=title, title_justify="left")
+    table.add_column("program")
+    for column in ("ms a step", "least and most", f"/ {USUAL}", "cores busy"):
+        table.add_column(column, justify="right")
+    for program in programs:
+        ms = [1e3 * seconds for seconds in program.steps_s]
+        ratio = statistics.median(
+            a / b for a, b in zip(program.steps_s, usual.steps_s, strict=True)
+        )
+        spread = f"{min(ms):.2f} to {max(ms):.2f}"
+        cores = f"{statistics.median(program.cores):.2f}"
+        table.add_row(program.name, f"{statistics.median(ms):.2f}", spread, f"{ratio:.2f}", cores)
+    return table
+
+
+def _parts(
+    title: str, usual: dict[str, int], ours: dict[str, int], step_s: Sequence[float]
+) -> Table:
+    table = Table(title=f"{title}: ms of a step", title_justify="left")
+    table.add_column("part")
+    for name in (USUAL, OURS):
+        table.add_column(name, justify="right")
+    for part, _ in Counter(ours).most_common():
+        shares = (
+            counts.get(part, 0) / max(1, sum(counts.values())) * 1e3 * seconds
+            for counts, seconds in zip((usual, ours), step_s, strict=True)
+        )
+        table.add_row(part, *(f"{share:.3f}" for share in shares))
+    return table
+
+
+if __name__ == "__main__":
+    main()

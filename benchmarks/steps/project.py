@@ -1,0 +1,53 @@
+"""A resolved run of Shardline: `python -m benchmarks.steps.project FOLDER MODEL EPOCHS RANKS`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from benchmarks.steps.timed import EPOCH_STEPS, FEATURES, GLOBAL_BATCH
+
+from shardline import jobs
+from shardline.config import load_project
+
+SHARDS = 4
+
+
+def main() -> None:
+    folder, model, epochs, ranks = (
+        Path(sys.argv[1]),
+        sys.argv[2],
+        int(sys.argv[3]),
+        int(sys.argv[4]),
+    )
+    splits = {"train": 0.9, "validation": 0.08, "test": 0.02}
+    rows = GLOBAL_BATCH * EPOCH_STEPS / splits["train"] / SHARDS
+    source = {
+        "type": "synthetic", "rows_per_shard": round(rows), "features": FEATURES, "seed": 3,
+    }  # fmt: skip
+    config = {
+        "runs": "config/runs.tsv",
+        "defaults": {
+            "global_batch": GLOBAL_BATCH, "devices": ranks, "accelerator": "cpu",
+            "trainer": {"max_epochs": epochs}, "early_stopping": {"patience": 100},
+        },
+        "datasets": {"rows": {"source": source, "shards": SHARDS, "splits": splits}},
+    }  # fmt: skip
+    (folder / "config").mkdir(parents=True)
+    (folder / "config/config.yaml").write_text(json.dumps(config))
+    path = f"benchmarks.steps.timed:{model.capitalize()}"
+    (folder / "config/runs.tsv").write_text(f"name\tdataset\tmodel\ntimed\trows\t{path}\n")
+    os.chdir(folder)
+    project = load_project()
+    (run,) = project.runs.values()
+    dataset = run.dataset
+    store = folder / project.store / "datasets" / dataset.id
+    for part in dataset.parts:
+        jobs.build_shards(config, dataset.id, part, str(store / f"parts/{part}.json"))
+    jobs.seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
+    jobs.resolve_run(config, run.id, "run.json", "identity.json")
+    print(json.dumps({"manifest": str(folder / dataset.manifest), "shards": str(store)}))
+
+
+if __name__ == "__main__":
+    main()
