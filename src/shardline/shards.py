@@ -238,14 +238,17 @@ def _check_classes(
         elif not rows["train"]:
             unlearnt.append(f'"{name}" ({", ".join(f"{rows[split]} {split}" for split in SPLITS)})')
     if absent:
-        logging.warning("no row is of class %s", ", ".join(absent))
+        logging.warning("no row is of class %s", _shown(absent))
     if unlearnt:
-        more = len(unlearnt) - _CLASSES_SHOWN
-        shown = ", ".join(unlearnt[:_CLASSES_SHOWN]) + (f" and {more} more" if more > 0 else "")
         raise DataError(
-            f"dataset {dataset}: class {shown} has no train row, so no training could learn it, expected "
+            f"dataset {dataset}: class {_shown(unlearnt)} has no train row, so no training could learn it, expected "
             "one at least; let more of its rows train (`splits`), add rows of it, or leave the class out"
         )
+
+
+def _shown(classes: Sequence[str]) -> str:
+    more = len(classes) - _CLASSES_SHOWN
+    return ", ".join(classes[:_CLASSES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _skipped(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

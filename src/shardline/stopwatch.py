@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.profilers import PassThroughProfiler
 
@@ -19,8 +18,8 @@ from shardline.goodput import Timeline
 _FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 _SAVE = "save_checkpoint"
 _READINGS_KEPT = 100_000
-# A GPU works behind the program, so that single steps cannot be told apart without
-# waiting for it at each. It is waited for at every tenth.
+# A GPU works behind the program, by two steps at most (see `agreement`), so that single steps
+# cannot be told apart. It is as far behind at both ends of a reading.
 _STEPS_A_READING_GPU = 10
 
 Parts = dict[int, dict[str, float]]
@@ -101,8 +100,6 @@ class Stopwatch(Callback):
         steps = trainer.global_step - before
         if steps < self.steps_a_reading:
             return
-        if self.steps_a_reading > 1:
-            torch.cuda.synchronize()
         self._read_at = trainer.global_step, self._timeline.stepping_s()
         self._readings[self._num_readings % _READINGS_KEPT] = (self._read_at[1] - since) / steps
         self._num_readings += 1
