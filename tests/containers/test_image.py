@@ -15,7 +15,8 @@ from shardline.errors import LaunchError
 from shardline.identity.content import file_sha256
 from tests.conftest import TINY_CONFIG, Workspace, wait_until
 from tests.containers.engine import BASE, RUN_ARGS, shorten_lock
-from tests.rotation import rotating
+
+pytestmark = pytest.mark.rotating("project")  # together: most of their time goes into it
 
 ROW = {"name": "linear", "dataset": "digits", "model": "linear", "devices": 2}
 
@@ -101,7 +102,7 @@ def container(project, *program):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, *rotating(signal.SIGTERM)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_container_outlives_what_started_it(engine, project, number):
     up = "import time; print('up', flush=True); time.sleep(600)"
     process = subprocess.Popen(

@@ -73,6 +73,7 @@ def test_a_store_that_becomes_read_only_in_mid_training(gated, mount):
     faulted.goes_on()
 
 
+@pytest.mark.rotating
 def test_a_training_goes_on_while_a_slow_store_takes_its_state(gated, mount, throttle):
     """The disk takes 256 KB/s, so that a state of 1 MB is written for seconds."""
     faulted = gated(**{"model_args.hidden": 280, "trainer.max_epochs": 6})

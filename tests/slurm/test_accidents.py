@@ -203,7 +203,7 @@ ACCIDENTS: dict[str, tuple[Callable[[Counting], None], dict[str, Any]]] = {
 
 # One of each kind; the others of it are of the rotating tier.
 ALWAYS = (
-    "walltime", "node-lost", "controller-away", "preempted", "cancelled-accounting", "refused",
+    "node-lost", "controller-away", "preempted", "cancelled-accounting", "refused",
     "interrupted", "forgotten",
 )  # fmt: skip
 OTHERS = [name for name in ACCIDENTS if name not in ALWAYS]

@@ -19,7 +19,7 @@ def pipeline(slurm, tmp_path_factory):
     return pipeline
 
 
-@pytest.mark.parametrize("name", ["timeout", *rotating("preempt")])
+@pytest.mark.parametrize("name", rotating("timeout", "preempt"))
 def test_a_job_that_slurm_ends_early_goes_on_by_itself(pipeline, name):
     done = pipeline.cluster.login.run(
         *SHARDLINE, "drill", name, "--profile", str(pipeline.path / "profile"), "--json",

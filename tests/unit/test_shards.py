@@ -267,7 +267,9 @@ def test_classes_without_any_row_are_sealed_and_the_log_names_the_first(tmp_path
     source = Given(np.ones((3, 3)), splits=[0, 1, 2], classes=classes)
     manifest = sealed(source, parts_of(source, tmp_path))
     assert manifest["statistics"]["class_counts"]["train"][:2] == [1, 0]
-    assert "no row is of class dog, class 0, class 1, class 2, class 3 and 19996 more" in caplog.text
+    assert (
+        "no row is of class dog, class 0, class 1, class 2, class 3 and 19996 more" in caplog.text
+    )
 
 
 def test_what_a_source_skipped_is_counted_in_the_manifest_and_the_first_20_are_named(tmp_path):

@@ -48,8 +48,13 @@ def survived(done: subprocess.CompletedProcess[str]) -> list[dict]:
     ("name", "commands"),
     [
         ("kill-rank", 1),
-        ("disk-full", 2),
-        *rotating(("stop-rank", 1), ("preempt", 1), ("timeout", 1), ("kill-controller", 2)),
+        *rotating(
+            ("disk-full", 2),
+            ("stop-rank", 1),
+            ("preempt", 1),
+            ("timeout", 1),
+            ("kill-controller", 2),
+        ),
     ],
 )
 def test_a_fault_is_survived_and_its_cost_is_told(project, name, commands):

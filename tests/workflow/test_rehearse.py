@@ -37,6 +37,7 @@ def test_one_run_of_each_geometry_meets_and_nothing_is_trained(workspace, tiny):
     assert not list(workspace.path.glob("results/runs/*"))
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_what_is_wrong_is_named_and_a_second_rehearsal_starts_anew(tiny):
     workspace = tiny({**ROW, "name": "a", "devices": 2}, runtime={"threads_per_rank": 9})
