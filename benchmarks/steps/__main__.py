@@ -23,6 +23,8 @@ from benchmarks.steps.timed import EPOCH_STEPS, MODELS, OUT, PROFILED
 from rich.console import Console
 from rich.table import Table
 
+from shardline.launch.environment import rank_variables
+
 REPOSITORY = Path(__file__).parents[2]
 USUAL, OURS = "Lightning, logger, checkpoints", "Shardline"
 # the latter has each process compile what it imports
@@ -49,7 +51,10 @@ class Program:
         checkout: Path | None = None,
     ) -> None:
         self.name, self._folder, self._ranks = name, folder, ranks
-        self._threads = str(max(1, (os.cpu_count() or 1) // ranks))
+        threads = max(1, (os.cpu_count() or 1) // ranks)
+        # the same threads for all; and what our launchers set besides is ours alone
+        set_by_launchers = rank_variables(threads, {}, "") if name == OURS else {}
+        self._variables = {**set_by_launchers, "OMP_NUM_THREADS": str(threads)}
         self._checkout = checkout or REPOSITORY
         self.steps_s: list[float] = []  # median step of each round
         self.cores: list[float] = []

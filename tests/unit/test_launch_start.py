@@ -96,6 +96,32 @@ def test_what_every_rank_gets():
     assert "GLOO_SOCKET_IFNAME" not in rank_variables(3, {}, "")
 
 
+STEPS = """
+import resource
+import numpy as np
+
+def step():
+    gradients = [np.empty(1 << 20, np.float32) for _ in range(12)]  # 4 MB each
+    for gradient in gradients:
+        gradient.fill(1)
+
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_ranks_keep_the_memory_of_gradients_from_one_step_to_the_next():
+    env = {**os.environ, **rank_variables(1, {}, "")}
+    told = subprocess.run(
+        [sys.executable, "-c", STEPS], env=env, capture_output=True, text=True, check=True
+    )
+    assert int(told.stdout) < 50, "page faults; without, a step has thousands"
+
+
 def test_one_rank_alone_is_told_that_it_is_alone():
     one = start({**SETTINGS, "nodes": 1, "devices": 1}, env={"SLURM_PROCID": "0", "RANK": "3"})
     assert (one.env["RANK"], one.env["WORLD_SIZE"]) == ("0", "1")
