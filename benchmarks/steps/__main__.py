@@ -106,11 +106,8 @@ class Program:
 
     def _python(self, *words: str, **variables: str) -> str:
         env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
-        env |= {
-            "OMP_NUM_THREADS": self._threads,
-            "PYTHONPATH": f"{self._checkout / 'src'}:{REPOSITORY}",
-            **variables,
-        }
+        path = f"{self._checkout / 'src'}:{REPOSITORY}"
+        env |= {**self._variables, "PYTHONPATH": path, **variables}
         done = subprocess.run(
             [sys.executable, *words], cwd=REPOSITORY, env=env, text=True, capture_output=True, check=False,
         )  # fmt: skip
