@@ -118,6 +118,7 @@ class Program:
 
 def main() -> None:
     arguments = _arguments()
+    os.environ["STEPS_ACCELERATOR"] = arguments.accelerator  # for all programs
     console = Console(width=None if sys.stdout.isatty() else 120)
     epochs = -(-arguments.steps // EPOCH_STEPS)
     console.print(
@@ -145,6 +146,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=900, help="of each training (900)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--accelerator", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--before", type=Path, help="checkout of another version of Shardline")
     parser.add_argument("--no-parts", action="store_true", help="leave out where the time goes")
     return parser.parse_args()

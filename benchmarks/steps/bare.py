@@ -5,7 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from benchmarks.steps.timed import EPOCH_STEPS, GLOBAL_BATCH, MODELS, Clock, rows
+from benchmarks.steps.timed import ACCELERATOR, EPOCH_STEPS, GLOBAL_BATCH, MODELS, Clock, rows
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,10 +16,16 @@ def main() -> None:
         int(os.environ.get(key, default)) for key, default in (("RANK", 0), ("WORLD_SIZE", 1))
     )
     torch.manual_seed(1)
-    model = MODELS[name]().layers
+    on_gpu = ACCELERATOR == "gpu"
+    device = (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        if on_gpu
+        else torch.device("cpu")
+    )
+    model = MODELS[name]().layers.to(device)
     if ranks > 1:
-        dist.init_process_group("gloo")
-        model = DistributedDataParallel(model)
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+        model = DistributedDataParallel(model, device_ids=[device] if on_gpu else None)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     features, labels = rows(GLOBAL_BATCH * EPOCH_STEPS)
     clock, batch = Clock(rank), GLOBAL_BATCH // ranks
@@ -27,7 +33,8 @@ def main() -> None:
         order = torch.randperm(len(features))
         for chosen in order.split(batch)[rank::ranks]:
             optimizer.zero_grad()
-            loss = functional.cross_entropy(model(features[chosen]), labels[chosen])
+            batch_rows, batch_labels = features[chosen].to(device), labels[chosen].to(device)
+            loss = functional.cross_entropy(model(batch_rows), batch_labels)
             loss.backward()
             optimizer.step()
             loss.item()

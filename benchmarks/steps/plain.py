@@ -7,7 +7,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from benchmarks.steps.timed import EPOCH_STEPS, GLOBAL_BATCH, MODELS, rows
+from benchmarks.steps.timed import ACCELERATOR, EPOCH_STEPS, GLOBAL_BATCH, MODELS, rows
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
@@ -33,7 +33,7 @@ def main() -> None:
     pl.seed_everything(1, verbose=False)
     train = TensorDataset(*rows(GLOBAL_BATCH * EPOCH_STEPS))
     trainer = pl.Trainer(
-        accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto", max_epochs=epochs,
+        accelerator=ACCELERATOR, devices=ranks, strategy="ddp" if ranks > 1 else "auto", max_epochs=epochs,
         deterministic=True, enable_progress_bar=False, enable_model_summary=False,
         **(bare if sys.argv[5:] else usual(folder)),
     )  # fmt: skip

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.steps.timed import EPOCH_STEPS, FEATURES, GLOBAL_BATCH
+from benchmarks.steps.timed import ACCELERATOR, EPOCH_STEPS, FEATURES, GLOBAL_BATCH
 
 from shardline import jobs
 from shardline.config import load_project
@@ -28,7 +28,7 @@ def main() -> None:
     config = {
         "runs": "config/runs.tsv",
         "defaults": {
-            "global_batch": GLOBAL_BATCH, "devices": ranks, "accelerator": "cpu",
+            "global_batch": GLOBAL_BATCH, "devices": ranks, "accelerator": ACCELERATOR,
             "trainer": {"max_epochs": epochs}, "early_stopping": {"patience": 100},
         },
         "datasets": {"rows": {"source": source, "shards": SHARDS, "splits": splits}},

@@ -22,6 +22,7 @@ EPOCH_STEPS = 180
 WIDTH = 1024  # of the hidden layers of `Wide`: some 5 ms a step on one core
 WARM_UP = 100  # steps that no figure counts
 OUT, PROFILED = "STEPS_OUT", "STEPS_PROFILED"  # environment variables
+ACCELERATOR = os.environ.get("STEPS_ACCELERATOR", "cpu")  # or gpu
 _SAMPLES_PER_S = 400
 # The first that a stack's innermost frames meet names what a sample belongs to.
 _PARTS = (
