@@ -122,6 +122,7 @@ def test_a_network_that_drops_is_named_and_the_same_command_goes_on(
 
 
 @pytest.mark.fault
+@pytest.mark.rotating
 def test_a_host_that_vanishes_is_named_and_the_same_command_goes_on(lan, cut_off, ranks, goes_on):
     started = time.monotonic()
     training = Training(lan, ranks, "none")

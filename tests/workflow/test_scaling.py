@@ -23,6 +23,7 @@ def shardline(workspace: Workspace, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_a_study_is_trained_by_name_and_its_runs_are_runs_like_others(tiny):
     other = {**KNOWN, "name": "other"}
