@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.steps.timed import ACCELERATOR, EPOCH_STEPS, FEATURES, GLOBAL_BATCH
+from tests.support.built import build
 
 from shardline import jobs
 from shardline.config import load_project
@@ -41,12 +42,9 @@ def main() -> None:
     project = load_project()
     (run,) = project.runs.values()
     dataset = run.dataset
-    store = folder / project.store / "datasets" / dataset.id
-    for part in dataset.parts:
-        jobs.build_shards(config, dataset.id, part, str(store / f"parts/{part}.json"))
-    jobs.seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
+    shards = build(project, dataset, config)
     jobs.resolve_run(config, run.id, "run.json", "identity.json")
-    print(json.dumps({"manifest": str(folder / dataset.manifest), "shards": str(store)}))
+    print(json.dumps({"manifest": str(folder / dataset.manifest), "shards": str(folder / shards)}))
 
 
 if __name__ == "__main__":

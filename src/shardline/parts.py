@@ -30,7 +30,7 @@ def read_part(
     Args:
         path: `parts/{part}.json` in the dataset's folder of the store.
         dataset: the dataset's id.
-        schema: the dataset's; an unsealed list is held against its shards, which is left out if None.
+        schema: the dataset's; an unsealed list is verified against its shards, which is left out if None.
         remedy: ends the message.
 
     Raises:

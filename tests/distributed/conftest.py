@@ -19,6 +19,7 @@ from shardline.launch.commands import Plan, launch_command
 from tests.conftest import end_of_ranks, rank_environment, wait_until
 from tests.distributed.forked import Launch
 from tests.distributed.lan import lan, switched_on  # noqa: F401  # fixtures
+from tests.support.built import build
 
 
 @dataclass(frozen=True)
@@ -113,32 +114,21 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
         monkeypatch.setattr(sys, "path", [*sys.path])
         project = load_project()
         (run,) = project.runs.values()
-        build(project, run.dataset)
-        run_json = workspace.path / run.folder / "run.json"
         config: Mapping[str, Any] = _config(workspace.path)
+        shards = build(project, run.dataset, config)
+        run_json = workspace.path / run.folder / "run.json"
         jobs.resolve_run(config, run.id, str(run_json), str(run_json.with_name("identity.json")))
         return Ranks(
             root=workspace.path,
             run_json=run_json,
             manifest=workspace.path / run.dataset.manifest,
-            shards=workspace.path / project.store / "datasets" / run.dataset.id,
+            shards=workspace.path / shards,
             devices=run.settings["devices"],
             nodes=run.settings["nodes"],
             every_steps=every_steps,
         )
 
     return make
-
-
-def build(project: Any, dataset: Any) -> None:
-    """Write a dataset's shards and manifest, as its jobs do."""
-    config = _config(project.workdir)
-    parts = [
-        project.store / "datasets" / dataset.id / "parts" / f"{part}.json" for part in dataset.parts
-    ]
-    for part in parts:
-        jobs.build_shards(config, dataset.id, part.stem, str(part))
-    jobs.seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
 
 
 def _config(folder: Path) -> dict[str, Any]:

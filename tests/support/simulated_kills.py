@@ -39,6 +39,7 @@ from shardline.goodput import Timeline
 from shardline.identity import digest
 from shardline.launch.world import World
 from shardline.ledger import read_ledger
+from tests.support.built import build
 
 ALONE = World(
     rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="127.0.0.1", master_port=0,
@@ -437,10 +438,7 @@ def build_trainings(folder: Path) -> Trainings:
         project = load_project()
         (run,) = project.runs.values()
         dataset = run.dataset
-        store = folder / project.store / "datasets" / dataset.id
-        for part in dataset.parts:
-            jobs.build_shards(config, dataset.id, part, str(store / f"parts/{part}.json"))
-        jobs.seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
+        shards = build(project, dataset, config)
         jobs.resolve_run(config, run.id, "run.json", "identity.json")
     spec = json.loads((folder / "run.json").read_text())
-    return Trainings(spec, folder / dataset.manifest, store)
+    return Trainings(spec, folder / dataset.manifest, folder / shards)

@@ -1,4 +1,4 @@
-"""Each form of import, folder and flag that is followed: held against what Python truly imports."""
+"""Each form of import, folder and flag that is followed: verified against what Python truly imports."""
 
 from collections.abc import Iterator
 from pathlib import Path

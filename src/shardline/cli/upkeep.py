@@ -92,7 +92,7 @@ def verify(
     """Hold shards and sealed files against manifests, identities and provenance.
 
     Every byte of the shards is read. With --deep so is every byte of the training checkpoints,
-    the attempts and the markers of verified shards are held against their seals, and the
+    the attempts and the markers of verified shards are verified against their seals, and the
     dataset's statistics against its rows. Exit code 3 if anything is wrong.
     With --repair, what is bad of the named datasets is deleted, and the next
     `snakemake` rebuilds just the parts that held it.

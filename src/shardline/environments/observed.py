@@ -27,7 +27,7 @@ def find_differences(python: str, requirements: Iterable[str]) -> list[str]:
     """Return how what is installed differs from what is locked, a sentence for each package.
 
     A local label (`2.13.0+cu128`) is no difference, nor is a package that the lock has for
-    other platforms alone. A package that is locked by its URL is held against what its installer
+    other platforms alone. A package that is locked by its URL is verified against what its installer
     wrote down (PEP 610).
 
     Args:
