@@ -12,6 +12,7 @@ from shardline.environments.pins import existing_pin_file
 from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.errors import ShardlineError
 from shardline.launch.request import REQUESTED, requested, threads_of
+from shardline.names import NamesOf
 from shardline.opening import check_one_owner, open_project, settle
 from shardline.storage import Storage, logs_of
 
@@ -50,12 +51,13 @@ ASSETS = [
 # What says where the ranks' environment is, where they have one of their own.
 ENVIRONMENT = str(PROJECT.environment) if PROJECT.environment else []
 EVALUATIONS = [str(run.evaluation) for run in PROJECT.runs.values()]
+NAMES = NamesOf(PROJECT)
 MEASURED = [PROJECT.runs[run] for run in PROJECT.measured]
 
 
 wildcard_constraints:
-    run=r"[^/]+-[0-9a-f]{12}",
-    dataset=r"[^/]+-[0-9a-f]{12}",
+    run=r"[0-9a-f]{12}",
+    dataset=r"[0-9a-f]{12}",
     part=r"\d{5}\d*-\d{5}\d*",
     env="|".join(STAGES),
     evaluation=r"[0-9a-f]{12}",
@@ -106,12 +108,12 @@ def provenances_of_report(wildcards):
 
 
 def spec_of_run(wildcards):
-    run = PROJECT.runs[wildcards.run]
+    run = run_of(wildcards)
     return unless_sealed(sealed_by(run, wildcards), str(run.folder / "run.json"))
 
 
 def manifest_of_run(wildcards):
-    run = PROJECT.runs[wildcards.run]
+    run = run_of(wildcards)
     return unless_sealed(sealed_by(run, wildcards), str(run.dataset.manifest))
 
 
@@ -127,17 +129,23 @@ def pins_of_env(wildcards):
 
 
 def model_of_run(wildcards):
-    run = PROJECT.runs[wildcards.run]
+    run = run_of(wildcards)
     return unless_sealed(run.evaluation, str(run.model))
 
 
 # A script has told its figures there, and they are taken over.
 def provenance_of_run(wildcards):
-    run = PROJECT.runs[wildcards.run]
+    run = run_of(wildcards)
     provenance = (
         str(run.folder / "provenance.json") if is_script(run.model_class) else []
     )
     return unless_sealed(run.evaluation, provenance)
+
+
+# One training may have several evaluations, each of which is a run of its own.
+def run_of(wildcards):
+    evaluation = dict(wildcards.items()).get("evaluation")
+    return PROJECT.evaluated(wildcards.run, evaluation) or PROJECT.runs[wildcards.run]
 
 
 def sealed_by(run, wildcards):

@@ -8,7 +8,7 @@ rule build_shards:
     conda:
         "../envs/data.yaml"
     message:
-        "Cutting shards {wildcards.part} of {wildcards.dataset}"
+        "Cutting shards {wildcards.part} of {NAMES:{wildcards.dataset}}"
     script:
         "../scripts/build_shards.py"
 
@@ -28,7 +28,7 @@ rule seal_dataset:
     conda:
         "../envs/data.yaml"
     message:
-        "Sealing the manifest of {wildcards.dataset}"
+        "Sealing the manifest of {NAMES:{wildcards.dataset}}"
     script:
         "../scripts/seal_dataset.py"
 
@@ -43,6 +43,6 @@ rule register_data:
     conda:
         "../envs/azureml.yaml"
     message:
-        "Registering {wildcards.dataset} as a data asset"
+        "Registering {NAMES:{wildcards.dataset}} as a data asset"
     script:
         "../scripts/register_data.py"

@@ -9,7 +9,7 @@ rule resolve_run:
     conda:
         "../envs/train.yaml"
     message:
-        "Resolving {wildcards.run}"
+        "Resolving {NAMES:{wildcards.run}}"
     script:
         "../scripts/resolve_run.py"
 
@@ -26,7 +26,7 @@ rule train:
             "results/runs/{run}/provenance.json",
             caption="../report/captions/provenance.rst",
             category="Runs",
-            labels={"run": "{run}", "file": "provenance"},
+            labels={"run": NAMES.of_run, "file": "provenance"},
         ),
     log:
         "logs/train/{run}.log",
@@ -41,7 +41,7 @@ rule train:
         **RANKS,
         attempt=lambda wildcards, attempt: attempt,
     message:
-        "Training {wildcards.run}"
+        "Training {NAMES:{wildcards.run}}"
     script:
         "../scripts/train.py"
 
@@ -57,7 +57,7 @@ rule evaluate:
             "results/runs/{run}/evaluations/{evaluation}.json",
             caption="../report/captions/evaluation.rst",
             category="Runs",
-            labels={"run": "{run}", "file": "evaluation"},
+            labels={"run": NAMES.of_run, "file": "evaluation"},
         ),
     log:
         "logs/evaluate/{run}-{evaluation}.log",
@@ -66,7 +66,7 @@ rule evaluate:
     conda:
         "../envs/train.yaml"
     message:
-        "Evaluating {wildcards.run}"
+        "Evaluating {NAMES:{wildcards.run}}"
     script:
         "../scripts/evaluate.py"
 
@@ -89,7 +89,7 @@ rule rehearse:
     resources:
         **RANKS,
     message:
-        "Rehearsing {wildcards.run}"
+        "Rehearsing {NAMES:{wildcards.run}}"
     script:
         "../scripts/rehearse.py"
 

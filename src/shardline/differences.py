@@ -9,6 +9,7 @@ from shardline.config.project import RESULTS
 from shardline.config.schema import flatten
 from shardline.errors import DataError
 from shardline.files import read_json
+from shardline.names import names_that_have_been
 from shardline.noise import Interval, but_seed, sampling_interval, seed_interval
 from shardline.recorded import Recorded, expecting_form, newest_evaluation
 from shardline.why import Cause, find_causes, find_dataset_causes
@@ -61,8 +62,8 @@ def compare_runs(old: Recorded, new: Recorded) -> Comparison:
     """
     with expecting_form(f"{old.id} or {new.id}"):
         return Comparison(
-            old=old.id,
-            new=new.id,
+            old=old.title,
+            new=new.title,
             causes=list(_causes(old, new)),
             circumstances=list(_circumstances(old.provenance, new.provenance)),
             metrics=list(_changes(old, new)),
@@ -82,7 +83,8 @@ def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
 
 
 def _dataset_causes(old: Recorded, new: Recorded) -> list[Cause]:
-    names = [str(each.spec["dataset"]["name"]) for each in (old, new)]
+    known = names_that_have_been("dataset")
+    names = [known.get(str(each.spec["dataset"]["id"]), []) for each in (old, new)]
     documents = [_manifest(each).get("identity", {}) for each in (old, new)]
     return find_dataset_causes(names[0], documents[0], names[1], documents[1])
 

@@ -9,17 +9,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.config.project import RESULTS, Project
+from shardline.config.project import RESULTS, Dataset, Project, Run
 from shardline.environments.pins import pin_file, read_pins
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES
 from shardline.errors import DataError, ShardlineError
 from shardline.identity import DIGEST_LENGTH
-from shardline.states import NAMED, is_trained, name_of
+from shardline.names import Kind, names_that_have_been
+from shardline.states import IDENTITY, is_trained
 
 _REPORT = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
 _DOWNLOAD = re.compile(r"[0-9a-f]{64}")
 _EVALUATION = re.compile(rf"{_REPORT.pattern}\.json")
+_PREFIX = re.compile(rf".+-{_REPORT.pattern}")  # of a conda environment
 _DOOMED = ".deleted"
 
 
@@ -41,25 +43,26 @@ class Garbage:
 def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage]:
     """List what results and store hold that the present config does not name.
 
-    Only names that end in an identity's digest count, and links that point at
-    nothing or at what is listed; links are never followed.
+    Only what is named by an identity's digest counts, and links that point at nothing or at what
+    is listed; links are never followed. In the store, which several projects may share, only
+    identities that this project has had are listed.
 
     Args:
         dataset_names: names of all datasets in the config. What no run uses
             has no identity in the project, so all folders of its name stay.
     """
-    runs = {run.id: run.name for run in project.runs.values()}
-    datasets = {dataset.id: dataset.name for dataset in project.datasets.values()}
-    unused = set(dataset_names) - set(datasets.values())
+    runs, datasets = _Known("run", project.runs), _Known("dataset", project.datasets)
+    used = {name for dataset in project.datasets.values() for name in dataset.names}
+    unused = set(dataset_names) - used
     found = [
-        *_unnamed(RESULTS / "runs", runs),
-        *_unnamed(RESULTS / "datasets", datasets, unused),
-        *_outdated(RESULTS / "reports", _REPORT, project.report.parent.name, "earlier report"),
+        *runs.unnamed(RESULTS / "runs"),
+        *datasets.unnamed(RESULTS / "datasets", unused),
+        *_outdated(RESULTS / "reports", _REPORT, {project.report.parent.name}, "earlier report"),
         *_old_evaluations(project),
-        *_unnamed(project.store / "datasets", datasets, unused),
-        *_unnamed(project.store / "work", runs),
-        *_unnamed(project.store / "tensorboard", runs),
-        *_unnamed(project.store / "envs", _prefixes(project)),
+        *datasets.unnamed(project.store / "datasets", unused, only_had=True),
+        *runs.unnamed(project.store / "work", only_had=True),
+        *runs.unnamed(project.store / "tensorboard", only_had=True),
+        *_unused_prefixes(project),
         *([] if unused else _unused_downloads(project)),
     ]
     return found + _dangling(project, {os.path.realpath(item.path) for item in found})
@@ -70,33 +73,65 @@ def last_results(project: Project, garbage: Iterable[Garbage]) -> list[str]:
     models = [
         item.path / "model.safetensors" for item in garbage if item.path.parent == RESULTS / "runs"
     ]
-    doomed = {name_of(model.parent) for model in models if model.exists()}
-    return [run.name for run in project.runs.values() if run.name in doomed and not is_trained(run)]
+    had = names_that_have_been("run")
+    doomed = {name for model in models if model.exists() for name in had.get(model.parent.name, ())}
+    return [
+        run.name
+        for run in project.runs.values()
+        if not doomed.isdisjoint(run.names) and not is_trained(run)
+    ]
 
 
-def _unnamed(
-    folder: Path, kept: Mapping[str, str], kept_names: Collection[str] = ()
-) -> Iterator[Garbage]:
-    for path in _entries(folder, NAMED):
-        name, is_leftover = name_of(path), path.suffix == _DOOMED
-        if path.name not in kept and (is_leftover or name not in kept_names):
-            known = name in kept.values()
-            yield _garbage(path, f"earlier {name}" if known else "no longer in the config")
+class _Known:
+    """The runs or datasets of the config, and the names that identities have had."""
+
+    def __init__(self, kind: Kind, present: Mapping[str, Run] | Mapping[str, Dataset]) -> None:
+        self._kept = {one.id for one in present.values()}
+        self._names = {name for one in present.values() for name in one.names}
+        self._had = names_that_have_been(kind)
+
+    def unnamed(
+        self, folder: Path, kept_names: Collection[str] = (), *, only_had: bool = False
+    ) -> Iterator[Garbage]:
+        """Yield what lies in a folder and has an identity that the config does not name.
+
+        Args:
+            kept_names: what had one of these names stays.
+            only_had: leave out identities that this project never had.
+        """
+        for path in _entries(folder, IDENTITY):
+            identity, is_leftover = path.name.removesuffix(_DOOMED), path.suffix == _DOOMED
+            had = self._had.get(identity, [])
+            is_kept = path.name in self._kept or not set(kept_names).isdisjoint(had)
+            if (is_kept and not is_leftover) or (only_had and not had):
+                continue
+            name = next((name for name in reversed(had) if name in self._names), None)
+            gone = f"{had[-1]}, no longer in the config" if had else "no longer in the config"
+            yield _garbage(path, f"earlier {name}" if name else gone)
 
 
-def _prefixes(project: Project) -> dict[str, str]:
-    """Return the environments that are made of the present pin files, by the name of their prefix."""
+def _unused_prefixes(project: Project) -> Iterator[Garbage]:
+    """Yield the environments that are made of other pin files than the present ones."""
     store = (project.workdir / project.store).resolve()
     files = {env: pin_file(project, env) for env in STAGES}
     pinned = {env: read_pins(file) for env, file in files.items() if file.exists()}
-    return {prefix_of(store, env, pins).name: env for env, pins in pinned.items()}
+    kept = {prefix_of(store, env, pins).name: env for env, pins in pinned.items()}
+    for path in _entries(project.store / "envs", _PREFIX):
+        if path.name not in kept:
+            env = path.name.rpartition("-")[0]
+            yield _garbage(
+                path, f"earlier {env}" if env in kept.values() else "no pin file is of it"
+            )
 
 
 def _old_evaluations(project: Project) -> Iterator[Garbage]:
+    kept: dict[str, set[str]] = {}
     for run in project.runs.values():
-        if not run.folder.is_symlink():
+        kept.setdefault(run.id, set()).add(run.evaluation.name)
+    for key, run in project.runs.items():
+        if key == run.id and not run.folder.is_symlink():
             folder = run.folder / "evaluations"
-            yield from _outdated(folder, _EVALUATION, run.evaluation.name, "earlier evaluation")
+            yield from _outdated(folder, _EVALUATION, kept[run.id], "earlier evaluation")
 
 
 def _unused_downloads(project: Project) -> Iterator[Garbage]:
@@ -107,8 +142,10 @@ def _unused_downloads(project: Project) -> Iterator[Garbage]:
             yield _garbage(path, "download that no dataset reads")
 
 
-def _outdated(folder: Path, pattern: re.Pattern[str], kept: str, reason: str) -> Iterator[Garbage]:
-    return (_garbage(path, reason) for path in _entries(folder, pattern) if path.name != kept)
+def _outdated(
+    folder: Path, pattern: re.Pattern[str], kept: Collection[str], reason: str
+) -> Iterator[Garbage]:
+    return (_garbage(path, reason) for path in _entries(folder, pattern) if path.name not in kept)
 
 
 def _entries(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
@@ -120,7 +157,9 @@ def _entries(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
 
 
 def _dangling(project: Project, doomed: set[str]) -> list[Garbage]:
-    links = [RESULTS / "report", *sorted((RESULTS / "latest").glob("*"))]
+    links = [RESULTS / "report"]
+    for folder in (RESULTS / "latest", RESULTS / "latest-datasets"):
+        links += sorted(folder.glob("*"))
     links += [run.folder / "evaluation.json" for run in project.runs.values()]
     found = []
     for link in links:

@@ -1,23 +1,73 @@
-"""Links by fixed names to what is named by identity."""
+"""Links by the names of the config to what is named by identity."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from shardline.config import Project
+from shardline.config.project import RESULTS
+
+_LOGS = Path("logs")
+_RULES_OF_RUN = ("resolve_run", "train", "rehearse")
+_RULES_OF_DATASET = ("build_shards", "seal_dataset", "register_data")
 
 
 def publish(project: Project) -> None:
-    """Point the fixed names at the present results: what people and bookmarks use.
+    """Point the names of the config at the present results and logs: what people and bookmarks use.
 
-    `results/latest/{name}`, `results/runs/{run}/evaluation.json` and
-    `results/report` are links; what they point at is named by identity.
+    Links are `results/latest/{name}`, the `evaluation.json` in it, `results/latest-datasets/{name}`,
+    `results/report`, `results/tensorboard/{name}`, and what lies in `logs/latest/{name}` and
+    `logs/latest-datasets/{name}`.
     """
+    for link, target in (*_result_links(project), *_all_log_links(project)):
+        if target.exists():
+            _link(link, target)
+    if "tensorboard" in project.runtime["tracking"]:
+        for link, target in _tensorboard_links(project):
+            _link(link, target)  # before it is there, so that TensorBoard finds it once it is
+
+
+def _result_links(project: Project) -> Iterator[tuple[Path, Path]]:
+    yield RESULTS / "report", project.report.parent
+    for dataset in project.datasets.values():
+        if dataset.manifest.exists():
+            yield from (
+                (RESULTS / "latest-datasets" / n, dataset.manifest.parent) for n in dataset.names
+            )
+    for key, run in project.runs.items():
+        if not run.is_sealed:
+            continue
+        if key == run.id:
+            yield run.folder / "evaluation.json", run.evaluation
+        for name in run.names:
+            yield RESULTS / "latest" / name, run.folder
+            if key != run.id:  # the second evaluation of one training
+                yield RESULTS / "latest" / f"{name}.evaluation.json", run.evaluation
+
+
+def _tensorboard_links(project: Project) -> Iterator[tuple[Path, Path]]:
+    """Yield what TensorBoard takes the runs' names from: it shows folders."""
     for run in project.runs.values():
-        if run.is_sealed:
-            _link(run.folder / "evaluation.json", run.evaluation)
-            _link(Path("results/latest") / run.name, run.folder)
-    if project.report.exists():
-        _link(Path("results/report"), project.report.parent)
+        for name in run.names:
+            yield RESULTS / "tensorboard" / name, project.store / "tensorboard" / run.id
+
+
+def _all_log_links(project: Project) -> Iterator[tuple[Path, Path]]:
+    for dataset in project.datasets.values():
+        for name in dataset.names:
+            yield from _log_links(_LOGS / "latest-datasets" / name, _RULES_OF_DATASET, dataset.id)
+    for run in project.runs.values():
+        for name in run.names:
+            folder = _LOGS / "latest" / name
+            yield from _log_links(folder, _RULES_OF_RUN, run.id)
+            yield folder / "evaluate.log", _LOGS / "evaluate" / f"{run.id}-{run.evaluation_id}.log"
+
+
+def _log_links(folder: Path, rules: tuple[str, ...], identity: str) -> Iterator[tuple[Path, Path]]:
+    """Yield the log of each rule, and the folder of its ranks' or parts' logs."""
+    for rule in rules:
+        yield folder / f"{rule}.log", _LOGS / rule / f"{identity}.log"
+        yield folder / rule, _LOGS / rule / identity
 
 
 def _link(link: Path, target: Path) -> None:

@@ -15,6 +15,7 @@ from shardline.launch.environment import check_passed
 from shardline.launch.slurm_cancel import cancel_by_name
 from shardline.launch.slurm_status import stand_before_sacct
 from shardline.links import publish
+from shardline.names import check_layout, record_names
 from shardline.storage import Storage, logs_of, results_of
 from shardline.workflow import workflow_folder
 
@@ -39,6 +40,8 @@ def open_project(
     if not is_main:
         # Slurm's `--signal` strikes all that runs in a job's step; this is for the ranks alone
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    if is_main:
+        check_layout()
     project = load_project(config)
     found = storage.look(results_of(project)) if storage and is_main else {}
     exists = storage.exists if storage else Path.exists
@@ -63,6 +66,7 @@ def open_project(
     # going back to earlier settings runs nothing, so no job would fetch them or move the links
     if storage:
         storage.fetch(found)
+    record_names(project)
     publish(project)
     return project
 

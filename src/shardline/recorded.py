@@ -14,7 +14,8 @@ from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
 from shardline.errors import ConfigError, DataError
 from shardline.files import read_json
-from shardline.states import NAMED, name_of
+from shardline.names import identities_of, names_that_have_been, title_of
+from shardline.states import IDENTITY
 from shardline.verify import verify_run
 from shardline.why import find_causes
 
@@ -26,12 +27,23 @@ class Recorded:
     """What is sealed of a run, whether the present config names it or not.
 
     Attributes:
-        id: name and identity digest.
+        id: digest of the training's identity.
         evaluation_file: the evaluation that is meant; None if there is none.
     """
 
     id: str
     evaluation_file: Path | None
+
+    @property
+    def title(self) -> str:
+        """Its latest name, with its id, as people read it."""
+        return title_of(self.id, names_that_have_been("run"))
+
+    @property
+    def file_title(self) -> str:
+        """Its latest name and its id, as a file's name."""
+        names = names_that_have_been("run").get(self.id, [])
+        return "-".join([*names[-1:], self.id])
 
     @property
     def folder(self) -> Path:
@@ -84,19 +96,21 @@ def find_recorded(project: Project, wanted: str) -> Recorded:
     Raises:
         ConfigError: there is none; names earlier ids of that name, or suggests the nearest.
     """
-    present = {run.id: run for run in project.runs.values()}
-    named = {run.name: run for run in project.runs.values()}
+    present, named = project.runs, project.named_runs()
     run = named.get(wanted) or present.get(wanted)
     sealed = {file.parent.name for file in (RESULTS / "runs").glob("*/run.json")}
-    sealed = {name for name in sealed if NAMED.fullmatch(name)}
+    sealed = {name for name in sealed if IDENTITY.fullmatch(name)}
     if run and run.id in sealed:
         own = run.evaluation if run.evaluation.exists() else None
         return Recorded(id=run.id, evaluation_file=own or newest_evaluation(run.folder))
     if wanted in sealed:
         folder = RESULTS / "runs" / wanted
         return Recorded(id=wanted, evaluation_file=newest_evaluation(folder))
+    earlier = [item for item in identities_of("run", wanted) if item in sealed]
+    if earlier and not run:  # a name that has been
+        folder = RESULTS / "runs" / earlier[0]
+        return Recorded(id=earlier[0], evaluation_file=newest_evaluation(folder))
     if run:
-        earlier = sorted(item for item in sealed if name_of(Path(item)) == run.name)
         known = f"name an earlier one ({', '.join(earlier)})" if earlier else "run the pipeline"
         raise ConfigError(f'nothing is recorded of run "{wanted}" ({run.id}); {known}')
     nearest = get_close_matches(wanted, [*named, *present, *sealed], n=1, cutoff=0.4)
@@ -140,12 +154,12 @@ def check_repeatable(recorded: Recorded, verb: str) -> None:
         raise DataError("\n".join(problems))
     if is_script(recorded.spec["model_class"]):
         raise ConfigError(
-            f"{recorded.id} cannot be {verb}: {recorded.spec['model_class']} makes and judges its model itself, "
+            f"{recorded.title} cannot be {verb}: {recorded.spec['model_class']} makes and judges its model itself, "
             "and only it knows how; `shardline verify` holds its files against their digests"
         )
     if not recorded.evaluation:
         raise DataError(
-            f"{recorded.id} has no evaluation, so it cannot be {verb}; run the pipeline to its end"
+            f"{recorded.title} has no evaluation, so it cannot be {verb}; run the pipeline to its end"
         )
 
 
@@ -165,6 +179,6 @@ def check_code(recorded: Recorded, changes: list[str], verb: str) -> None:
     """
     if changes:
         raise ConfigError(
-            f"{recorded.id} was evaluated with other code than there is now: {'; '.join(changes)}; check out the "
+            f"{recorded.title} was evaluated with other code than there is now: {'; '.join(changes)}; check out the "
             f"code of then (`shardline diff` names the commits), or have it {verb} with that of now: --anyway"
         )

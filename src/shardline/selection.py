@@ -15,10 +15,10 @@ def find_run(project: Project, wanted: str) -> Run:
     Raises:
         ConfigError: the config names no such run; suggests the nearest.
     """
-    for run in project.runs.values():
-        if wanted in (run.id, run.name):
-            return run
-    raise _unknown("run", wanted, [run.name for run in project.runs.values()] + [*project.runs])
+    named = project.named_runs()
+    if run := named.get(wanted) or project.runs.get(wanted):
+        return run
+    raise _unknown("run", wanted, [*named, *project.runs])
 
 
 def _unknown(kind: str, wanted: str, known: Sequence[str]) -> ConfigError:
@@ -36,11 +36,14 @@ def find_targets(project: Project, names: Sequence[str]) -> list[tuple[str, str]
     Raises:
         ConfigError: a name is unknown; suggests the nearest.
     """
-    known = [("dataset", item.name, item.id) for item in project.datasets.values()]
-    known += [("run", run.name, run.id) for run in project.runs.values()]
+    known = [
+        ("dataset", name, item.id) for item in project.datasets.values() for name in item.names
+    ]
+    known += [("run", name, run.id) for name, run in project.named_runs().items()]
     if not names:
         report = ("report", "", project.report.parent.name)
-        return [(kind, item) for kind, _, item in [*known, report] if _exists(kind, item)]
+        every = dict.fromkeys((kind, item) for kind, _, item in [*known, report])
+        return [(kind, item) for kind, item in every if _exists(kind, item)]
     found: list[tuple[str, str]] = []
     for name in names:
         meant = [(kind, item) for kind, word, item in known if name in (word, item)]

@@ -164,7 +164,6 @@ def seal(
     parts: Iterable[Mapping[str, Any]],
     *,
     dataset: str,
-    name: str,
     source: Source,
     document: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -196,7 +195,6 @@ def seal(
     _check_classes(merged.class_counts, source.schema.classes, dataset)
     return {
         "dataset": dataset,
-        "name": name,
         "schema": asdict(source.schema),
         "splits": splits,
         "bytes": sum(record["bytes"] for record in records),

@@ -10,9 +10,10 @@ from shardline.config.project import RESULTS, Project, Run
 from shardline.errors import DataError
 from shardline.files import read_json
 from shardline.identity import DIGEST_LENGTH
+from shardline.names import names_that_have_been
 
 # how folders of datasets and runs are named
-NAMED = re.compile(rf".+-[0-9a-f]{{{DIGEST_LENGTH}}}")
+IDENTITY = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
 
 
 class State(StrEnum):
@@ -34,8 +35,8 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
         records.append(
             {
                 "run": run.name,
+                "names": list(run.names),
                 "id": run.id,
-                "identity": run.digest,
                 "dataset": run.dataset.name,
                 "model": run.row.model,
                 "state": state.value,
@@ -52,14 +53,14 @@ def state_of(run: Run, store: Path, known_names: set[str]) -> State:
 
     Args:
         store: root of the training checkpoints.
-        known_names: the names with a sealed model, from `sealed_names`.
+        known_names: the names under which a model was ever sealed, from `sealed_names`.
     """
     if is_trained(run):
         return State.DONE if run.evaluation.exists() else State.TRAINED
     checkpoints = store / "work" / run.id / "checkpoints"
     if any(not path.name.startswith(".") for path in checkpoints.glob("*")):
         return State.IN_PROGRESS  # a script's own are named as it likes
-    return State.STALE if run.name in known_names else State.NEW
+    return State.NEW if known_names.isdisjoint(run.names) else State.STALE
 
 
 def is_trained(run: Run) -> bool:
@@ -68,14 +69,10 @@ def is_trained(run: Run) -> bool:
 
 
 def sealed_names() -> set[str]:
-    """Return the names under which a model is sealed, whatever its identity."""
-    folders = [model.parent for model in (RESULTS / "runs").glob("*/model.safetensors*")]
-    return {name_of(folder) for folder in folders if NAMED.fullmatch(folder.name)}
-
-
-def name_of(folder: Path) -> str:
-    """Return the name part of a folder that is named by name and identity."""
-    return folder.name.rpartition("-")[0]
+    """Return the names, present and past, of the identities under which a model is sealed."""
+    names = names_that_have_been("run")
+    folders = {model.parent.name for model in (RESULTS / "runs").glob("*/model.safetensors*")}
+    return {name for identity in folders for name in names.get(identity, ())}
 
 
 def last_step(run: Run, store: Path) -> int | None:

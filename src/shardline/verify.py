@@ -104,9 +104,7 @@ def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> 
     manifest = RESULTS / "datasets" / dataset_id / "manifest.json"
     shards = project.store / "datasets" / dataset_id
     if dataset_id in project.datasets:
-        remedy = (
-            f"`shardline verify --repair {project.datasets[dataset_id].name}` lets it be rebuilt"
-        )
+        remedy = f"`shardline verify --repair {project.datasets[dataset_id].names[0]}` lets it be rebuilt"
     else:  # the config has moved on, so that nothing could rebuild a part of it
         remedy = (
             f"delete {manifest.parent} and {shards}, or bring back the settings it was made from"

@@ -1,7 +1,7 @@
 """What made a run stale, by cause: its identity document against the nearest older one."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from shardline.config.project import RESULTS, Project, Run
 from shardline.config.schema import flatten
 from shardline.errors import DataError
 from shardline.files import read_json
-from shardline.states import State, name_of, sealed_names, state_of
+from shardline.names import identities_of, names_that_have_been
+from shardline.states import State, sealed_names, state_of
 
 _UNSET = object()
 _Tell = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[str]]
@@ -80,9 +81,10 @@ def _evaluations(run: Run) -> Iterator[tuple[Path, list[Cause]]]:
 
 def _trainings(run: Run) -> Iterator[tuple[Path, list[Cause]]]:
     every = set((RESULTS / "runs").glob("*/identity.json")) - {run.folder / "identity.json"}
-    for path in {path for path in every if name_of(path.parent) == run.name} or every:
+    known = {identity for name in run.names for identity in identities_of("run", name)}
+    for path in {path for path in every if path.parent.name in known} or every:
         if old := _read(path):
-            yield path, _training_causes(old, run, path.parent)
+            yield path, _training_causes(old, run)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -94,37 +96,39 @@ def _read(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _training_causes(old: Mapping[str, Any], run: Run, folder: Path) -> list[Cause]:
+def _training_causes(old: Mapping[str, Any], run: Run) -> list[Cause]:
     """Return the causes, with the differences within the dataset in the place of its digest."""
     causes = []
     for cause in find_causes(old, run.document):
         if cause.kind == "dataset":
             old_digest = _part(old, "inputs").get("dataset", "")
-            causes.extend(_dataset_causes(old_digest, run, folder) or [cause])
+            causes.extend(_dataset_causes(old_digest, run) or [cause])
         else:
             causes.append(cause)
     return causes
 
 
-def _dataset_causes(old_digest: str, run: Run, folder: Path) -> list[Cause]:
-    old_id = str(_part(_read(folder / "run.json"), "dataset").get("id", ""))
-    manifests = (RESULTS / "datasets").glob(f"*-{old_digest}/manifest.json")
-    manifest = min(manifests, key=lambda path: path.parent.name != old_id, default=None)
-    old = _part(_read(manifest), "identity") if manifest else {}
-    old_name = old_id.rpartition("-")[0] or (name_of(manifest.parent) if manifest else "")
-    dataset = run.dataset
-    return find_dataset_causes(old_name or dataset.name, old, dataset.name, dataset.document)
+def _dataset_causes(old_digest: str, run: Run) -> list[Cause]:
+    old = _part(_read(RESULTS / "datasets" / old_digest / "manifest.json"), "identity")
+    return find_dataset_causes(
+        names_that_have_been("dataset").get(old_digest, []), old,
+        run.dataset.names, run.dataset.document,
+    )  # fmt: skip
 
 
 def find_dataset_causes(
-    old_name: str, old: Mapping[str, Any], name: str, new: Mapping[str, Any]
+    old_names: Sequence[str], old: Mapping[str, Any], names: Sequence[str], new: Mapping[str, Any]
 ) -> list[Cause]:
-    """Return how two datasets differ: in name, or in what they were made from.
+    """Return how two datasets of different identities differ: in name, or in what they were made from.
 
     Args:
+        old_names: the names that it has had, the latest last.
         old: its identity document, as is `new`; empty where it is not known.
+        names: of the new one.
     """
-    renamed = [Cause("dataset", f"dataset {old_name} -> {name}")] if old_name != name else []
+    name, renamed = next(iter(names), "?"), []
+    if old_names and set(old_names).isdisjoint(names):
+        renamed = [Cause("dataset", f"dataset {old_names[-1]} -> {name}")]
     another_source = renamed and _source_type(old) != _source_type(new)
     if not old or another_source:  # differences within say nothing then
         return renamed

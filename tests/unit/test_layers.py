@@ -30,6 +30,7 @@ LAYERS = [
         "resources",
         "handover",
         "links",
+        "names",
         "storage",
         "environments",
         "certificates",

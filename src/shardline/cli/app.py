@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from shardline import __version__
 from shardline.errors import ShardlineError
 from shardline.masked_output import MaskedStream
+from shardline.names import check_layout
 from shardline.visible import visible
 
 EXIT_CODES = {
@@ -87,4 +88,5 @@ def _options(
     Runs are made by `snakemake`. Nothing here trains them, and only `gc --delete` and
     `verify --repair` delete.
     """
+    check_layout()
     context.obj = config

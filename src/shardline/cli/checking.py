@@ -46,7 +46,7 @@ def replay_run(
     """
     project = load_project(config_file=context.obj)
     recorded = find_recorded(project, run)
-    with display.waiting_for(f"evaluating {recorded.id}"):
+    with display.waiting_for(f"evaluating {recorded.title}"):
         found = replay(project, recorded, tolerance=tolerance, anyway=anyway)
     if as_json:
         display.say_json({**vars(found), "equal": found.is_equal})
@@ -132,6 +132,6 @@ def export(
     project = load_project(config_file=context.obj)
     recorded = find_recorded(project, run)
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
-    with display.waiting_for(f"exporting {recorded.id}"):
+    with display.waiting_for(f"exporting {recorded.title}"):
         done = export_run(project, recorded, to=to, output=output, anyway=anyway)
     display.say_json(done) if as_json else display.show_export(done)

@@ -79,4 +79,4 @@ def rehearse(
         display.say_json({run.id: rehearsal.to_json() for run, rehearsal in found})
         return
     for run, rehearsal in found:
-        display.say(f"\n{run.id}\n{rehearsal.table()}")
+        display.say(f"\n{run.name} ({run.id})\n{rehearsal.table()}")

@@ -12,6 +12,7 @@ from shardline.config import Project, load_project
 from shardline.config.document import read_config
 from shardline.errors import DataError, ShardlineError
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
+from shardline.names import names_that_have_been, title_of
 from shardline.repair import repair_dataset
 from shardline.selection import datasets_to_repair, find_targets
 from shardline.verify import Verdict, verify_target
@@ -99,13 +100,14 @@ def verify(
     """
     project = load_project(config_file=context.obj)
     targets = (datasets_to_repair if repair else find_targets)(project, names or [])
+    titles = _titles(targets)
     verdicts = []
-    for kind, item in targets:
-        with display.waiting_for(f"reading {item}"):
+    for (kind, item), title in zip(targets, titles, strict=True):
+        with display.waiting_for(f"reading {title}"):
             verdict = verify_target(project, kind, item, deep=deep)
         verdicts.append(verdict)
         if not as_json:
-            display.show_verdict(verdict, width=max(len(item) for _, item in targets))
+            display.show_verdict(verdict, title, width=max(map(len, titles)))
         if repair:
             _repair(project, verdict, quiet=as_json)
     bad = sum(bool(verdict.problems) for verdict in verdicts)
@@ -117,6 +119,12 @@ def verify(
         display.say(f"\n{len(verdicts)} verified, {bad or 'none'} with problems")
     if bad and not repair:
         raise typer.Exit(DataError.exit_code)
+
+
+def _titles(targets: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what runs, datasets and reports are called, with their ids."""
+    names = names_that_have_been("run") | names_that_have_been("dataset")
+    return [title_of(item, names) for _, item in targets]
 
 
 def _repair(project: Project, verdict: Verdict, *, quiet: bool) -> None:

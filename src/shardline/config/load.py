@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +66,13 @@ def load_project(
     rows = read_rows(workdir / config["runs"], config["runs"], not_secret=allowed)
     datasets = _load_datasets(project, rows, config["datasets"], where)
     for row in rows:
-        run = _load_run(project, row, config["defaults"], datasets[row.dataset])
-        project.runs[run.id] = run
-    project.scaling, derived = load_scaling(
+        project.add_run(_load_run(project, row, config["defaults"], datasets[row.dataset]))
+    project.scaling = load_scaling(
         config["scaling"],
-        project.runs,
+        project,
         lambda row, base: _load_run(project, row, config["defaults"], base.dataset),
         where,
     )
-    project.runs |= derived
     return project
 
 
@@ -120,9 +119,17 @@ def _load_datasets(
         if name not in loaded:
             where = f"{config_file}: datasets.{name}"
             loaded[name] = _load_dataset(project, name, entries[name], digests, where)
-            project.datasets[loaded[name].id] = loaded[name]
     digests.save()
-    return loaded
+    for name, dataset in loaded.items():
+        known = project.datasets.get(dataset.id)
+        names = (*known.names, name) if known else (name,)
+        if known and known.document != dataset.document:
+            raise ConfigError(
+                f"{config_file}: the identities of datasets.{name} and datasets.{known.name} have the same digest "
+                f"{dataset.id} by chance; change a setting that does not matter, such as shards"
+            )
+        project.datasets[dataset.id] = replace(known or dataset, names=names)
+    return {name: project.datasets[dataset.id] for name, dataset in loaded.items()}
 
 
 def _load_dataset(
@@ -143,8 +150,8 @@ def _load_dataset(
         "environment": environment,
     }  # fmt: skip
     return Dataset(
-        name=name,
-        id=f"{name}-{short_digest(document)}",
+        names=(name,),
+        id=short_digest(document),
         settings={**settings, "source": found.source},
         source_class=source_class,
         files=found.files,
@@ -164,9 +171,8 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
     document = _train_document(project, settings, model_class, dataset)
     digest = short_digest(document)
     return Run(
-        name=row.name,
-        id=f"{row.name}-{digest}",
-        row=row,
+        id=digest,
+        rows=(row,),
         dataset=dataset,
         model_class=model_class,
         settings=settings,
@@ -195,7 +201,7 @@ def _train_document(
         "stage": "train",
         "settings": {key: value for key, value in settings.items() if key != "evaluation"},
         "model": model_class,
-        "inputs": {"dataset": dataset.digest},
+        "inputs": {"dataset": dataset.id},
         "code": code,
         "environment": environment,
         **own,

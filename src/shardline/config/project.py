@@ -1,15 +1,16 @@
 """The whole of what a config asks for: datasets and runs with identities and paths."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from shardline.config import checks
+from shardline.config.notes import Note, read_notes
 from shardline.config.runs import Row
 from shardline.errors import ConfigError
-from shardline.identity import DIGEST_LENGTH, CodeIndex, Lock, short_digest
+from shardline.identity import CodeIndex, Lock, short_digest
 from shardline.studies import Study
 from shardline.workflow import report_folder, workflow_folder
 
@@ -27,14 +28,15 @@ class Dataset:
     """A dataset to be built.
 
     Attributes:
-        id: name and identity digest; names its folders.
+        names: its names in the config; entries that give the same rows are one dataset.
+        id: its identity's digest; names its folders.
         settings: its entry in the config, with the defaults filled in.
         source_class: import path of the source.
         files: external files that the source reads, absolute.
         document: the identity document.
     """
 
-    name: str
+    names: tuple[str, ...]
     id: str
     settings: dict[str, Any]
     source_class: str
@@ -42,9 +44,9 @@ class Dataset:
     document: dict[str, Any]
 
     @property
-    def digest(self) -> str:
-        """The identity digest, without the name."""
-        return self.id[-DIGEST_LENGTH:]
+    def name(self) -> str:
+        """Its names as people read them."""
+        return ", ".join(self.names)
 
     @property
     def manifest(self) -> Path:
@@ -83,20 +85,21 @@ def shards_of_part(name: str) -> range:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run to be trained and evaluated.
+    """A training and its evaluation; rows of the table that ask for the same are one run.
+
+    Rows that ask for one training and two evaluations are two runs with one `id`.
 
     Attributes:
-        id: name and identity digest; names its folders.
-        row: what the table asks for.
+        id: digest of the training's identity; names its folders.
+        rows: what the table asks for.
         model_class: import path of the model, or the script in its one spelling.
         settings: every setting, resolved.
         document: identity document of the training.
         evaluation_document: identity document of the evaluation.
     """
 
-    name: str
     id: str
-    row: Row
+    rows: tuple[Row, ...]
     dataset: Dataset
     model_class: str
     settings: dict[str, Any]
@@ -104,9 +107,34 @@ class Run:
     evaluation_document: dict[str, Any]
 
     @property
-    def digest(self) -> str:
-        """The identity digest, without the name."""
-        return self.id[-DIGEST_LENGTH:]
+    def row(self) -> Row:
+        """The first of its rows."""
+        return self.rows[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its names in the table."""
+        return tuple(row.name for row in self.rows)
+
+    @property
+    def name(self) -> str:
+        """Its names as people read them."""
+        return ", ".join(self.names)
+
+    @property
+    def in_table(self) -> bool:
+        """Whether a row of the table asks for it, and not a scaling study alone."""
+        return any(row.in_table for row in self.rows)
+
+    @property
+    def set_by_row(self) -> list[str]:
+        """The settings that one of its rows sets, by dotted key."""
+        return sorted({key for row in self.rows for key in row.settings})
+
+    @property
+    def varied(self) -> dict[str, Any]:
+        """The settings that vary within a grid of the table, by dotted key."""
+        return {key: value for row in reversed(self.rows) for key, value in row.varied.items()}
 
     @property
     def folder(self) -> Path:
@@ -153,7 +181,8 @@ class Project:
         image: how the container image is built and run; nor does this.
         lock_file: pins of every package.
         datasets: by id, those that a run uses.
-        runs: by id, in the order of the table; those that studies alone ask for come last.
+        runs: by id, in the order of the table; those that studies alone ask for come last. A second
+            evaluation of one training stands under `{id}/{evaluation}`.
         scaling: the scaling studies.
     """
 
@@ -173,6 +202,37 @@ class Project:
     _environments: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, Any]]] = field(
         default_factory=dict
     )
+
+    def add_run(self, run: Run) -> Run:
+        """Add a row's run, or its row to the run that is the same; returns the run as it is known now.
+
+        Raises:
+            ConfigError: another run's identity has the same digest.
+        """
+        key = run.id
+        if (known := self.runs.get(key)) and known.evaluation_id != run.evaluation_id:
+            key = f"{run.id}/{run.evaluation_id}"
+        for other in filter(None, (known, known := self.runs.get(key))):
+            if other.document != run.document:
+                raise ConfigError(
+                    f"{run.row.where}: its identity and that of {other.row.where} have the same digest {run.id} by "
+                    "chance; change a setting that does not matter, such as seed"
+                )
+        if known:
+            run = replace(known, rows=(*known.rows, *(r for r in run.rows if r not in known.rows)))
+        self.runs[key] = run
+        return self.runs[key]
+
+    def named_runs(self) -> dict[str, Run]:
+        """Return the runs by each of their names."""
+        return {name: run for run in self.runs.values() for name in run.names}
+
+    def evaluated(self, run_id: str, evaluation_id: str) -> Run | None:
+        """Return the run of a training and an evaluation; None if the config names no such run."""
+        run = self.runs.get(run_id)
+        if run and run.evaluation_id != evaluation_id:
+            run = self.runs.get(f"{run_id}/{evaluation_id}")
+        return run
 
     def environment_of(self, *entries: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return code and environment part of an identity, for the given entry modules."""
@@ -208,10 +268,25 @@ class Project:
                 "generated_from": self.table,
                 "scaling": {study.name: asdict(study) for study in self.scaling},
             },
-            "inputs": {"evaluations": {run.id: run.evaluation_id for run in self.runs.values()}},
+            "inputs": {"evaluations": {run.evaluation_id: run.id for run in self.runs.values()}},
+            "names": self.names,
+            "notes": {name: [note.text, *note.tags] for name, note in sorted(self.notes.items())},
             "template": short_digest(_page_files()),
             "code": code,
             "environment": environment,
+        }
+
+    @cached_property
+    def notes(self) -> dict[str, Note]:
+        """The notes on runs, by the run's name."""
+        return read_notes(self.workdir, self.named_runs())
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What the report calls runs and datasets: their names, in no order, since the table has none."""
+        return {
+            "runs": {run.evaluation_id: sorted(run.names) for run in self.runs.values()},
+            "datasets": {one.id: sorted(one.names) for one in self.datasets.values()},
         }
 
     @cached_property

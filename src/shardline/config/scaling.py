@@ -11,20 +11,20 @@ from shardline.errors import ConfigError
 from shardline.studies import Size, Study
 
 if TYPE_CHECKING:
-    from shardline.config.project import Run
+    from shardline.config.project import Project, Run
 
 _SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 
 
 def load_scaling(
-    entries: Mapping[str, Any], runs: Mapping[str, "Run"], load: Callable[[Row, "Run"], "Run"],
+    entries: Mapping[str, Any], project: "Project", load: Callable[[Row, "Run"], "Run"],
     where: str,
-) -> tuple[tuple[Study, ...], dict[str, "Run"]]:  # fmt: skip
-    """Return the studies, and by id the runs that they need beside those of the table.
+) -> tuple[Study, ...]:  # fmt: skip
+    """Return the studies, and add to the project the runs that they need beside those of the table.
 
     Args:
         entries: `scaling` of the config.
-        runs: of the table, by id.
+        project: with the runs of the table.
         load: gives the run of a row that changes settings of another run's.
         where: the config's file, as messages begin.
 
@@ -32,25 +32,23 @@ def load_scaling(
         ConfigError: there is no such run, a size is malformed, stands twice or is
             impossible, or a name is taken; the message names the key.
     """
-    by_name = {run.name: run for run in runs.values()}
-    derived: dict[str, Run] = {}
+    of_table = project.named_runs()
     studies = []
     for name, entry in entries.items():
         place = f"{where}: scaling.{name}"
-        if (base := by_name.get(entry["run"])) is None:
+        if (run := of_table.get(entry["run"])) is None:
             raise ConfigError(
-                f"{place}.run={entry['run']} is not a run of {_table(runs)}; "
-                f"{suggest(entry['run'], by_name)}"
+                f"{place}.run={entry['run']} is not a run of {project.table}; "
+                f"{suggest(entry['run'], of_table)}"
             )
+        row = next(row for row in run.rows if row.name == entry["run"])
+        base = replace(run, rows=(row,))
         sizes = []
-        for nodes, devices, row in _rows(base, entry, place):
-            run = _of_table(load(row, base), base, runs)
-            if not run.row.in_table:
-                _check_free(run, {**by_name, **derived})
-                derived[run.name] = run
-            sizes.append(Size(nodes=nodes, devices=devices, run=run.id))
-        studies.append(Study(name=name, run=base.name, mode=entry["mode"], sizes=tuple(sizes)))
-    return tuple(studies), {run.id: run for run in derived.values()}
+        for nodes, devices, sized in _rows(base, entry, place):
+            measured = _of_table(load(sized, base), project)
+            sizes.append(Size(nodes=nodes, devices=devices, run=measured.id))
+        studies.append(Study(name=name, run=row.name, mode=entry["mode"], sizes=tuple(sizes)))
+    return tuple(studies)
 
 
 def _rows(base: "Run", entry: Mapping[str, Any], place: str) -> Iterator[tuple[int, int, Row]]:
@@ -92,18 +90,13 @@ def _row(base: "Run", mode: str, nodes: int, devices: int, first: int, where: st
     return row
 
 
-def _of_table(run: "Run", base: "Run", runs: Mapping[str, "Run"]) -> "Run":
-    """Return the table's run that is the same training, if there is one."""
-    return next((known for known in (base, *runs.values()) if known.digest == run.digest), run)
-
-
-def _check_free(run: "Run", known: Mapping[str, "Run"]) -> None:
-    other = known.get(run.name)
-    if other and other.digest != run.digest:
+def _of_table(run: "Run", project: "Project") -> "Run":
+    """Return the run of the table that is the same training; of a new one, add it."""
+    if (known := project.runs.get(run.id)) and known.in_table:
+        return known
+    named = project.named_runs().get(run.name)
+    if named and named.id != run.id:
         raise ConfigError(
-            f'{run.row.where}: the name "{run.name}" is taken by {other.row.where}; rename that run'
+            f'{run.row.where}: the name "{run.name}" is taken by {named.row.where}; rename that run'
         )
-
-
-def _table(runs: Mapping[str, "Run"]) -> str:
-    return next(iter(runs.values())).row.where.partition(" row ")[0]
+    return named or project.add_run(run)

@@ -38,7 +38,7 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
             *(record[key] for key in ("run", "dataset", "model")),
             Text(record["state"] + step, style=_STYLES[record["state"]]),
             _headline(record["headline"]),
-            Text(record["identity"], style="dim"),
+            Text(record["id"], style="dim"),
         )
     console().print(table)
     states = [record["state"] for record in records]
@@ -61,7 +61,13 @@ def show_explanation(explanation: Explanation, store: Path) -> None:
         store: root of the training checkpoints.
     """
     run, state, compared = explanation.run, explanation.state, explanation.compared_with
-    say(Text.assemble((run.id, "bold"), (f" {_verdict(explanation, store)}", _STYLES[state])))
+    say(
+        Text.assemble(
+            (run.name, "bold"),
+            (f" ({run.id})", "dim"),
+            (f" {_verdict(explanation, store)}", _STYLES[state]),
+        )
+    )
     if compared:
         say(f"compared with {compared} ({_age(compared.stat().st_mtime)})", style="dim")
     elif state is State.DONE:
@@ -126,14 +132,15 @@ def say_freed(num_bytes: int) -> None:
     say(f"freed {num_bytes:,} bytes ({decimal(num_bytes)})")
 
 
-def show_verdict(verdict: Verdict, width: int) -> None:
+def show_verdict(verdict: Verdict, title: str, width: int) -> None:
     """Print one line for what was verified, and one for each problem.
 
     Args:
-        width: length of the longest id, in characters.
+        title: what it is called.
+        width: length of the longest title, in characters.
     """
     mark, style = ("BAD", "bold red") if verdict.problems else ("ok ", "green")
-    name, summary = f"{verdict.id:{width}}", (f"  {verdict.summary}", "dim")
+    name, summary = f"{title:{width}}", (f"  {verdict.summary}", "dim")
     say(Text.assemble((mark, style), f"  {verdict.kind:7}  ", (name, "bold"), summary))
     for problem in verdict.problems:
         say(f"     {problem}")

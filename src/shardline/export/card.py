@@ -9,6 +9,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shardline.config.schema import flatten
+from shardline.names import names_that_have_been
 from shardline.recorded import Recorded
 from shardline.secrets import mask_values
 from shardline.visible import visible
@@ -64,9 +65,10 @@ def make_card(
 def _front_matter(recorded: Recorded, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the Hub reads; the licence is left to the author."""
     evaluation, dataset = recorded.evaluation, recorded.spec["dataset"]
+    dataset_name = names_that_have_been("dataset").get(dataset["id"], [dataset["id"]])[-1]
     result = {
         "task": {"type": config["task"]},
-        "dataset": {"name": dataset["name"], "type": dataset["id"], "split": evaluation["split"]},
+        "dataset": {"name": dataset_name, "type": dataset["id"], "split": evaluation["split"]},
         "metrics": [
             {"type": name, "name": name, "value": value}
             for name, value in evaluation["metrics"].items()
@@ -78,7 +80,7 @@ def _front_matter(recorded: Recorded, config: Mapping[str, Any]) -> dict[str, An
         "tags": ["shardline", config["format"], config["task"]],
         **({"pipeline_tag": f"tabular-{config['task']}"} if is_table else {}),
         "metrics": list(evaluation["metrics"]),
-        "model-index": [{"name": recorded.spec["name"], "results": [result]}],
+        "model-index": [{"name": recorded.title, "results": [result]}],
     }
 
 

@@ -75,7 +75,7 @@ def export_run(
             cannot be written in this format; nothing is left then.
         DataError: a sealed file is damaged, or the export's outputs are not the original's.
     """
-    folder = output or Path("exports") / f"{recorded.id}-{to}"
+    folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
     check_repeatable(recorded, "exported")
     changes = changed_code(project, recorded)
@@ -138,7 +138,7 @@ def _write(original: "Original", recorded: Recorded, to: str, folder: Path) -> C
     )
     if not check.max_difference <= allowed:  # not a number is refused as well
         raise DataError(
-            f"{recorded.id}: the outputs of its export to {to} differ from the original's by "
+            f"{recorded.title}: the outputs of its export to {to} differ from the original's by "
             f"{check.max_difference:.3g} on {check.rows:,} {check.split} rows, at most {allowed:.3g} is allowed; its "
             "forward may depend on values or on the batch's size in a way that the format cannot hold: export it "
             "--to safetensors, or mend it"

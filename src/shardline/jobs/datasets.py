@@ -60,9 +60,7 @@ def seal_dataset(
     files = [*map(Path, parts)] or [folder / f"{part}.json" for part in dataset.parts]
     schema = asdict(source.schema)
     documents = [read_part(file, dataset_id, schema, remedy=REMAKE) for file in files]
-    sealed = merge(
-        documents, dataset=dataset_id, name=dataset.name, source=source, document=dataset.document
-    )
+    sealed = merge(documents, dataset=dataset_id, source=source, document=dataset.document)
     write_json(Path(manifest), sealed)
     document = {
         "dataset": dataset_id,
@@ -85,8 +83,8 @@ def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) ->
     rows = sum(sealed["splits"].values())
     return {
         "path": f"datasets/{dataset.id}",
-        "name": re.sub(r"[^A-Za-z0-9_-]", "-", dataset.name),
-        "version": dataset.digest,
+        "name": re.sub(r"[^A-Za-z0-9_-]", "-", dataset.names[0]),
+        "version": dataset.id,
         "description": f"{rows:,} rows in {len(sealed['shards'])} shards, written by Shardline",
         "tags": {
             "shardline_dataset": dataset.id,

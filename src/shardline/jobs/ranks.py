@@ -62,7 +62,7 @@ def train(
         "--checkpoints-kept", str(runtime["checkpoint"]["keep"]),
         "--best-kept", str(runtime["checkpoint"]["keep_best"]),
         *([] if runtime["checkpoint"]["asynchronous"] else ["--synchronous-checkpoints"]),
-        "--set-by-row", *sorted(run.row.settings),
+        "--set-by-row", *run.set_by_row,
     ]  # fmt: skip
     story = story_of(run, project.store, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardline import started
 from shardline.actions import Action
-from shardline.config import load_project
+from shardline.config import Project, Run, load_project
 from shardline.config.project import RESULTS
 from shardline.jobs.common import check_environment, of_this_identity
+
+if TYPE_CHECKING:
+    from shardline.report import Asked
 
 
 def report(
@@ -31,6 +34,7 @@ def report(
     check_environment(project, project.report_document)
     kinds = ("runs", "identities", "metrics", "evaluations", "provenances")
     each = zip(*(map(Path, inputs[kind]) for kind in kinds), strict=True)
+    evaluated = {run.evaluation_id: run for run in project.runs.values()}
     files = [
         RunFiles(
             run=run,
@@ -38,7 +42,7 @@ def report(
             metrics=metrics,
             evaluation=evaluation,
             provenance=provenance,
-            in_table=project.runs[run.parent.name].row.in_table,
+            asked=_asked(project, of_this_identity(evaluated, evaluation.stem)),
         )
         for run, identity, metrics, evaluation, provenance in each
     ]
@@ -55,6 +59,21 @@ def report(
     at = {str(_declared(Path(path))): Path(path) for paths in inputs.values() for path in paths}
     at[str(project.report)] = Path(page)
     write_metadata(project, Path(crate), at=at, report_action=record)
+
+
+def _asked(project: Project, run: Run) -> "Asked":
+    from shardline.report import Asked
+
+    notes = [project.notes[name] for name in run.names if name in project.notes]
+    return Asked(
+        key=next(key for key, known in project.runs.items() if known is run),
+        names=run.names,
+        dataset_names=run.dataset.names,
+        varied=run.varied,
+        in_table=run.in_table,
+        notes={note.name: note.text for note in notes},
+        tags=tuple(dict.fromkeys(tag for note in notes for tag in note.tags)),
+    )
 
 
 def _declared(path: Path) -> Path:

@@ -25,14 +25,12 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
     write_bytes(Path(identity_json), json_bytes(run.document))
     document = {
         "run": run.id,
-        "name": run.name,
         "identity": digest(run.document),
-        "dataset": {"name": run.dataset.name, "id": run.dataset.id},
+        "dataset": {"id": run.dataset.id},
         "model": run.row.model,
         "model_class": run.model_class,
         "settings": run.settings,
         "environment": locked(project, run.document),
-        "varied": run.row.varied,
         "action": action.record(),
     }
     write_json(Path(run_json), seal(document))
@@ -45,6 +43,7 @@ def evaluate(
     evaluation_id = Path(evaluation).stem
     action = Action(id=f"evaluate/{run_id}/{evaluation_id}")
     project, run = find_run(config, run_id)
+    run = project.evaluated(run_id, evaluation_id) or run
     of_this_identity({run.evaluation_id: run}, evaluation_id)
     check_environment(project, run.evaluation_document)
     judge = _take_over if is_script(run.model_class) else _evaluate

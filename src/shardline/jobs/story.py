@@ -25,6 +25,7 @@ def story_of(run: Run, store: Path, work: Path, *, manifest: Path, model: str) -
         run=run.id,
         name=run.name,
         dataset=run.dataset.id,
+        dataset_name=run.dataset.name,
         store=str(store),
         work=str(work),
         metrics=str(work / ("output" if is_script(run.model_class) else "") / "metrics.jsonl"),

@@ -12,10 +12,11 @@ from shardline.files import read_object
 from shardline.identity import short_digest
 from shardline.identity.content import file_sha256
 from shardline.lineage.graph import Action, File, Lineage
+from shardline.names import names_that_have_been
 from shardline.recorded import expecting_form
 from shardline.shardfile import file_digest
 
-_ID = r"[^/]+-[0-9a-f]{12}"
+_ID = r"[0-9a-f]{12}"
 _REMEDY = "bring it back, or run the pipeline again to write it"
 _SEALED = {"model.safetensors", "metrics.jsonl", "provenance.json"}  # of a training
 
@@ -117,7 +118,7 @@ class _Tracer:
         spec = _read(RESULTS / "runs" / run / "run.json")
         action = self._act(
             f"resolve_run/{run}",
-            lambda: [self._source(f"row {spec['name']} of the run table, the config's defaults")],
+            lambda: [self._source(f"{_rows(run)} of the run table, the config's defaults")],
             record=spec.get("action"),
         )
         return File(name=name, made_by=action)
@@ -267,6 +268,12 @@ def _expect(name: str, known: set[str]) -> None:
         raise ConfigError(
             f"nothing is recorded of {name}, expected one of {', '.join(sorted(known))}; name one of these"
         )
+
+
+def _rows(run: str) -> str:
+    """Return the rows that a run has had, by their names."""
+    names = names_that_have_been("run").get(run, [])
+    return f"row {', '.join(names)}" if names else "a row"
 
 
 def _record(provenance: Mapping[str, Any]) -> Mapping[str, Any]:

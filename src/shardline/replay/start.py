@@ -88,7 +88,7 @@ def _evaluate_again(project: Project, recorded: Recorded, *, anyway: bool) -> di
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         raise ShardlineError(
-            f"the replay of {recorded.id} ended with code {done.returncode} and without a result; the reason "
+            f"the replay of {recorded.title} ended with code {done.returncode} and without a result; the reason "
             "stands above"
         ) from None
     if "error" in answer:

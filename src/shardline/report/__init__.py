@@ -20,12 +20,21 @@ from shardline.report.leaderboard import anchors_of, entries_of, rank
 from shardline.report.lineage import read_datasets
 from shardline.report.notes import notes_on
 from shardline.report.page import Report, render_page
+from shardline.report.run import Asked
 from shardline.report.sealed import RunFiles, read_run
 from shardline.report.table import write_csv
 from shardline.studies import Study
 from shardline.visible import escaped, visible
 
-__all__ = ["Report", "RunFiles", "read_report", "render", "wilson_interval", "write_report"]
+__all__ = [
+    "Asked",
+    "Report",
+    "RunFiles",
+    "read_report",
+    "render",
+    "wilson_interval",
+    "write_report",
+]
 
 
 def read_report(

@@ -27,7 +27,7 @@ GOODPUT_PARTS = {
 def trials_of(group: Group) -> list[charts.Trial]:
     """Return a group's measured runs with the settings that differ among them."""
     measured = [entry for entry in group.entries if math.isfinite(entry.run.value)]
-    keys = sorted({key for entry in measured for key in entry.run.spec.get("varied", {})})
+    keys = sorted({key for entry in measured for key in entry.run.asked.varied})
     keys = [key for key in keys if key not in ("dataset", "dataset.name")]
     return [
         charts.Trial(

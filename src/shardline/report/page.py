@@ -86,5 +86,5 @@ def _environments(
 
 
 def _setting_columns(runs: Sequence[Run]) -> list[str]:
-    varied = sorted({key for run in runs for key in run.spec.get("varied", {})} - _OWN_COLUMNS)
+    varied = sorted({key for run in runs for key in run.asked.varied} - _OWN_COLUMNS)
     return [key for key in varied if len({repr(run.setting(key)) for run in runs}) > 1]

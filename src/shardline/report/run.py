@@ -2,12 +2,35 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from shardline.charts import Curve
 from shardline.noise import wilson_interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the run table and the notes beside it say of a run; its sealed files hold none of it.
+
+    Attributes:
+        key: Tells it from all other runs of the report; its id where that alone does.
+        names: Its names in the table.
+        dataset_names: Its dataset's names in the config.
+        varied: The settings that vary within a grid of the table, by dotted key.
+        in_table: Whether it has a place in the leaderboard; a scaling study's run has none.
+        notes: The text of `config/notes/{name}.md` by name.
+        tags: The tags in these files.
+    """
+
+    key: str
+    names: tuple[str, ...]
+    dataset_names: tuple[str, ...]
+    varied: Mapping[str, Any] = field(default_factory=dict)
+    in_table: bool = True
+    notes: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +46,7 @@ class Run:
         curves: Metric name to its curve, from metrics.jsonl.
         confusion: Its confusion matrix for the template, if it has one.
         files: Name of each file read to its SHA-256.
-        in_table: Whether it has a place in the leaderboard; a scaling study's run has none.
+        asked: What the run table says of it.
     """
 
     spec: Mapping[str, Any]
@@ -34,36 +57,51 @@ class Run:
     curves: Mapping[str, Curve]
     confusion: Mapping[str, Any] | None
     files: Mapping[str, str]
-    in_table: bool = True
+    asked: Asked
 
     @property
-    def key(self) -> str:
-        """The run's name with its identity digest."""
+    def id(self) -> str:
+        """The digest of the training's identity."""
         return str(self.spec["run"])
 
     @property
+    def key(self) -> str:
+        """The run's id, with the evaluation's where the report has two evaluations of it."""
+        return self.asked.key
+
+    @property
     def name(self) -> str:
-        """The run's name as written in the run table."""
-        return str(self.spec.get("name", self.key))
+        """The run's names in the run table."""
+        return ", ".join(self.asked.names)
+
+    @property
+    def in_table(self) -> bool:
+        """Whether it has a place in the leaderboard."""
+        return self.asked.in_table
+
+    @property
+    def dataset_name(self) -> str:
+        """The dataset's names in the config."""
+        return ", ".join(self.asked.dataset_names)
 
     @property
     def actions(self) -> dict[str, str]:
         """Rule to the id of the action that made this run's files by it."""
         return {
-            "resolve_run": f"resolve_run/{self.key}",
-            "train": f"train/{self.key}",
-            "evaluate": f"evaluate/{self.key}/{self.evaluation_id}",
+            "resolve_run": f"resolve_run/{self.id}",
+            "train": f"train/{self.id}",
+            "evaluate": f"evaluate/{self.id}/{self.evaluation_id}",
         }
 
     @property
     def dataset_id(self) -> str:
-        """The dataset's name with its identity digest."""
-        return str(self.spec["dataset"].get("id", self.spec["dataset"]["name"]))
+        """The digest of the dataset's identity."""
+        return str(self.spec["dataset"]["id"])
 
     @property
     def group_key(self) -> tuple[str, str, str, str]:
         """Dataset, its id, split and metric: runs of equal ones are ranked against each other."""
-        return str(self.spec["dataset"]["name"]), self.dataset_id, self.split, self.metric
+        return self.dataset_name, self.dataset_id, self.split, self.metric
 
     @property
     def split(self) -> str:
@@ -129,8 +167,8 @@ class Run:
 
     def setting(self, key: str) -> Any:
         """Return a setting by its dotted key; None where the run has none of that name."""
-        if key in self.spec.get("varied", {}):
-            return self.spec["varied"][key]
+        if key in self.asked.varied:
+            return self.asked.varied[key]
         value: Any = self.spec.get("settings", {})
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None

@@ -12,7 +12,7 @@ from shardline.charts import Curve
 from shardline.errors import DataError
 from shardline.files import read_json
 from shardline.report.confusion import view_confusion
-from shardline.report.run import Run
+from shardline.report.run import Asked, Run
 from shardline.secrets import mask_values
 
 _REMEDY = (
@@ -32,7 +32,7 @@ class RunFiles:
         metrics: metrics.jsonl, one record a line.
         evaluation: evaluations/{id}.json, the held-out result.
         provenance: provenance.json, how the run was made.
-        in_table: False for a run that only a scaling study asks for.
+        asked: what the run table says of the run.
     """
 
     run: Path
@@ -40,7 +40,7 @@ class RunFiles:
     metrics: Path
     evaluation: Path
     provenance: Path
-    in_table: bool = True
+    asked: Asked
 
 
 def read_run(files: RunFiles) -> Run:
@@ -49,7 +49,7 @@ def read_run(files: RunFiles) -> Run:
     Raises:
         DataError: a file is missing, malformed or of another run; names file and remedy.
     """
-    spec = read_object(files.run, "run", "dataset.name")
+    spec = read_object(files.run, "run", "dataset.id")
     evaluation = read_object(files.evaluation, "headline.metric", "headline.value")
     provenance = read_object(files.provenance)
     for path, document in ((files.evaluation, evaluation), (files.provenance, provenance)):
@@ -69,7 +69,7 @@ def read_run(files: RunFiles) -> Run:
         confusion=_read_confusion(evaluation, files.evaluation),
         files={path.name: sha256_of(path) for path in beside}
         | {f"evaluations/{files.evaluation.name}": sha256_of(files.evaluation)},
-        in_table=files.in_table,
+        asked=files.asked,
     )
 
 

@@ -31,8 +31,10 @@ class Story:
     """What is told of a training, and where it is found.
 
     Attributes:
-        run: the run's name and digest.
-        dataset: the dataset's name and digest.
+        run: digest of the run's identity.
+        name: the run's names.
+        dataset: digest of the dataset's identity.
+        dataset_name: the dataset's names.
         store: folder of what is bulky.
         work: the run's folder in the store.
         metrics: file of metric records that the training appends to.
@@ -45,6 +47,7 @@ class Story:
     run: str
     name: str
     dataset: str
+    dataset_name: str
     store: str
     work: str
     metrics: str

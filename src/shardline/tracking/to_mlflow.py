@@ -126,9 +126,9 @@ class MlflowRun(Tracker):
         from mlflow.entities import Dataset, DatasetInput, InputTag
         from mlflow.exceptions import MlflowException
 
-        name, _, identity = self._story["dataset"].rpartition("-")
-        source = json.dumps({"id": self._story["dataset"]})
-        dataset = Dataset(name, identity, "shardline", source)
+        identity = self._story["dataset"]
+        source = json.dumps({"id": identity})
+        dataset = Dataset(self._story["dataset_name"], identity, "shardline", source)
         context = InputTag("mlflow.data.context", "training")
         try:
             client.log_inputs(self.run_id, datasets=[DatasetInput(dataset, [context])])

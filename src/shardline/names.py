@@ -1,0 +1,137 @@
+"""Names are for people: what a run or dataset is called now, and what it was called before."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from shardline.config.project import RESULTS, Dataset, Project, Run
+from shardline.errors import ConfigError, DataError
+from shardline.files import read_json, remedy_of, utc_stamp, write_json
+
+LAYOUT = 1  # of the folders below results/
+_LAYOUT_FILE = RESULTS / "layout.json"
+_HISTORY = RESULTS / "names.jsonl"
+
+Kind = Literal["run", "dataset"]
+Names = dict[str, list[str]]
+
+
+class NamesOf:
+    """The names of a project's runs and datasets, as the messages of rules show them.
+
+    `{NAMES:{wildcards.run}}` is `wide (1f0c4c8e2d3b)`.
+    """
+
+    def __init__(self, project: Project) -> None:
+        """Take the names as the config gives them."""
+        self._names: dict[str, str] = {}
+        every: list[Dataset | Run] = [*project.datasets.values(), *project.runs.values()]
+        for one in every:
+            known = self._names.get(one.id)
+            self._names[one.id] = f"{known}, {one.name}" if known else one.name
+
+    def __format__(self, identity: str) -> str:
+        """Return the names of an identity, with its digest."""
+        name = self._names.get(identity)
+        return f"{name} ({identity})" if name else identity
+
+    def of_run(self, wildcards: Any) -> str:
+        """Return the names of a rule's run."""
+        return format(self, wildcards.run)
+
+
+def check_layout() -> None:
+    """Refuse a folder of results that this version cannot read.
+
+    Raises:
+        ConfigError: its layout has another number, or is older than numbers.
+    """
+    if not _LAYOUT_FILE.exists():
+        if any((RESULTS / folder).is_dir() for folder in ("runs", "datasets")):
+            raise ConfigError(
+                f"{RESULTS} was written by a version of Shardline before layout {LAYOUT} (it has no layout.json); "
+                f"move it away, and it is made again, or go on with that version"
+            )
+        return
+    try:
+        found = read_json(_LAYOUT_FILE, remedy="")["layout"]
+    except (DataError, KeyError, TypeError):
+        found = "unreadable"
+    if found != LAYOUT:
+        raise ConfigError(
+            f"{_LAYOUT_FILE}: layout is {found}, expected {LAYOUT}; go on with the version of Shardline that wrote "
+            f"it, or move {RESULTS} away"
+        )
+
+
+def record_names(project: Project) -> None:
+    """Number the layout of the results, and add to the history what the config calls by another name now.
+
+    Raises:
+        DataError: the history cannot be written.
+    """
+    if not _LAYOUT_FILE.exists():
+        write_json(_LAYOUT_FILE, {"layout": LAYOUT})
+    last = {(kind, name): identity for kind, name, identity in _history()}
+    now = utc_stamp(timespec="seconds")
+    lines = [
+        json.dumps({"kind": kind, "name": name, "id": one.id, "since": now}) + "\n"
+        for kind, known in (("dataset", project.datasets), ("run", project.runs))
+        for one in known.values()
+        for name in one.names
+        if last.get((kind, name)) != one.id
+    ]
+    if not lines:
+        return
+    try:
+        with _HISTORY.open("a", encoding="utf-8") as file:
+            file.write("\n" * _is_torn() + "".join(lines))
+    except OSError as error:
+        raise DataError(f"{_HISTORY} could not be written: {remedy_of(error)}") from error
+
+
+def names_that_have_been(kind: Kind) -> Names:
+    """Return the names that each identity has had, by identity; the latest comes last."""
+    names: Names = {}
+    for known, name, identity in _history():
+        if known == kind:
+            had = names.setdefault(identity, [])
+            if name in had:
+                had.remove(name)
+            had.append(name)
+    return names
+
+
+def identities_of(kind: Kind, name: str) -> list[str]:
+    """Return the identities that a name has stood for, the latest first."""
+    found = [identity for known, one, identity in _history() if (known, one) == (kind, name)]
+    return list(dict.fromkeys(reversed(found)))
+
+
+def title_of(identity: str, names: Mapping[str, list[str]]) -> str:
+    """Return an identity with its latest name, as people read it."""
+    had = names.get(identity)
+    return f"{had[-1]} ({identity})" if had else identity
+
+
+def _history() -> Iterator[tuple[str, str, str]]:
+    """Yield kind, name and identity, the oldest first; a line that was cut off says nothing."""
+    try:
+        lines = _HISTORY.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            record = json.loads(line)
+            yield str(record["kind"]), str(record["name"]), str(record["id"])
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def _is_torn() -> bool:
+    """Return whether the last line was cut off, by a full disk or a kill."""
+    if not _HISTORY.exists() or not _HISTORY.stat().st_size:
+        return False
+    with _HISTORY.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read() != b"\n"
