@@ -1,6 +1,8 @@
 """A tiny real project in a folder of its own, and the real Snakemake to run it with."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -184,9 +186,24 @@ class Workspace:
 
     def the(self, pattern: str) -> Path:
         """Return the one file that a pattern matches."""
-        found = sorted(self.path.glob(pattern))
+        found = self.matching(pattern)
         assert len(found) == 1, f"{pattern} matches {found}"
         return found[0]
+
+    def matching(self, pattern: str) -> list[Path]:
+        """Return the files that a pattern matches.
+
+        `<name>` stands for the identity that a run or dataset of this name has now.
+        """
+        pattern = re.sub(r"<([^>]+)>", lambda match: self.identity(match[1]), pattern)
+        return sorted(self.path.glob(pattern))
+
+    def identity(self, name: str) -> str:
+        """Return the digest of the run or dataset that has a name now."""
+        lines = (self.path / "results/names.jsonl").read_text().splitlines()
+        found = [line["id"] for line in map(json.loads, lines) if line["name"] == name]
+        assert found, f"nothing has had the name {name}"
+        return str(found[-1])
 
 
 @pytest.fixture

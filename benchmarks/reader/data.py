@@ -71,7 +71,7 @@ def make_dataset(folder: Path, shape: str, num_shards: int) -> None:
     parts = []
     for record, moments in build_shards(source, range(num_shards), SHARES, folder):
         parts.append({"shards": [vars(record)], "statistics": [moments]})
-    sealed = seal(parts, dataset=f"{shape}-{0:012x}", name=shape, source=source, document={})
+    sealed = seal(parts, dataset=f"{shape}-{0:012x}", source=source, document={})
     write_json(folder / "manifest.json", sealed)
     marker.write_text(writer)
 

@@ -208,7 +208,7 @@ def intervene(
             training checkpoint and the remedies.
     """
     settings = spec["settings"]["divergence"]
-    plan = plan.extended(trouble, settings, _remedy(saver.last_step()), spec["name"])
+    plan = plan.extended(trouble, settings, _remedy(saver.last_step()), spec["run"])
     done = plan.interventions[-1]
     if world.rank == 0:
         saver.discard_from(done.first)

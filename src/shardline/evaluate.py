@@ -47,7 +47,7 @@ def evaluate(
     split, batch = settings["evaluation"]["split"], settings["evaluation"]["batch"]
     window_bytes = settings["data"]["window_bytes"]
     order = dataset.held_out_order(split, batch=batch, window_bytes=window_bytes)
-    task = make_task(schema, order.num_rows, run=spec["name"])
+    task = make_task(schema, order.num_rows, run=spec["run"])
     typical, hardest = Spread(order.num_rows, MAX_SAMPLES), Hardest()
     normalize = Normalizer(dataset.manifest, settings["data"]["normalize"], torch.float32)
     batches = dataset.stream(order, num_epochs=1).batches()

@@ -1,5 +1,6 @@
 """The start and the end of every `snakemake`: what is checked before any job, and where results are looked for."""
 
+import json
 import logging
 import os
 import signal
@@ -8,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from shardline import started
-from shardline.config import Project, load_project
+from shardline.config import Dataset, Project, Run, load_project
 from shardline.errors import ConfigError, ShardlineError
 from shardline.files import check_writable
+from shardline.identity import digest
 from shardline.launch.environment import check_passed
 from shardline.launch.slurm_cancel import cancel_by_name
 from shardline.launch.slurm_status import stand_before_sacct
@@ -50,6 +52,8 @@ def open_project(
     elif is_main:
         stand_before_sacct(workflow_folder() / "profiles" / "slurm" / "bin")
         cancel_by_name()
+    if is_main:
+        check_addresses(project)
     if storage and is_apart:
         project.check_store_stays()
     if not is_making:
@@ -69,6 +73,28 @@ def open_project(
     record_names(project)
     publish(project)
     return project
+
+
+def check_addresses(project: Project) -> None:
+    """Refuse a folder whose results were made from something else: 12 digits of a digest may be equal by chance.
+
+    Raises:
+        ConfigError: the identity document in a folder is not the one that the config asks for.
+    """
+    asked: list[Run | Dataset] = [*project.runs.values(), *project.datasets.values()]
+    for one in asked:
+        is_run = isinstance(one, Run)
+        path = one.folder / "identity.json" if isinstance(one, Run) else one.provenance
+        try:
+            sealed = json.loads(path.read_bytes())
+            sealed = sealed if is_run else sealed["identity"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # not there yet, or damaged, which `shardline verify` is for
+        if sealed not in (one.document, digest(one.document)):
+            raise ConfigError(
+                f"{path.parent} holds the results of another identity than that of {one.name}, though their digests "
+                "begin alike; move that folder away, or change a setting that does not matter, such as seed"
+            )
 
 
 def check_one_owner(executor_settings: Any, retries: int) -> None:

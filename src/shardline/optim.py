@@ -35,7 +35,7 @@ def attach_optimizer(
         ignored = [key for key in set_by_row if key.startswith(("optim.", "schedule."))]
         if ignored:
             raise ConfigError(
-                f'run "{spec["name"]}" sets {", ".join(ignored)}, but {spec["model"]} has its own '
+                f"the row sets {', '.join(ignored)}, but {spec['model']} has its own "
                 "configure_optimizers, which ignores it; drop the column's cell or the method"
             )
         return

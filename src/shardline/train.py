@@ -119,7 +119,7 @@ def _fit(
         GoBack: a step is bad.
     """
     settings = settings_at(
-        spec["settings"], run=spec["name"], nodes=world.num_nodes, devices=world.local_world_size
+        spec["settings"], run=spec["run"], nodes=world.num_nodes, devices=world.local_world_size
     )
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     pin = resolve_accelerator(settings) == "gpu"
@@ -130,7 +130,7 @@ def _fit(
         model.double()  # Lightning does it after a state is restored, which would round its weights
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=options.set_by_row)
     _check_validates(settings, model)
-    check_policy(settings, model, spec["name"])
+    check_policy(settings, model, spec["run"])
     best = BestCheckpoint(
         work / "checkpoints", saver.keep_best, **settings["checkpoint"], top_k=options.best_kept
     )
@@ -213,7 +213,7 @@ def seal_model(trained: Trained, spec: Mapping[str, Any], path: Path) -> None:
     for name, value in weights.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise Diverged(
-                f'run "{spec["name"]}": weight {name} is NaN or infinite; lower optim.lr or set trainer.gradient_clip'
+                f"run {spec['run']}: weight {name} is NaN or infinite; lower optim.lr or set trainer.gradient_clip"
             )
     # one key of metadata: safetensors writes several in no fixed order
     weights = {name: value.clone().contiguous() for name, value in sorted(weights.items())}

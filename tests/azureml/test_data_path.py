@@ -191,9 +191,9 @@ def test_the_main_job_leaves_small_files_in_the_storage_and_copies_of_them_here(
     for name in ("slow", "fast"):
         latest = folder / "results" / "latest" / name
         assert [n for n in (*CONTRACT, "evaluation.json") if not (latest / n).is_file()] == []
-        log = first.workspace.the(f"logs/train/{name}-*.log").read_text()
+        log = first.workspace.the(f"logs/train/<{name}>.log").read_text()
         assert "progress step=" in log
-        assert first.workspace.the(f"benchmarks/train/{name}-*.tsv").read_text()
+        assert first.workspace.the(f"benchmarks/train/<{name}>.tsv").read_text()
     assert not (folder / "store").exists()
     bulky = {p.name for p in first.store.rglob("*") if p.suffix in (".safetensors", ".pt")}
     assert {"state.pt", "shard-00000.safetensors"} <= bulky
@@ -282,8 +282,8 @@ def test_a_run_that_fails_leaves_its_log_here(blobs, tmp_path):
     done = checkout.run()
     assert done.returncode == 1
     assert "nonsense" in done.stdout
-    assert "nonsense" in checkout.workspace.the("logs/train/slow-*.log").read_text()
-    assert checkout.workspace.the("results/runs/slow-*/run.json").is_file()
+    assert "nonsense" in checkout.workspace.the("logs/train/<slow>.log").read_text()
+    assert checkout.workspace.the("results/runs/<slow>/run.json").is_file()
 
 
 @pytest.mark.rotating  # the client's own retries take 80 s

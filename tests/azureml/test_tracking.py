@@ -64,7 +64,7 @@ def test_a_training_and_all_that_is_told_of_it(training, client, capsys, caplog)
     assert run.data.params == {"optim.lr": "0.1", "model": "mlp", "model_args.a b_c_": "[1]"}
     told = {key: value for key, value in run.data.tags.items() if key.startswith("shardline.")}
     assert told == {
-        "shardline.run": "net-0123456789ab", "shardline.identity": "abc",
+        "shardline.run": "0123456789ab", "shardline.identity": "abc",
         "shardline.commit": "c0ffee", "shardline.step": "3",
     }  # fmt: skip
     assert client.get_experiment(run.info.experiment_id).name == "shardline"

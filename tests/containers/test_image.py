@@ -92,7 +92,7 @@ def test_nothing_is_to_be_done_again_out_here_or_in_there(engine, project):
 def container(project, *program):
     """Return the command that starts a rank's container, as the log of the training has it."""
     (line,) = [
-        line for line in (project.the("logs/train/linear-*.log")).read_text().splitlines()
+        line for line in (project.the("logs/train/<linear>.log")).read_text().splitlines()
         if "shardline.environments.container" in line
     ][-1:]  # fmt: skip
     words = line.split()
@@ -123,7 +123,7 @@ def test_ctrl_c_ends_the_training_and_its_container(engine, project):
         project.command("--until", "train"), cwd=project.path, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    wait_until(lambda: any(project.path.glob("store/work/long-*/metrics.jsonl")), process)
+    wait_until(lambda: any(project.matching("store/work/<long>/metrics.jsonl")), process)
     assert engine.containers()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     process.communicate(timeout=300)

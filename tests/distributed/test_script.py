@@ -65,12 +65,12 @@ def test_the_documented_script_trains_fails_by_name_resumes_and_is_reported(tiny
 
     failed = workspace.snakemake("--retries", "0")
     assert failed.returncode != 0
-    log = workspace.the("logs/train/stops-*/rank-1.log")
+    log = workspace.the("logs/train/<stops>/rank-1.log")
     where = f"rank 1 on {platform.node()}, its log is {log.relative_to(workspace.path)}: "
     assert f"{where}script stops.py ended with code 1:" in failed.stdout, failed.stdout
     assert "RuntimeError: rank 1 has had enough" in failed.stdout
     assert "RuntimeError: rank 1 has had enough" in log.read_text()
-    assert not list(workspace.path.glob("results/runs/stops-*/model.safetensors"))
+    assert not workspace.matching("results/runs/<stops>/model.safetensors")
 
     done = workspace.snakemake()
     assert done.returncode == 0, done.stdout
@@ -124,7 +124,7 @@ def check_sealed(run: dict, workspace: Workspace) -> None:
     assert accuracy > 0.85
     assert run["evaluation"]["headline"] == {"metric": "accuracy", "value": accuracy, "mode": "max"}
     assert "confusion" not in run["evaluation"]
-    manifest = json.loads(workspace.the("results/datasets/digits-*/manifest.json").read_text())
+    manifest = json.loads(workspace.the("results/datasets/<digits>/manifest.json").read_text())
     assert run["evaluation"]["num_samples"] == manifest["splits"]["test"]
     assert run["evaluation"]["split"] == "test"
     assert [record["epoch"] for record in run["records"]] == [0, 1, 2]

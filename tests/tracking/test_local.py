@@ -93,13 +93,13 @@ def test_wandb_without_a_key_writes_a_run_that_can_be_sent_later(training, caplo
         "model",
         str(training.model),
     )
-    assert (run.run_id, run.project, run.display_name) == ("net-0123456789ab", "shardline", "net")
+    assert (run.run_id, run.project, run.display_name) == ("0123456789ab", "shardline", "net")
     config = {item.key or ".".join(item.nested_key): item.value_json for item in run.config.update}
     assert (config["optim.lr"], config["shardline.identity"]) == ("0.1", '"abc"')
     assert {row["_step"]: row["train_loss"] for row in rows} == {1: 1.0, 2: 0.5, 3: 1 / 3}
     assert {row["_step"]: row["val_loss"] for row in rows if "val_loss" in row} == {2: 1.0}
     (said,) = caplog.messages
-    assert said.startswith("W&B run net-0123456789ab (offline: `wandb sync ")
+    assert said.startswith("W&B run 0123456789ab (offline: `wandb sync ")
     assert Path(said.partition("sync ")[2].partition("`")[0]).is_dir()
 
 
@@ -112,7 +112,7 @@ def test_wandb_has_a_resumed_training_as_one_whole_run(training):
         training.log(3, 4, 5)
         training.seal()
     run, rows, _ = wandb_run(training)
-    assert run.run_id == "net-0123456789ab"
+    assert run.run_id == "0123456789ab"
     assert [row["_step"] for row in rows] == [1, 2, 3, 4, 5]
 
 
@@ -143,15 +143,15 @@ def test_provenance_says_where_a_training_is_shown(training):
         places = read_places(training.work, trackers, wait_s=0)
     assert places == {
         "csv": {"file": str(training.work / "tracking/metrics.csv")},
-        "tensorboard": {"folder": training.story.store + "/tensorboard/net-0123456789ab"},
-        "wandb": {"id": "net-0123456789ab"},
+        "tensorboard": {"folder": training.story.store + "/tensorboard/0123456789ab"},
+        "wandb": {"id": "0123456789ab"},
         "mlflow": None,
     }
 
 
 def board(training: Training) -> EventAccumulator:
     """Read what TensorBoard would show of the training."""
-    events = EventAccumulator(f"{training.story.store}/tensorboard/net-0123456789ab")
+    events = EventAccumulator(f"{training.story.store}/tensorboard/0123456789ab")
     events.Reload()
     return events
 

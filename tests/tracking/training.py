@@ -53,7 +53,7 @@ class Training:
         self.model = folder / "results/model.safetensors"
         self.metrics = self.work / "metrics.jsonl"
         self.story = Story(
-            run="net-0123456789ab", name="net", dataset="digits-abcdef012345",
+            run="0123456789ab", name="net", dataset="abcdef012345", dataset_name="digits",
             store=str(store or folder / "store"), work=str(self.work), metrics=str(self.metrics),
             model=str(self.model), params={"optim.lr": 0.1, "model": "mlp", "model_args.a b(c)": [1]},
             tags={"shardline.identity": "abc", "shardline.commit": "c0ffee"}, look_s=LOOK_S,

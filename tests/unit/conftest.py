@@ -13,6 +13,7 @@ from shardline.config import Dataset, Project, Run, load_project
 from shardline.files import write_json
 from shardline.identity import code, digest
 from shardline.identity.content import file_sha256
+from shardline.names import LAYOUT, record_names
 from shardline.shardfile import file_digest
 from shardline.why import explain
 from tests.conftest import Workspace
@@ -62,11 +63,21 @@ class FakeProject:
         workspace.write("my.lock", LOCK.format(torch="2.12.0"))
 
     def load(self) -> Project:
+        """Return the project, as if `snakemake` were started."""
         self.workspace.configure(self.config, self.rows)
-        return load_project()
+        project = load_project()
+        record_names(project)
+        return project
 
     def run(self, name: str) -> Run:
-        return next(run for run in self.load().runs.values() if run.name == name)
+        return self.load().named_runs()[name]
+
+    def remember(self, kind: str, name: str, identity: str = DIGEST) -> None:
+        """Have a name stand for an identity in the history."""
+        line = json.dumps({"kind": kind, "name": name, "id": identity})
+        self.workspace.write("results/layout.json", json.dumps({"layout": LAYOUT}))
+        with (self.workspace.path / "results/names.jsonl").open("a") as file:
+            file.write(f"{line}\n")
 
     def seal_all(self) -> Project:
         project = self.load()
@@ -98,8 +109,7 @@ class FakeProject:
         identity = digest(run.document)
         write_json(run.folder / "identity.json", run.document)
         spec = {
-            "run": run.id, "name": run.name, "identity": identity,
-            "dataset": {"name": run.dataset.name, "id": run.dataset.id},
+            "run": run.id, "identity": identity, "dataset": {"id": run.dataset.id},
             "model_class": run.model_class, "settings": run.settings,
         }  # fmt: skip
         write_json(run.folder / "run.json", spec)
@@ -130,8 +140,7 @@ class FakeProject:
 
     def why(self, name: str) -> list[str]:
         project = self.load()
-        run = next(run for run in project.runs.values() if run.name == name)
-        return [cause.text for cause in explain(project, run).causes]
+        return [cause.text for cause in explain(project, project.named_runs()[name]).causes]
 
 
 _parse_once = cache(code.parse_module)  # a pure function, and four fifths of loading a project

@@ -5,7 +5,7 @@ import json
 import math
 from pathlib import Path
 
-from shardline.report import RunFiles
+from shardline.report import Asked, RunFiles
 
 CLASSES = [str(digit) for digit in range(10)]
 
@@ -25,20 +25,18 @@ def write_run(
 
     Args:
         changes: By file (run, identity, evaluation, provenance), keys in the place of its own;
-            `lines` in the place of the metrics.
+            `lines` in the place of the metrics; `asked` for what the run table says.
     """
     folder = folder / f"{len(list(folder.iterdir())):03d}" if folder.exists() else folder / "000"
     folder.mkdir(parents=True)
-    run = f"{name}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    run = hashlib.sha256(name.encode()).hexdigest()[:12]
     settings = {"seed": seed, "optim": {"name": "adam", "lr": lr}, "devices": 2}
     documents = {
         "run": {
             "run": run,
-            "name": name,
-            "dataset": {"name": "digits", "id": "digits-0123456789ab"},
+            "dataset": {"id": "0123456789ab"},
             "model": "mlp",
             "settings": settings,
-            "varied": {},
             "identity": "ab" * 32,
         },
         "identity": {
@@ -85,6 +83,14 @@ def write_run(
         metrics=folder / "metrics.jsonl",
         evaluation=folder / "evaluation.json",
         provenance=folder / "provenance.json",
+        asked=Asked(
+            **{
+                "key": run,
+                "names": (name,),
+                "dataset_names": ("digits",),
+                **changes.get("asked", {}),
+            }
+        ),
     )
 
 

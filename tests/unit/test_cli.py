@@ -93,7 +93,9 @@ def test_no_command_imports_torch(fake):
 
 
 def test_ls_shows_every_state(fake):
-    fake.rows = [{**fake.rows[1], "name": name} for name in ("a", "b", "c", "d", "e")]
+    fake.rows = [
+        {**fake.rows[1], "name": name, "seed": seed} for seed, name in enumerate("abcde", start=10)
+    ]
     for name in ("a", "b", "d"):
         fake.seal_run(fake.run(name))
     fake.seal_evaluation(fake.run("a"), accuracy=0.97777)
@@ -101,7 +103,7 @@ def test_ls_shows_every_state(fake):
     fake.rows[3]["seed"] = 5
     fake.load()
     result = shardline("ls")
-    digests = [run.digest for run in fake.load().runs.values()]
+    digests = [run.id for run in fake.load().runs.values()]
     assert lines(result) == [
         ["run", "dataset", "model", "state", "headline", "identity"],
         ["a", "table", "linear", "done", "accuracy 0.9778", digests[0]],
@@ -119,7 +121,7 @@ def test_ls_as_json(fake):
     records = json.loads(shardline("ls", "--json").stdout)
     run = fake.run("net")
     assert records[0] == {
-        "run": "net", "id": run.id, "identity": run.digest, "dataset": "rows",
+        "run": "net", "names": ["net"], "id": run.id, "dataset": "rows",
         "model": "mypkg.models:Net", "state": "done", "step": None,
         "headline": {"metric": "accuracy", "value": 0.9778}, "folder": str(run.folder),
     }  # fmt: skip
@@ -154,7 +156,7 @@ def test_why_of_a_fresh_run_says_where_it_is(fake):
     result, run = shardline("why", "net"), fake.run("net")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        f"{run.id} is fresh: nothing that it was made from has changed",
+        f"net ({run.id}) is fresh: nothing that it was made from has changed",
         f"  {run.folder}/model.safetensors",
         f"  {run.evaluation}",
     ]
@@ -169,7 +171,7 @@ def test_why_of_a_stale_run_groups_the_causes(fake):
     for wanted in ("net", run.id):
         result = shardline("why", wanted)
         assert result.exit_code == 0
-        assert result.stdout.splitlines()[0] == f"{run.id} is stale"
+        assert result.stdout.splitlines()[0] == f"net ({run.id}) is stale"
         assert result.stdout.splitlines()[1].startswith(
             f"compared with {old.folder}/identity.json ("
         )
@@ -196,7 +198,7 @@ def test_why_as_json(fake):
 def test_why_in_the_other_states(fake):
     def verdict() -> str:
         fake.load()
-        return shardline("why", "flat").stdout.splitlines()[0].partition(" ")[2]
+        return shardline("why", "flat").stdout.splitlines()[0].partition(") ")[2]
 
     assert verdict() == "is new: nothing was trained before"
     fake.seal_run(fake.run("net"))

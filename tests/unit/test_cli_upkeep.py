@@ -19,16 +19,17 @@ from tests.unit.conftest import DIGEST
 
 def test_gc_lists_and_deletes_nothing(fake):
     fake.seal_all()
-    fake.workspace.write(f"store/work/old-{DIGEST}/f", "x" * 2000)
+    fake.remember("run", "old")
+    fake.workspace.write(f"store/work/{DIGEST}/f", "x" * 2000)
     result = shardline("gc")
     assert result.exit_code == 0
     assert lines(result) == [
         ["path", "size", "written", "why it may go"],
-        [f"store/work/old-{DIGEST}", "2.0 kB", "just now", "no longer in the config"],
+        [f"store/work/{DIGEST}", "2.0 kB", "just now", "old, no longer in the config"],
         [""],
         ["1 item, 2.0 kB; `shardline gc --delete` deletes them"],
     ]
-    assert Path(f"store/work/old-{DIGEST}/f").exists()
+    assert Path(f"store/work/{DIGEST}/f").exists()
 
 
 def test_gc_of_a_clean_project(fake):
@@ -46,7 +47,7 @@ def test_gc_keeps_what_the_config_names_and_no_run_uses(fake):
     fake.rows[0]["dataset"] = "table"
     fake.load()
     items = json.loads(shardline("gc", "--json").stdout)["items"]
-    assert [item["path"].rpartition("-")[0] for item in items] == ["results/runs/net"]
+    assert [item["reason"] for item in items] == ["earlier net"]
 
 
 def test_gc_points_out_models_that_have_no_successor(fake):
@@ -58,29 +59,32 @@ def test_gc_points_out_models_that_have_no_successor(fake):
 
 def test_gc_delete_with_yes_says_what_it_freed(fake):
     fake.seal_all()
-    fake.workspace.write(f"store/work/old-{DIGEST}/f", "x" * 2000)
+    fake.remember("run", "old")
+    fake.workspace.write(f"store/work/{DIGEST}/f", "x" * 2000)
     result = shardline("gc", "--delete", "--yes")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1] == "freed 2,000 bytes (2.0 kB)"
-    assert not Path(f"store/work/old-{DIGEST}").exists()
+    assert not Path(f"store/work/{DIGEST}").exists()
     assert fake.run("net").is_sealed
 
 
 def test_gc_delete_deletes_nothing_unasked(fake):
     fake.load()
-    fake.workspace.write(f"store/work/old-{DIGEST}/f", "x")
+    fake.remember("run", "old")
+    fake.workspace.write(f"store/work/{DIGEST}/f", "x")
     result = shardline("gc", "--delete")
     assert (result.exit_code, result.stderr) == (
         1,
         "gc --delete asks before it deletes and here is nobody to ask; add --yes\n",
     )
-    assert Path(f"store/work/old-{DIGEST}/f").exists()
+    assert Path(f"store/work/{DIGEST}/f").exists()
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
 def test_gc_delete_asks_on_a_terminal(fake, answer, code):
     fake.load()
-    fake.workspace.write(f"store/work/old-{DIGEST}/f", "x")
+    fake.remember("run", "old")
+    fake.workspace.write(f"store/work/{DIGEST}/f", "x")
     command = [sys.executable, "-c", "from shardline.cli import main; main()", "gc", "--delete"]
     master, slave = pty.openpty()
     try:
@@ -90,28 +94,30 @@ def test_gc_delete_asks_on_a_terminal(fake, answer, code):
         os.close(master)
         os.close(slave)
     assert done.returncode == code
-    assert Path(f"store/work/old-{DIGEST}").exists() is (answer == "n")
+    assert Path(f"store/work/{DIGEST}").exists() is (answer == "n")
 
 
 def test_gc_refuses_to_delete_under_a_running_snakemake(fake):
     fake.load()
-    fake.workspace.write(f"store/work/old-{DIGEST}/f", "x")
+    fake.remember("run", "old")
+    fake.workspace.write(f"store/work/{DIGEST}/f", "x")
     fake.workspace.write(".snakemake/locks/0.input.lock", "")
     result = shardline("gc", "--delete", "--yes")
     assert result.exit_code == 1
     assert result.stderr.startswith(".snakemake/locks/0.input.lock exists")
-    assert Path(f"store/work/old-{DIGEST}/f").exists()
+    assert Path(f"store/work/{DIGEST}/f").exists()
     assert shardline("gc").exit_code == 0
 
 
 def test_gc_as_json(fake):
     fake.load()
-    fake.workspace.write(f"store/work/old-{DIGEST}/f", "xyz")
+    fake.remember("run", "old")
+    fake.workspace.write(f"store/work/{DIGEST}/f", "xyz")
     document = json.loads(shardline("gc", "--json").stdout)
     assert (document["deleted"], document["bytes"]) == (False, 3)
-    assert document["items"][0]["path"] == f"store/work/old-{DIGEST}"
+    assert document["items"][0]["path"] == f"store/work/{DIGEST}"
     assert json.loads(shardline("gc", "--delete", "--yes", "--json").stdout)["deleted"] is True
-    assert not Path(f"store/work/old-{DIGEST}").exists()
+    assert not Path(f"store/work/{DIGEST}").exists()
 
 
 # --- verify -----------------------------------------------------------------------------------
@@ -125,7 +131,7 @@ def test_verify_takes_all_that_exists_of_the_config(fake):
         == "Nothing to verify: nothing that the config names exists yet.\n"
     )
     fake.seal_all()
-    write_json(Path(f"results/runs/old-{DIGEST}/run.json"), {})
+    write_json(Path(f"results/runs/{DIGEST}/run.json"), {})
     result = shardline("verify")
     assert result.exit_code == 0
     assert [line[:2] for line in lines(result)[:-2]] == [
@@ -140,7 +146,7 @@ def test_verify_ends_with_code_3_and_names_the_file(fake):
     shard.write_bytes(shard.read_bytes()[:-1] + b"!")
     result = shardline("verify")
     assert result.exit_code == 3
-    assert re.search(rf"^BAD +dataset +{shard.parent.name}", result.stdout, re.MULTILINE)
+    assert re.search(rf"^BAD +dataset +table \({shard.parent.name}\)", result.stdout, re.MULTILINE)
     assert f"     {shard} has BLAKE3 digest" in result.stdout
     assert result.stdout.endswith("\n4 verified, 1 with problems\n")
     assert shardline("verify", "rows", "net").exit_code == 0
@@ -153,7 +159,8 @@ def test_verify_takes_names_and_ids_of_present_and_earlier_things(fake):
     fake.rows[1]["seed"] = 2
     fake.load()
     result = shardline("verify", old.id, old.dataset.id, "table", "net")
-    assert [line[2] for line in lines(result)[:-2]] == [old.dataset.id, old.id, fake.run("net").id]
+    titles = [f"table ({old.dataset.id})", f"flat ({old.id})", f"net ({fake.run('net').id})"]
+    assert [line[2] for line in lines(result)[:-2]] == titles
     assert result.exit_code == 0
 
 

@@ -280,7 +280,7 @@ def test_ordered_dict_of_snakemake_is_as_good_as_a_dict(load: Load) -> None:
 
 
 def test_runs_share_no_settings(load: Load) -> None:
-    first, second = load(f"{ONE_ROW}b\tdigits\tmlp\n").runs.values()
+    first, second = load(f"{ONE_ROW}b\tdigits\tcnn\n").runs.values()
     first.settings["optim"]["lr"] = 3
     first.settings["model_args"]["hidden"] = 3
     assert second.settings["optim"]["lr"] == 0.001

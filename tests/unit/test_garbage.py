@@ -43,21 +43,22 @@ def test_an_edit_makes_garbage_of_exactly_what_it_concerns(fake):
 
 def test_what_tensorboard_would_show_of_an_earlier_run_may_go(fake):
     fake.seal_all()
-    for folder in (fake.run("net").id, "net-0123456789ab", "mine"):
+    fake.remember("run", "net")
+    for folder in (fake.run("net").id, DIGEST, "mine"):
         Path("store/tensorboard", folder).mkdir(parents=True)
-    assert listed(fake) == {"store/tensorboard/net-0123456789ab": "earlier net"}
+    assert listed(fake) == {f"store/tensorboard/{DIGEST}": "earlier net"}
 
 
 def test_a_row_that_is_gone_leaves_its_run_and_no_dataset_that_the_config_still_has(fake):
     fake.seal_all()
     old = fake.run("net")
     del fake.rows[0]
-    assert listed(fake) == {f"results/runs/{old.id}": "no longer in the config"}
+    assert listed(fake) == {f"results/runs/{old.id}": "net, no longer in the config"}
     del fake.config["datasets"]["rows"]
     assert listed(fake) == {
-        f"results/runs/{old.id}": "no longer in the config",
-        f"results/datasets/{old.dataset.id}": "no longer in the config",
-        f"store/datasets/{old.dataset.id}": "no longer in the config",
+        f"results/runs/{old.id}": "net, no longer in the config",
+        f"results/datasets/{old.dataset.id}": "rows, no longer in the config",
+        f"store/datasets/{old.dataset.id}": "rows, no longer in the config",
     }
 
 
@@ -77,21 +78,30 @@ def test_a_download_that_no_dataset_reads_may_go(fake):
     assert listed(fake) == {}, "what a dataset without runs reads is not known"
 
 
-def test_of_an_unused_dataset_every_folder_of_exactly_its_name_stays(fake):
+def test_of_an_unused_dataset_every_folder_stays(fake):
     fake.config["datasets"]["idle-1"] = {**fake.config["datasets"]["rows"]}
-    for name in ("idle-1", "idle", "idle-1-2", "1"):
-        fake.workspace.write(f"results/datasets/{name}-{DIGEST}/manifest.json", "{}")
-        fake.workspace.write(f"store/datasets/{name}-{DIGEST}/f", "x")
-    fake.workspace.write(f"results/runs/idle-1-{DIGEST}/run.json", "{}")  # no dataset
-    fake.workspace.write(f"store/datasets/idle-1-{DIGEST}.deleted/f", "x")  # no whole one
-    gone = [
-        f"{root}/datasets/{name}-{DIGEST}"
-        for root in ("results", "store")
-        for name in ("1", "idle", "idle-1-2")
-    ]
+    names = {"idle-1": "a" * 12, "idle": "b" * 12, "idle-1-2": "c" * 12, "1": "d" * 12}
+    for name, identity in names.items():
+        fake.remember("dataset", name, identity)
+        fake.workspace.write(f"results/datasets/{identity}/manifest.json", "{}")
+        fake.workspace.write(f"store/datasets/{identity}/f", "x")
+    fake.remember("run", "idle-1", "a" * 12)  # no dataset
+    fake.workspace.write(f"results/runs/{'a' * 12}/run.json", "{}")
+    fake.workspace.write(f"store/datasets/{'a' * 12}.deleted/f", "x")  # no whole one
+    gone = [f"{root}/datasets/{each * 12}" for root in ("results", "store") for each in "bcd"]
     assert sorted(listed(fake)) == sorted(
-        [*gone, f"results/runs/idle-1-{DIGEST}", f"store/datasets/idle-1-{DIGEST}.deleted"]
+        [*gone, f"results/runs/{'a' * 12}", f"store/datasets/{'a' * 12}.deleted"]
     )
+
+
+def test_a_store_holds_what_other_projects_made_and_that_stays(fake):
+    for folder in ("datasets", "work", "tensorboard"):
+        fake.workspace.write(f"store/{folder}/{DIGEST}/f", "x")
+        fake.workspace.write(f"store/{folder}/{'e' * 12}/f", "x")
+    fake.remember("dataset", "ours", "e" * 12)
+    assert listed(fake) == {f"store/datasets/{'e' * 12}": "ours, no longer in the config"}
+    fake.remember("run", "ours", "e" * 12)
+    assert len(listed(fake)) == 3
 
 
 def test_earlier_evaluations_and_reports_go_and_the_present_ones_stay(fake):
@@ -115,28 +125,30 @@ def test_names_that_bear_no_identity_are_never_listed(fake):
         "notes",
         "mine-0123",
         f"{DIGEST}-x",
-        f"x-{DIGEST}9",
-        "x-0123456789AB",
-        f"-{DIGEST}",
+        f"x-{DIGEST}",
+        f"{DIGEST}9",
+        "0123456789AB",
     ):
         for folder in ("results/runs", "results/datasets", "store/work", "results/reports"):
             (Path(folder) / name).mkdir(parents=True)
     fake.workspace.write("results/notes.txt", "mine")
-    fake.workspace.write(f"results/other/x-{DIGEST}/f", "mine")
+    fake.workspace.write(f"results/other/{DIGEST}/f", "mine")
     assert listed(fake) == {}
 
 
 def test_the_store_is_where_the_variable_says(fake, monkeypatch, tmp_path_factory):
     scratch = tmp_path_factory.mktemp("scratch")
     monkeypatch.setenv("SHARDLINE_STORE", str(scratch))
-    (scratch / "work" / f"old-{DIGEST}").mkdir(parents=True)
-    fake.workspace.write(f"store/work/old-{DIGEST}/f", "another store")
-    assert list(listed(fake)) == [f"{scratch}/work/old-{DIGEST}"]
+    fake.remember("run", "old")
+    (scratch / "work" / DIGEST).mkdir(parents=True)
+    fake.workspace.write(f"store/work/{DIGEST}/f", "another store")
+    assert list(listed(fake)) == [f"{scratch}/work/{DIGEST}"]
 
 
 def test_sizes_are_those_of_the_files(fake):
-    fake.workspace.write(f"store/work/old-{DIGEST}/a", "x" * 1000)
-    fake.workspace.write(f"store/work/old-{DIGEST}/deep/b", "x" * 500)
+    fake.remember("run", "old")
+    fake.workspace.write(f"store/work/{DIGEST}/a", "x" * 1000)
+    fake.workspace.write(f"store/work/{DIGEST}/deep/b", "x" * 500)
     assert [item.bytes for item in find(fake)] == [1500]
 
 
@@ -182,23 +194,23 @@ def test_delete_removes_what_is_listed_and_nothing_else(fake):
 def test_links_are_unlinked_and_what_they_point_at_stays(fake, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "precious").write_text("mine")
-    (outside / f"precious-{DIGEST}").mkdir()
+    (outside / DIGEST).mkdir()
     fake.load()
     runs = Path("results/runs")
-    (runs / f"real-{DIGEST}").mkdir(parents=True)
-    (runs / f"real-{DIGEST}" / "link").symlink_to(outside)
-    (runs / f"linked-{DIGEST}").symlink_to(outside)
+    (runs / ("a" * 12)).mkdir(parents=True)
+    (runs / ("a" * 12) / "link").symlink_to(outside)
+    (runs / ("b" * 12)).symlink_to(outside)
     Path("results/datasets").symlink_to(outside)  # a whole folder elsewhere is not ours to clean
     garbage = find(fake)
-    assert sorted(item.path.name for item in garbage) == [f"linked-{DIGEST}", f"real-{DIGEST}"]
-    assert sum(item.bytes for item in garbage if "linked" in item.path.name) == 0
+    assert sorted(item.path.name for item in garbage) == ["a" * 12, "b" * 12]
+    assert sum(item.bytes for item in garbage if "b" in item.path.name) == 0
     list(delete(garbage))
     assert list(runs.iterdir()) == []
-    assert sorted(path.name for path in outside.iterdir()) == ["precious", f"precious-{DIGEST}"]
+    assert sorted(path.name for path in outside.iterdir()) == [DIGEST, "precious"]
 
 
 def test_an_interrupted_deletion_leaves_nothing_that_passes_for_a_result(fake, monkeypatch):
-    fake.workspace.write(f"results/runs/net-{DIGEST}/model.safetensors", "x")
+    fake.workspace.write(f"results/runs/{DIGEST}/model.safetensors", "x")
 
     def interrupted(path, ignore_errors=False):
         if not ignore_errors:
@@ -208,15 +220,16 @@ def test_an_interrupted_deletion_leaves_nothing_that_passes_for_a_result(fake, m
         patch.setattr(shutil, "rmtree", interrupted)
         with pytest.raises(KeyboardInterrupt):
             list(delete(find(fake)))
-    assert not Path(f"results/runs/net-{DIGEST}").exists()
-    fake.workspace.write(f"results/runs/net-{DIGEST}/model.safetensors", "made again")
+    assert not Path(f"results/runs/{DIGEST}").exists()
+    fake.workspace.write(f"results/runs/{DIGEST}/model.safetensors", "made again")
     assert len(listed(fake)) == 2
     list(delete(find(fake)))
     assert list(Path("results/runs").iterdir()) == []
 
 
 def test_what_cannot_be_deleted_is_named(fake, monkeypatch):
-    fake.workspace.write(f"store/work/old-{DIGEST}/f", "x")
+    fake.remember("run", "old")
+    fake.workspace.write(f"store/work/{DIGEST}/f", "x")
 
     def refuse(path, ignore_errors=False):
         if not ignore_errors:
@@ -225,7 +238,7 @@ def test_what_cannot_be_deleted_is_named(fake, monkeypatch):
     monkeypatch.setattr(shutil, "rmtree", refuse)
     with pytest.raises(
         DataError,
-        match=rf"work/old-{DIGEST}.deleted/f cannot be deleted \(Permission denied\); mend",
+        match=rf"work/{DIGEST}.deleted/f cannot be deleted \(Permission denied\); mend",
     ):
         list(delete(find(fake)))
 

@@ -99,8 +99,8 @@ def test_a_failed_run_comes_last_and_says_so(tmp_path):
 
 
 def test_only_settings_that_differ_become_columns(tmp_path):
-    one = write_run(tmp_path, "one", run={"varied": {"optim.lr": 0.1, "seed": 7}})
-    two = write_run(tmp_path, "two", run={"varied": {"optim.lr": 0.3, "seed": 7}})
+    one = write_run(tmp_path, "one", asked={"varied": {"optim.lr": 0.1, "seed": 7}})
+    two = write_run(tmp_path, "two", asked={"varied": {"optim.lr": 0.3, "seed": 7}})
     headers = re.findall(
         r'<th scope="col" role="columnheader".*?>([^<>]+)</button>', page_of(one, two)
     )
@@ -116,12 +116,13 @@ def test_text_from_files_is_escaped_everywhere(tmp_path):
         "reference": {"metric": "accuracy", "value": 0.9, "meaning": hostile},
     }
     run = {
-        "name": hostile,
         "model": hostile,
-        "dataset": {"name": hostile, "id": hostile},
+        "dataset": {"id": hostile},
         "settings": {hostile: hostile},
     }
-    files = write_run(tmp_path, "x", run=run, evaluation=evaluation, lines=[
+    asked = {"names": (hostile,), "dataset_names": (hostile,), "notes": {hostile: hostile}}
+    asked["tags"] = (hostile,)
+    files = write_run(tmp_path, "x", run=run, asked=asked, evaluation=evaluation, lines=[
         json.dumps({"step": 1, "train_loss": 1.0, hostile: 2.0}),
     ])  # fmt: skip
     page = render([files], generated_from=hostile)
@@ -148,12 +149,13 @@ def test_a_character_that_reorders_text_is_spelled_wherever_it_comes_from(tmp_pa
         "metrics": {name: 1.0},
         "samples": {"hardest": [{"row": 1, "label": name, "predicted": name, "loss": 1.0}]},
     }
-    run = {
-        "name": name, "model": name, "dataset": {"name": name, "id": name},
-        "settings": {name: name}, "varied": {name: name},
+    run = {"model": name, "dataset": {"id": name}, "settings": {name: name}}
+    asked = {
+        "names": (name,), "dataset_names": (name,), "varied": {name: name}, "notes": {name: name},
+        "tags": (name,),
     }  # fmt: skip
     lines = [json.dumps({"step": 1, "train_loss": 1.0, name: 2.0})]
-    files = write_run(tmp_path, "x", run=run, evaluation=evaluation, lines=lines)
+    files = write_run(tmp_path, "x", run=run, asked=asked, evaluation=evaluation, lines=lines)
     files = [files, write_run(tmp_path, "y")]
     write_report(files, tmp_path / "index.html", generated_from=name)
     page, data, table = (
@@ -184,7 +186,7 @@ def test_a_hundred_runs_of_three_thousand_steps_stay_under_5_mb(tmp_path):
             f"digits-mlp_lr={index}",
             accuracy=0.9 + index / 2000,
             num_steps=3000,
-            run={"varied": {"optim.lr": index / 1000}},
+            asked={"varied": {"optim.lr": index / 1000}},
         )
         for index in range(100)
     ]
@@ -210,7 +212,7 @@ def test_a_missing_file_is_named_with_its_remedy(tmp_path, stem):
         ("evaluation", "{", "is not valid JSON"),
         ("evaluation", '{"headline": {"metric": "accuracy"}}', "has no headline.value"),
         ("evaluation", "[]", "has no headline.metric"),
-        ("run", '{"run": "one"}', "has no dataset.name"),
+        ("run", '{"run": "one"}', "has no dataset.id"),
         ("metrics", '{"step": 1}\n{"step": 2, "trai', "line 2 is not JSON"),
         ("metrics", '{"epoch": 1}', "line 1 has no integer `step` (found None)"),
         ("provenance", '{"run": "other-1"}', "is of run 'other-1'"),
@@ -237,11 +239,11 @@ def test_no_runs_is_an_error_with_a_remedy():
 
 def test_optional_keys_may_be_missing(tmp_path):
     files = write_run(tmp_path, "bare")
-    files.run.write_text('{"run": "bare-1", "dataset": {"name": "digits"}}')
+    files.run.write_text('{"run": "0123456789ab", "dataset": {"id": "ab"}}')
     files.evaluation.write_text('{"headline": {"metric": "f1", "value": 0.5}}')
     files.provenance.write_text("{}")
     files.metrics.write_text("")
-    assert "bare-1" in own_text(page_of(files))
+    assert "bare" in own_text(page_of(files))
 
 
 def test_what_a_script_cannot_tell_is_left_open(tmp_path):

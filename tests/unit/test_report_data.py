@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -28,7 +29,7 @@ MEASURED = {
 }
 
 
-def write_dataset(folder, dataset="digits-0123456789ab", **provenance):
+def write_dataset(folder, dataset="0123456789ab", **provenance):
     path = folder / "datasets" / dataset / "manifest.json"
     path.parent.mkdir(parents=True)
     shards = [
@@ -115,7 +116,7 @@ def test_lineage_goes_down_to_shards_and_source(tmp_path):
     files = write_run(tmp_path / "runs", "one", provenance={"manifest_sha256": sha256_of(manifest)})
     document = document_of([files], manifests=[manifest])
     dataset = document["datasets"][0]
-    assert dataset["action"] == "seal_dataset/digits-0123456789ab"
+    assert dataset["action"] == "seal_dataset/0123456789ab"
     assert (dataset["num_shards"], len(dataset["shards"])) == (30, 20)
     assert dataset["source"]["files"] == {"0/a.csv": "cd" * 32}
     assert document["notes"] == []
@@ -243,7 +244,7 @@ def test_a_comparison_holds_only_what_differs_and_each_of_it_once(tmp_path):
 def test_a_studys_runs_have_details_but_no_place_in_the_leaderboard(tmp_path):
     base = write_run(tmp_path, "base")
     apart = write_run(tmp_path, "base_nodes=1_devices=2", accuracy=0.999)
-    apart = type(apart)(**{**vars(apart), "in_table": False})
+    apart = replace(apart, asked=replace(apart.asked, in_table=False))
     key = json.loads(apart.run.read_text())["run"]
     study = Study(
         name="more", run="base", mode="strong", sizes=(Size(nodes=1, devices=2, run=key),)

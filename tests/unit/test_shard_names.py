@@ -46,7 +46,7 @@ def test_more_than_100_000_shards_are_sealed_in_the_order_of_their_numbers(tmp_p
         {"shards": records[:9], "statistics": [], "skipped": skipped},
         {"shards": records[9:], "statistics": [statistics | {"first": 0, "stop": number}]},
     ]
-    manifest = seal(parts, dataset="d-0", name="d", source=source, document={})
+    manifest = seal(parts, dataset="d-0", source=source, document={})
     assert [r["file"] for r in manifest["shards"]] == [*map(shard_file, range(number))]
     assert manifest["skipped"]["first"] == ["row of 7", "row of 99999", "row of 100000"]
 

@@ -199,7 +199,7 @@ def parts_of(source, folder, shards_per_job=1):
 
 
 def sealed(source, parts, document=None):
-    return seal(parts, dataset="d-0", name="d", source=source, document=document or {})
+    return seal(parts, dataset="d-0", source=source, document=document or {})
 
 
 def test_a_manifest_does_not_depend_on_how_the_parts_were_cut(tmp_path):

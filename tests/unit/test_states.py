@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from shardline.files import read_json
 from shardline.states import State, last_step, sealed_names, state_of
 from tests.unit.conftest import RUNS
 
@@ -31,9 +30,12 @@ def test_the_last_step_is_read_past_a_torn_line(fake):
     assert last_step(run, Path("store")) == 20_000
 
 
-def test_a_name_with_hyphens_is_not_mistaken_for_a_shorter_one(fake):
-    fake.rows.append({**RUNS[1], "name": "flat-2"})
+def test_a_run_is_known_by_all_the_names_that_it_has_had(fake):
+    fake.rows.append({**RUNS[1], "name": "flat-2", "seed": 9})
     fake.seal_run(fake.run("flat-2"))
     assert sealed_names() == {"flat-2"}
-    assert read_json(fake.run("flat-2").folder / "run.json", remedy="")["name"] == "flat-2"
     assert state_of(fake.run("flat"), Path("store"), sealed_names()) is State.NEW
+    fake.rows[-1]["name"] = "flat-3"
+    fake.load()
+    assert sealed_names() == {"flat-2", "flat-3"}
+    assert "flat" not in (fake.run("flat-3").folder / "run.json").read_text()

@@ -49,7 +49,7 @@ def make(folder, num_shards=4, **options):
     source = Numbered(num_shards=num_shards, **options)
     parts = [build_shard(source, shard, SHARES, folder) for shard in range(num_shards)]
     documents = [{"shards": [vars(r)], "statistics": [m]} for r, m in parts]
-    sealed = seal(documents, dataset="table-0123456789ab", name="table", source=source, document={})
+    sealed = seal(documents, dataset="table-0123456789ab", source=source, document={})
     write_json(folder / "manifest.json", sealed)
     return folder / "manifest.json"
 

@@ -157,7 +157,7 @@ def test_a_package_whose_parent_is_missing_is_missing(monkeypatch):
 def test_without_a_tracker_nothing_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr("subprocess.Popen", None)
     nothing = dict.fromkeys(("run", "name", "dataset", "store", "work", "metrics", "model"), "")
-    story = Story(**nothing, params={}, tags={})
+    story = Story(**nothing, dataset_name="", params={}, tags={})
     with tracked([], story):
         pass
 

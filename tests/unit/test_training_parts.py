@@ -34,7 +34,7 @@ def spec(model_class="shardline.models.linear:Linear", **model_args):
         "schedule": {"name": "linear", "warmup_steps": 2},
     }  # fmt: skip
     return {
-        "name": "r", "model": "m", "model_class": model_class, "identity": "f" * 64,
+        "run": "r", "model": "m", "model_class": model_class, "identity": "f" * 64,
         "settings": settings,
     }  # fmt: skip
 
@@ -182,7 +182,7 @@ def test_a_model_that_takes_its_steps_itself_can_neither_be_helped_on_nor_shrink
     settings = {"divergence": {"policy": "stop"}, "elastic": False, **changes}
     check_policy(settings, model, "r")
     model.automatic_optimization = False
-    with pytest.raises(ConfigError, match=f'run "r": {message}'):
+    with pytest.raises(ConfigError, match=f"run " r": {message}"):
         check_policy(settings, model, "r")
 
 

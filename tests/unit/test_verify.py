@@ -81,7 +81,7 @@ def test_an_edited_identity_in_the_manifest_is_found(fake):
     write_json(manifest, document)
     (problem,) = dataset_verdict(fake).problems
     assert problem.startswith(f"{manifest}: the digest of its identity is ")
-    assert f"expected {fake.run('flat').dataset.digest};" in problem
+    assert f"expected {fake.run('flat').dataset.id};" in problem
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_an_edited_identity_is_found(fake):
     problems = run_verdict(fake).problems
     assert problems[0].startswith(f"{folder}/identity.json: its digest is ")
     assert (
-        f", expected {fake.run('flat').digest}; delete {folder} and run the pipeline again"
+        f", expected {fake.run('flat').id}; delete {folder} and run the pipeline again"
         in problems[0]
     )
 
@@ -140,7 +140,7 @@ def test_a_model_of_another_run_is_found_by_its_metadata(fake):
     save_file({"w": np.zeros(3, np.float32)}, model, metadata={"identity": "f" * 64})
     problems = run_verdict(fake).problems
     assert problems[0].startswith(
-        f"{model}: identity in its metadata is {'f' * 64}, expected {fake.run('flat').digest}"
+        f"{model}: identity in its metadata is {'f' * 64}, expected {fake.run('flat').id}"
     )
     assert problems[1].startswith(f"{model}: its SHA-256 is ")
 
@@ -179,7 +179,7 @@ def test_another_manifest_than_the_training_read_is_found(fake):
     manifest.write_text(json.dumps(read_json(manifest, remedy="")))
     (problem,) = run_verdict(fake).problems
     assert problem.startswith(f"{manifest}: its SHA-256 is ")
-    assert "; bring back the manifest of the training, or delete results/runs/flat-" in problem
+    assert "; bring back the manifest of the training, or delete results/runs/" in problem
     manifest.unlink()
     (problem,) = run_verdict(fake).problems
     assert problem.startswith(f"{manifest} cannot be read (No such file or directory), expected ")
@@ -310,7 +310,7 @@ def test_repair_of_an_undamaged_dataset_changes_nothing(cut):
     before = files(cut)
     result = repair("table")
     assert result.exit_code == 0
-    assert "nothing to repair: table-" in result.stdout
+    assert "nothing to repair: table (" in result.stdout
     assert files(cut) == before
 
 

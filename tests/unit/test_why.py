@@ -202,8 +202,8 @@ def test_a_dataset_whose_manifest_is_gone_is_told_by_digest(fake):
     old = fake.seal_all()
     shutil.rmtree("results/datasets")
     fake.config["datasets"]["table"]["shards"] = 8
-    before = next(run.dataset.digest for run in old.runs.values() if run.name == "flat")
-    assert fake.why("flat") == [f"dataset {before} -> {fake.run('flat').dataset.digest}"]
+    before = old.named_runs()["flat"].dataset.id
+    assert fake.why("flat") == [f"dataset {before} -> {fake.run('flat').dataset.id}"]
 
 
 def test_a_stale_evaluation_is_compared_with_the_earlier_one(fake):

@@ -16,7 +16,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
-from shardline.report import RunFiles
+from shardline.report import Asked, RunFiles
 
 HOSTILE = "<script>window.hacked=1</script>"
 BATCH = 64
@@ -144,7 +144,7 @@ def fit(model, train, valid, lr, epochs, measure, first_fit):
 
 def seal(folder, name, dataset, model, lr, metrics, evaluation, seed=7) -> RunFiles:
     identity = hashlib.sha256(name.encode()).hexdigest()
-    run = f"{name}-{identity[:12]}"
+    run = identity[:12]
     target = folder / identity[:12]
     target.mkdir(parents=True)
     settings = {
@@ -157,11 +157,9 @@ def seal(folder, name, dataset, model, lr, metrics, evaluation, seed=7) -> RunFi
     documents = {
         "run": {
             "run": run,
-            "name": name,
-            "dataset": {"name": dataset, "id": f"{dataset}-0123456789ab"},
+            "dataset": {"id": hashlib.sha256(dataset.encode()).hexdigest()[:12]},
             "model": model,
             "settings": settings,
-            "varied": {"optim.lr": lr, "model": model, "seed": seed},
             "identity": identity,
         },
         "identity": {
@@ -194,6 +192,12 @@ def seal(folder, name, dataset, model, lr, metrics, evaluation, seed=7) -> RunFi
         metrics=target / "metrics.jsonl",
         evaluation=target / "evaluation.json",
         provenance=target / "provenance.json",
+        asked=Asked(
+            key=run,
+            names=(name,),
+            dataset_names=(dataset,),
+            varied={"optim.lr": lr, "model": model, "seed": seed},
+        ),
     )
 
 

@@ -95,7 +95,7 @@ def test_a_replay_finds_every_number_again_and_writes_nothing(project):
         result = shardline("replay", name)
         assert result.exit_code == 0, result.output
         assert "is replayed exactly" in result.stdout.splitlines()[-1]
-    evaluation = json.loads(project.the("results/runs/own-*/evaluations/*.json").read_text())
+    evaluation = json.loads(project.the("results/runs/<own>/evaluations/*.json").read_text())
     table = {line[0]: line[1:] for line in lines(result)}
     accuracy = str(evaluation["metrics"]["accuracy"])
     assert table["metrics.accuracy"] == table["headline.value"] == [accuracy, accuracy, "equal"]
@@ -108,7 +108,7 @@ def test_a_number_that_does_not_come_out_again_is_code_3_unless_it_is_within_the
         document["metrics"]["loss"] *= 1 + 1e-9
         document["confusion"]["counts"][0][0] += 0
 
-    forge(project.the("results/runs/own-*/evaluations/*.json"), change)
+    forge(project.the("results/runs/<own>/evaluations/*.json"), change)
     result = shardline("replay", "own")
     assert result.exit_code == 3
     assert result.stdout.splitlines()[-1].endswith("not replayed exactly")
@@ -129,9 +129,9 @@ def test_a_number_that_does_not_come_out_again_is_code_3_unless_it_is_within_the
 @pytest.mark.parametrize("what", ["model", "shard", "manifest"])
 def test_one_altered_byte_is_refused_by_name(project, command, what):
     pattern = {
-        "model": "results/runs/cnn-*/model.safetensors",
-        "shard": "store/datasets/digits-*/shard-00000.safetensors",
-        "manifest": "results/datasets/digits-*/manifest.json",
+        "model": "results/runs/<cnn>/model.safetensors",
+        "shard": "store/datasets/<digits>/shard-00000.safetensors",
+        "manifest": "results/datasets/<digits>/manifest.json",
     }[what]
     path = project.the(pattern)
     flip(path)
@@ -142,7 +142,7 @@ def test_one_altered_byte_is_refused_by_name(project, command, what):
 
 
 def test_other_code_than_the_recorded_is_refused_by_name_unless_it_is_wanted(project):
-    run = project.the("results/runs/own-*").name
+    run = project.the("results/runs/<own>").name
     project.write("mine.py", MODEL.replace("return super()", "return -super()", 1))
     assert "nothing is recorded of run" in shardline("replay", "own").stderr
     result = shardline("replay", run)
@@ -159,7 +159,7 @@ def test_another_environment_than_the_recorded_is_refused_by_name_unless_it_is_w
     def change(document):
         document["identity"]["environment"]["packages"]["numpy"] = "1.0"
 
-    forge(project.the("results/runs/cnn-*/evaluations/*.json"), change)
+    forge(project.the("results/runs/<cnn>/evaluations/*.json"), change)
     result = shardline("replay", "cnn")
     assert result.exit_code == 2
     assert f"numpy {np.__version__} is installed, 1.0 is locked" in result.stderr
@@ -188,7 +188,7 @@ def test_a_replay_starts_in_the_environment_that_the_profile_names(project):
 
 
 def test_a_run_that_the_config_no_longer_names_is_replayed_by_its_id(project):
-    run = project.the("results/runs/cnn-*").name
+    run = project.the("results/runs/<cnn>").name
     project.configure(TINY_CONFIG, [{**ROWS[0], "optim.lr": 0.5}])
     stale = shardline("replay", "cnn")
     assert stale.exit_code == 2
@@ -200,7 +200,7 @@ def test_a_run_that_the_config_no_longer_names_is_replayed_by_its_id(project):
 
 
 def test_a_diff_tells_models_code_hardware_and_what_the_metrics_are_worth(project):
-    provenance = project.the("results/runs/own-*/provenance.json")
+    provenance = project.the("results/runs/<own>/provenance.json")
     document = json.loads(provenance.read_text())
     document["environment"]["packages"]["numpy"] = "1.0"
     document["host"] = "elsewhere"
@@ -227,12 +227,12 @@ def test_a_diff_tells_models_code_hardware_and_what_the_metrics_are_worth(projec
     [
         ("results/latest/cnn/model.safetensors", "train/"),
         ("results/latest/cnn/evaluation.json", "evaluate/"),
-        ("results/runs/cnn-*/run.json", "resolve_run/"),
-        ("results/runs/cnn-*/provenance.json", "train/"),
-        ("results/datasets/digits-*/manifest.json", "seal_dataset/"),
-        ("store/datasets/digits-*/shard-00001.safetensors", "build_shards/"),
-        ("store/datasets/digits-*/parts/00000-00001.json", "build_shards/"),
-        ("store/work/cnn-*/checkpoints/step-*/state.pt", "train/"),
+        ("results/runs/<cnn>/run.json", "resolve_run/"),
+        ("results/runs/<cnn>/provenance.json", "train/"),
+        ("results/datasets/<digits>/manifest.json", "seal_dataset/"),
+        ("store/datasets/<digits>/shard-00001.safetensors", "build_shards/"),
+        ("store/datasets/<digits>/parts/00000-00001.json", "build_shards/"),
+        ("store/work/<cnn>/checkpoints/step-*/state.pt", "train/"),
     ],
 )
 def test_the_lineage_of_every_kind_of_file_ends_at_its_source(project, pattern, action):
@@ -251,7 +251,7 @@ def test_the_lineage_of_every_kind_of_file_ends_at_its_source(project, pattern, 
 
 @pytest.mark.parametrize(
     "pattern",
-    ["results/runs/cnn-*/model.safetensors", "store/datasets/digits-*/shard-00001.safetensors"],
+    ["results/runs/<cnn>/model.safetensors", "store/datasets/<digits>/shard-00001.safetensors"],
 )
 def test_the_lineage_of_an_altered_file_says_that_its_action_did_not_write_this(project, pattern):
     flip(project.the(pattern))
@@ -285,11 +285,11 @@ def test_an_export_judges_stored_features_as_the_evaluation_did(project, to):
     assert result.exit_code == 0, result.output
     (folder,) = Path("exports").iterdir()
     assert "its outputs differ from the original's by" in result.stdout
-    evaluation = json.loads(project.the("results/runs/cnn-*/evaluations/*.json").read_text())
-    manifest = json.loads(project.the("results/datasets/digits-*/manifest.json").read_text())
+    evaluation = json.loads(project.the("results/runs/<cnn>/evaluations/*.json").read_text())
+    manifest = json.loads(project.the("results/datasets/<digits>/manifest.json").read_text())
     correct = 0
     for record in manifest["shards"]:
-        shard = load_file(project.the(f"store/datasets/digits-*/{record['file']}"))
+        shard = load_file(project.the(f"store/datasets/<digits>/{record['file']}"))
         rows = record["rows"]
         test = slice(rows["train"] + rows["validation"], None)
         logits = outputs_of(folder, shard["features"][test].numpy())
@@ -306,7 +306,7 @@ def test_an_export_to_safetensors_has_weights_normalisation_and_a_card_that_says
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md", "config.json", "model.safetensors", "normalization.safetensors",
     ]  # fmt: skip
-    run = project.the("results/runs/own-*")
+    run = project.the("results/runs/<own>")
     assert (folder / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
     card = (folder / "README.md").read_text()
     front_matter = yaml.safe_load(card.split("---\n")[1])

@@ -71,14 +71,14 @@ def test_ranks_train_in_an_environment_that_the_pipeline_makes(project):
     made = json.loads((project.path / "results/envs/train/environment.json").read_text())
     assert ran_in(project, "train") == {made["prefix"]}
     assert ran_in(project, "data") == {sys.prefix}
-    log = project.the("logs/train/net-*.log").read_text()
+    log = project.the("logs/train/<net>.log").read_text()
     assert f"{made['prefix']}/bin/python -m shardline.launch.stores" in log
 
     # no identity holds how the versions of the lock were installed, so what is sealed stays
     pins = project.path / "envs/train.linux-64.pin.txt"
     pins.write_text(f"# a comment\n{pins.read_text()}")
     shutil.rmtree(made["prefix"])
-    model = project.the("results/runs/net-*/model.safetensors").relative_to(project.path)
+    model = project.the("results/runs/<net>/model.safetensors").relative_to(project.path)
     again = project.snakemake(str(model), "--dry-run")
     assert "Nothing to be done" in again.stdout, again.stdout
 

@@ -163,10 +163,10 @@ def read(path: Path) -> dict[str, object]:
 @pytest.mark.slow
 def test_every_job_left_a_record_of_itself(made):
     documents = {
-        "resolve_run": made.the("results/runs/pair-*/run.json"),
-        "train": made.the("results/runs/pair-*/provenance.json"),
-        "evaluate": made.the("results/runs/pair-*/evaluations/*.json"),
-        "seal_dataset": made.the("results/datasets/digits-*/provenance.json"),
+        "resolve_run": made.the("results/runs/<pair>/run.json"),
+        "train": made.the("results/runs/<pair>/provenance.json"),
+        "evaluate": made.the("results/runs/<pair>/evaluations/*.json"),
+        "seal_dataset": made.the("results/datasets/<digits>/provenance.json"),
     }
     for rule, path in documents.items():
         document = read(path)
@@ -179,7 +179,7 @@ def test_every_job_left_a_record_of_itself(made):
         assert document["sha256"] == digest({k: v for k, v in document.items() if k != "sha256"})
     assert action["software"]["snakemake"]
     sealed = read(documents["seal_dataset"])
-    parts = made.the("store/datasets/digits-*/parts/*.json")
+    parts = made.the("store/datasets/<digits>/parts/*.json")
     assert sealed["parts"] == [read(parts)["action"]]
     manifest = documents["seal_dataset"].with_name("manifest.json")
     assert sealed["files"] == {"manifest.json": file_sha256(manifest)}
@@ -253,7 +253,7 @@ def test_the_metadata_beside_the_report_is_that_of_the_zip(made):
 
 @pytest.mark.slow
 def test_a_damaged_model_is_not_packed(made):
-    model = made.the("results/runs/pair-*/model.safetensors")
+    model = made.the("results/runs/<pair>/model.safetensors")
     content = model.read_bytes()
     model.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     try:
@@ -271,11 +271,11 @@ def test_the_crate_tells_of_every_job_with_what_it_read_and_wrote(made):
         entity["@id"]: entity
         for entity in read(made.path / "results/report/ro-crate-metadata.json")["@graph"]
     }
-    run = made.the("results/runs/pair-*").name
+    run = made.the("results/runs/<pair>").name
     train = graph[f"#action/train/{run}"]
     read_by = {reference["@id"] for reference in train["object"]}
     written = {reference["@id"] for reference in train["result"]}
-    dataset = made.the("results/datasets/digits-*").name
+    dataset = made.the("results/datasets/<digits>").name
     assert {
         f"results/runs/{run}/run.json",
         f"#store/datasets/{dataset}/",
@@ -302,15 +302,15 @@ def test_the_crate_tells_of_every_job_with_what_it_read_and_wrote(made):
 
 
 KINDS = {
-    "model": "results/runs/pair-*/model.safetensors",
-    "metrics": "results/runs/pair-*/metrics.jsonl",
-    "settings": "results/runs/pair-*/run.json",
-    "identity": "results/runs/pair-*/identity.json",
-    "provenance": "results/runs/pair-*/provenance.json",
-    "evaluation": "results/runs/pair-*/evaluations/*.json",
-    "manifest": "results/datasets/digits-*/manifest.json",
-    "dataset's provenance": "results/datasets/digits-*/provenance.json",
-    "shard": "store/datasets/remote-*/shard-*.safetensors",
+    "model": "results/runs/<pair>/model.safetensors",
+    "metrics": "results/runs/<pair>/metrics.jsonl",
+    "settings": "results/runs/<pair>/run.json",
+    "identity": "results/runs/<pair>/identity.json",
+    "provenance": "results/runs/<pair>/provenance.json",
+    "evaluation": "results/runs/<pair>/evaluations/*.json",
+    "manifest": "results/datasets/<digits>/manifest.json",
+    "dataset's provenance": "results/datasets/<digits>/provenance.json",
+    "shard": "store/datasets/<remote>/shard-*.safetensors",
     "page": "results/reports/*/index.html",
     "crate": "results/reports/*/ro-crate-metadata.json",
 }

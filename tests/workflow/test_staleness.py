@@ -5,6 +5,7 @@ Nothing is trained here: the declared files of every job are made by hand, and
 """
 
 import base64
+import json
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from shardline.config import load_project
 from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace
 
 _JOB = re.compile(r"^Job \d+: (.*)$", re.MULTILINE)
-_DIGEST = re.compile(r"-[0-9a-f]{12}\b")
+_DIGEST = re.compile(r" \([0-9a-f]{12}\)")
 REPORT = {"Writing the report"}
 MODEL = "import pytorch_lightning\nfrom helpers import scale\n\n\nclass Net(pytorch_lightning.LightningModule): ...\n"
 
@@ -41,7 +42,13 @@ def write_results(workspace: Workspace) -> None:
         )
         for path in (*(run.folder / name for name in names), run.evaluation):
             workspace.write(str(path), "{}")
+        workspace.write(str(run.folder / "identity.json"), json.dumps(run.document))
     workspace.write(str(project.report), "")
+    workspace.write("results/layout.json", '{"layout": 1}')
+    lines = [
+        json.dumps({"kind": "run", "name": run.name, "id": run.id}) for run in project.runs.values()
+    ]
+    workspace.write("results/names.jsonl", "\n".join(lines) + "\n")
 
 
 def jobs(workspace: Workspace, *arguments: str) -> set[str]:
@@ -138,7 +145,7 @@ def test_dataset_and_evaluation(finished: Workspace) -> None:
 
 
 def test_lost_result_is_made_again(finished: Workspace) -> None:
-    finished.the("results/runs/b-*/evaluations/*.json").unlink()
+    finished.the("results/runs/<b>/evaluations/*.json").unlink()
     assert jobs(finished) == {"Evaluating b"} | REPORT
 
 
@@ -167,7 +174,7 @@ def test_a_sealed_model_is_not_trained_again_because_something_before_it_is_lost
 
 
 def test_a_model_that_is_lost_is_trained_again(finished: Workspace) -> None:
-    finished.the("results/runs/a-*/model.safetensors").unlink()
+    finished.the("results/runs/<a>/model.safetensors").unlink()
     assert jobs(finished) == {"Training a"}
 
 

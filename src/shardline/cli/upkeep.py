@@ -109,7 +109,7 @@ def verify(
         if not as_json:
             display.show_verdict(verdict, title, width=max(map(len, titles)))
         if repair:
-            _repair(project, verdict, quiet=as_json)
+            _repair(project, verdict, title, quiet=as_json)
     bad = sum(bool(verdict.problems) for verdict in verdicts)
     if as_json:
         display.say_json(verdicts)
@@ -127,11 +127,11 @@ def _titles(targets: Sequence[tuple[str, str]]) -> list[str]:
     return [title_of(item, names) for _, item in targets]
 
 
-def _repair(project: Project, verdict: Verdict, *, quiet: bool) -> None:
+def _repair(project: Project, verdict: Verdict, title: str, *, quiet: bool) -> None:
     parts = repair_dataset(project, verdict) if verdict.problems else []
     if quiet:
         return
     if not verdict.problems:
-        display.say(f"nothing to repair: {verdict.id} is undamaged, and nothing was changed")
+        display.say(f"nothing to repair: {title} is undamaged, and nothing was changed")
         return
     display.show_repair(verdict, parts, project.datasets[verdict.id].manifest)
