@@ -182,7 +182,7 @@ def test_a_model_that_takes_its_steps_itself_can_neither_be_helped_on_nor_shrink
     settings = {"divergence": {"policy": "stop"}, "elastic": False, **changes}
     check_policy(settings, model, "r")
     model.automatic_optimization = False
-    with pytest.raises(ConfigError, match=f"run " r": {message}"):
+    with pytest.raises(ConfigError, match=f'run "r": {message}'):
         check_policy(settings, model, "r")
 
 

@@ -190,3 +190,15 @@ def test_a_job_that_was_cut_off_after_it_wrote_its_file_does_not_hide_what_follo
     assert dry.returncode == 0, dry.stdout
     assert re.search(r"^train +1$", dry.stdout, re.MULTILINE), dry.stdout
     assert "build_shards" not in dry.stdout
+
+
+def test_another_name_a_twin_and_a_longer_list_train_nothing_known(finished: Workspace) -> None:
+    rows = [
+        {"name": "renamed", "dataset": "digits", "model": "mlp", "optim.lr": "[0.1, 0.3]", "optim.weight_decay": 0.2},
+        {"name": "b", "dataset": "again", "model": "linear"},
+        {"name": "twin", "dataset": "table", "model": "linear"},
+        {"name": "own", "dataset": "table", "model": "mymodels:Net"},
+    ]  # fmt: skip
+    datasets = {**TINY_CONFIG["datasets"], "again": TINY_CONFIG["datasets"]["table"]}
+    finished.configure({**TINY_CONFIG, "datasets": datasets}, rows)
+    assert jobs(finished) == of_run("renamed_lr=0.3")
