@@ -12,6 +12,7 @@ from typing import Any
 from shardline.actions import Action
 from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log, started_s
 from shardline.certificates import find_certificate
+from shardline.config.before import schema_of, with_before
 from shardline.config.scripts import is_script
 from shardline.environments.observed import explain_differences, find_differences, machine
 from shardline.files import read_json, write_bytes, write_json
@@ -68,6 +69,9 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m shardline.worker", description=__doc__)
     parser.add_argument("run_json", type=Path, help="the resolved run")
     parser.add_argument(
+        "--model-class", help="import path of the model now; as resolved if left out"
+    )
+    parser.add_argument(
         "--manifest", type=Path, required=True, help="sealed manifest of the dataset"
     )
     parser.add_argument("--shards", type=Path, required=True, help="folder of the dataset's shards")
@@ -112,7 +116,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
     from shardline import provenance, script
 
     timeline = _begin(args, world)
-    spec = read_json(args.run_json, remedy="run the pipeline again to resolve the run")
+    spec = _read_spec(args)
     settings, is_own = spec["settings"], is_script(spec["model_class"])
     if is_own and world.rank == 0:
         script.prepare(args.work)
@@ -159,6 +163,16 @@ def _run(args: argparse.Namespace, world: World) -> None:
         sealed = seal({**document, "certificate": certificate, "action": action.record()})
         write_json(args.results / "provenance.json", sealed)
     _leave()
+
+
+def _read_spec(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the resolved run, which an earlier Shardline may have written, as it is to be trained now."""
+    spec: dict[str, Any] = read_json(
+        args.run_json, remedy="run the pipeline again to resolve the run"
+    )
+    spec["settings"] = with_before(spec["settings"], schema_of("train"))
+    spec["model_class"] = args.model_class or spec["model_class"]
+    return spec
 
 
 def _begin(args: argparse.Namespace, world: World) -> Timeline:

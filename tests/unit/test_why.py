@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from shardline.causes import find_causes
 from shardline.files import write_json
 from shardline.states import State
-from shardline.why import explain, find_causes
+from shardline.why import explain
 from tests.unit.conftest import LOCK, MODEL, RUNS
 
 
