@@ -69,18 +69,23 @@ def find_causes(
 
 
 def find_dataset_causes(
-    old_name: str, old: Mapping[str, Any], name: str, new: Mapping[str, Any]
+    old_name: str,
+    old: Mapping[str, Any],
+    name: str,
+    new: Mapping[str, Any],
+    definitions: Definitions = ({}, {}),
 ) -> list[Cause]:
     """Return how two datasets differ: in name, or in what they were made from.
 
     Args:
         old: its identity document, as is `new`; empty where it is not known.
+        definitions: what is known of the user's code behind each.
     """
     renamed = [Cause("dataset", f"dataset {old_name} -> {name}")] if old_name != name else []
     another_source = renamed and _source_type(old) != _source_type(new)
     if not old or another_source:  # differences within say nothing then
         return renamed
-    inside = find_causes(old, new)
+    inside = find_causes(old, new, definitions)
     return renamed + [Cause("dataset", f"dataset {name}: {cause.text}") for cause in inside]
 
 

@@ -85,7 +85,8 @@ def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
 def _dataset_causes(old: Recorded, new: Recorded) -> list[Cause]:
     names = [str(each.spec["dataset"]["name"]) for each in (old, new)]
     documents = [_manifest(each).get("identity", {}) for each in (old, new)]
-    return find_dataset_causes(names[0], documents[0], names[1], documents[1])
+    before, after = (read_definitions(each.manifest.parent) for each in (old, new))
+    return find_dataset_causes(names[0], documents[0], names[1], documents[1], (before, after))
 
 
 def _manifest(recorded: Recorded) -> dict[str, Any]:

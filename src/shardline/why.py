@@ -99,7 +99,10 @@ def _dataset_causes(old_digest: str, run: Run, folder: Path) -> list[Cause]:
     old = _part(_read(manifest), "identity") if manifest else {}
     old_name = old_id.rpartition("-")[0] or (name_of(manifest.parent) if manifest else "")
     dataset = run.dataset
-    return find_dataset_causes(old_name or dataset.name, old, dataset.name, dataset.document)
+    definitions = read_definitions(manifest.parent) if manifest else {}, dataset.definitions
+    return find_dataset_causes(
+        old_name or dataset.name, old, dataset.name, dataset.document, definitions
+    )
 
 
 def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

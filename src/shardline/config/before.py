@@ -20,6 +20,8 @@ def schema_of(stage: str) -> dict[str, Any]:
         return dict(load_schema("config")["properties"]["datasets"]["additionalProperties"])
     if stage == "evaluate":
         return dict(load_schema("settings")["properties"]["evaluation"])
+    if stage == "report":
+        return {"properties": {"scaling": load_schema("config")["properties"]["scaling"]}}
     return load_schema("settings") if stage == "train" else {}
 
 

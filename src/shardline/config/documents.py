@@ -144,7 +144,7 @@ class Documents:
         """
         return {
             "stage": "report",
-            "settings": dict(settings),
+            "settings": without_before(settings, schema_of("report")),
             "inputs": {"evaluations": dict(evaluations)},
             "template": short_digest(_page_files()),
             **self._made_by("report", "page", Program(named=None), settings),
