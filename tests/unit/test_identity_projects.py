@@ -50,7 +50,10 @@ def identities(folder: Path) -> Identities:
     project = load_project(workdir=folder, config_file=Path("config.yaml"))
     found = {f"dataset {one.name}": one.document for one in project.datasets.values()}
     for run in project.runs.values():
-        found |= {f"train {run.name}": run.document, f"evaluate {run.name}": run.evaluation_document}
+        found |= {
+            f"train {run.name}": run.document,
+            f"evaluate {run.name}": run.evaluation_document,
+        }
     found["report"] = project.report_document
     named = {stage: {"digest": short_digest(one), "document": one} for stage, one in found.items()}
     return dict(json.loads(json.dumps(named)))
@@ -108,11 +111,16 @@ def dotted_keys(schema: Mapping[str, Any], value: object, prefix: str = "") -> d
 def present_keys() -> dict[str, dict[str, Any]]:
     dataset = schema_of("dataset")
     source = dataset["properties"]["source"]
-    entry = {**dataset, "properties": {k: v for k, v in dataset["properties"].items() if k != "source"}}
+    entry = {
+        **dataset,
+        "properties": {k: v for k, v in dataset["properties"].items() if k != "source"},
+    }
     return {
         "run": dotted_keys(schema_of("train"), None),
         "dataset": dotted_keys(entry, {}),
-        "study": dotted_keys(schema_of("report")["properties"]["scaling"]["additionalProperties"], {}),
+        "study": dotted_keys(
+            schema_of("report")["properties"]["scaling"]["additionalProperties"], {}
+        ),
         **{
             f"source {kind}": dotted_keys(source, {"type": kind})
             for kind in (*documents.SHIPPED_SOURCES, "own:Class")

@@ -66,7 +66,8 @@ def with_before(settings: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[
 
 
 def _is_before(value: Any, part: Mapping[str, Any]) -> bool:
-    """Return whether a value is that of `before`, to the type, as canonical JSON tells them apart."""
+    """Return whether a value is that of `before`, both in the one form that the schema asks for."""
     if KEYWORD not in part:
         return False
-    return canonical_json(value) == canonical_json(coerce(part[KEYWORD], part))
+    # as text, since 1 == True
+    return canonical_json(coerce(value, part)) == canonical_json(coerce(part[KEYWORD], part))
