@@ -188,12 +188,6 @@ def _train(
 ) -> _Trained:
     """Train a LightningModule; rank 0 seals model and metrics."""
     from shardline import train
-    from shardline.agreement import Agreement
-    from shardline.checkpoints.saver import LastCheckpoint
-    from shardline.heartbeat import Heartbeat
-    from shardline.ledger import SampleLedger
-    from shardline.metrics import JsonLinesLogger, PlainProgress
-    from shardline.stopping import AgreedStop
     from shardline.stopwatch import Parts, Stopwatch
 
     def note(step: int, kept: Parts) -> None:
@@ -201,15 +195,6 @@ def _train(
             kept_s = kept_seconds(kept)
             note_resumed(args.work, args.attempt, step, kept_s, world=world.world_size)
 
-    saver = LastCheckpoint(
-        args.work / "checkpoints",
-        identity=spec["identity"],
-        every_steps=args.checkpoint_every_steps,
-        every_s=60 * args.checkpoint_every_min,
-        keep=args.checkpoints_kept,
-        is_synchronous=args.synchronous_checkpoints,
-    )
-    agreement = Agreement()
     stopwatch = Stopwatch(timeline, args.attempt, note)
     trained = train.train(
         spec,
@@ -221,20 +206,16 @@ def _train(
             set_by_row=tuple(args.set_by_row),
             # an unnamed error of torch must not come before the watchdog's
             collective_timeout_s=max(_TORCH_TIMEOUT_S, 2 * args.hang_timeout_s),
+            save_every_steps=args.checkpoint_every_steps,
+            save_every_s=60 * args.checkpoint_every_min,
+            checkpoints_kept=args.checkpoints_kept,
+            is_synchronous=args.synchronous_checkpoints,
+            ledger=args.ledger,
         ),
         manifest=args.manifest,
         shards=args.shards,
         work=args.work,
-        logger=JsonLinesLogger(args.work / "metrics.jsonl"),
-        saver=saver,
-        agreement=agreement,
-        callbacks=[
-            stopwatch,
-            Heartbeat(),
-            PlainProgress(),
-            *([SampleLedger(args.work / "ledger", world)] if args.ledger else []),
-            AgreedStop(world, saver, agreement),
-        ],
+        callbacks=[stopwatch],
     )
     if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
         note(trained.resumed_step, stopwatch.kept())

@@ -3,23 +3,21 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shardline.config.project import Run
 from shardline.config.runs import Row, check_name
 from shardline.config.schema import suggest
 from shardline.errors import ConfigError
 from shardline.studies import Size, Study
 
-if TYPE_CHECKING:
-    from shardline.config.project import Run
-
 _SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 
 
 def load_scaling(
-    entries: Mapping[str, Any], runs: Mapping[str, "Run"], load: Callable[[Row, "Run"], "Run"],
+    entries: Mapping[str, Any], runs: Mapping[str, Run], load: Callable[[Row, Run], Run],
     where: str,
-) -> tuple[tuple[Study, ...], dict[str, "Run"]]:  # fmt: skip
+) -> tuple[tuple[Study, ...], dict[str, Run]]:  # fmt: skip
     """Return the studies, and by id the runs that they need beside those of the table.
 
     Args:
@@ -53,7 +51,7 @@ def load_scaling(
     return tuple(studies), {run.id: run for run in derived.values()}
 
 
-def _rows(base: "Run", entry: Mapping[str, Any], place: str) -> Iterator[tuple[int, int, Row]]:
+def _rows(base: Run, entry: Mapping[str, Any], place: str) -> Iterator[tuple[int, int, Row]]:
     """Yield each size with its row; the first is to be loaded before the second is asked for."""
     sizes = entry["sizes"]
     if len(sizes) < 2:
@@ -70,7 +68,7 @@ def _rows(base: "Run", entry: Mapping[str, Any], place: str) -> Iterator[tuple[i
         yield nodes, devices, _row(base, entry["mode"], nodes, devices, first, where)
 
 
-def _row(base: "Run", mode: str, nodes: int, devices: int, first: int, where: str) -> Row:
+def _row(base: Run, mode: str, nodes: int, devices: int, first: int, where: str) -> Row:
     """Return the base run's row with another geometry.
 
     Args:
@@ -92,12 +90,12 @@ def _row(base: "Run", mode: str, nodes: int, devices: int, first: int, where: st
     return row
 
 
-def _of_table(run: "Run", base: "Run", runs: Mapping[str, "Run"]) -> "Run":
+def _of_table(run: Run, base: Run, runs: Mapping[str, Run]) -> Run:
     """Return the table's run that is the same training, if there is one."""
     return next((known for known in (base, *runs.values()) if known.digest == run.digest), run)
 
 
-def _check_free(run: "Run", known: Mapping[str, "Run"]) -> None:
+def _check_free(run: Run, known: Mapping[str, Run]) -> None:
     other = known.get(run.name)
     if other and other.digest != run.digest:
         raise ConfigError(
@@ -105,5 +103,5 @@ def _check_free(run: "Run", known: Mapping[str, "Run"]) -> None:
         )
 
 
-def _table(runs: Mapping[str, "Run"]) -> str:
+def _table(runs: Mapping[str, Run]) -> str:
     return next(iter(runs.values())).row.where.partition(" row ")[0]

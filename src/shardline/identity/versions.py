@@ -75,7 +75,7 @@ PUBLIC: dict[str, str] = {
 _TORCH = ("numpy", "pytorch_lightning", "torch")
 PACKAGES: dict[str, tuple[str, ...]] = {
     "data": ("numpy",),
-    "training": (*_TORCH, "lightning_fabric", "safetensors"),
+    "training": (*_TORCH, "lightning_fabric", "safetensors", "torchmetrics"),
     "evaluation": (*_TORCH, "safetensors"),
     "report": ("altair", "detect_secrets", "jinja2", "numpy", "scipy", "vl_convert"),
     "script": (),
