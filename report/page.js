@@ -138,9 +138,12 @@
 
   const unset = (value) => value === undefined ? "unset" : show(value);
 
+  // What only one of them has is another model's, which the settings tell.
   function codeDifferences(a, b) {
-    return differences("code", a, b).map(([key, x, y]) => key[0] === "code"
-      ? `code of the ${key[1]} differs` : `${key.join(" ")} ${unset(x)} → ${unset(y)}`);
+    return differences("code", a, b)
+      .filter(([key, x, y]) => key.length === 1 || (x !== undefined && y !== undefined))
+      .map(([key, x, y]) => key[0] === "code"
+        ? `code of the ${key[1]} differs` : `${key.join(" ")} ${unset(x)} → ${unset(y)}`);
   }
 
   // --- what noise leaves of a difference, as shardline.report.noise has it ---
