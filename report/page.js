@@ -138,24 +138,12 @@
 
   const unset = (value) => value === undefined ? "unset" : show(value);
 
-  // As `shardline why` tells it: a class or module is named only where nothing within it is.
+  // What only one of them has is another model's, which the settings tell.
   function codeDifferences(a, b) {
-    const modules = groupBy(differences("code", a, b), ([key]) => key[0]);
-    return [...modules].map(([module, found]) => {
-      if (module === "git commit") return `${module} ${unset(found[0][1])} → ${unset(found[0][2])}`;
-      const whole = found.find(([key]) => key[1] === "<module>");
-      if (whole && whole[2] === undefined) return `${module}: only the first imports it`;
-      if (whole && whole[1] === undefined) return `${module}: only the second imports it`;
-      const named = (test) => found.filter(test).map(([key]) => key[1]);
-      const added = named(([, x]) => x === undefined), removed = named(([, , y]) => y === undefined);
-      const owner = (name) => name.includes(".") ? name.slice(0, name.lastIndexOf(".")) : "<module>";
-      const owners = new Set([...added, ...removed].map(owner));
-      const changed = named(([, x, y]) => x !== undefined && y !== undefined)
-        .filter((name) => !owners.has(name));
-      const parts = [[changed, "differ"], [removed, "only in the first"], [added, "only in the second"]];
-      return `${module}: ${parts.filter(([names]) => names.length)
-        .map(([names, verb]) => `${names.join(", ")} ${verb}`).join("; ")}`.replace("<module>", "top level");
-    });
+    return differences("code", a, b)
+      .filter(([key, x, y]) => key.length === 1 || (x !== undefined && y !== undefined))
+      .map(([key, x, y]) => key[0] === "code"
+        ? `code of the ${key[1]} differs` : `${key.join(" ")} ${unset(x)} → ${unset(y)}`);
   }
 
   // --- what noise leaves of a difference, as shardline.report.noise has it ---

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardline.causes import Cause, find_causes, find_dataset_causes
 from shardline.config.project import RESULTS
 from shardline.config.schema import flatten
 from shardline.errors import DataError
@@ -12,10 +13,10 @@ from shardline.files import read_json
 from shardline.names import names_that_have_been
 from shardline.noise import Interval, but_seed, sampling_interval, seed_interval
 from shardline.recorded import Recorded, expecting_form, newest_evaluation
-from shardline.why import Cause, find_causes, find_dataset_causes
+from shardline.why import read_definitions
 
 _UNSET = "unset"
-_JUDGED = ("settings", "environment", "code")  # of an evaluation's identity
+_JUDGED = ("settings", "versions", "environment", "code")  # of an evaluation's identity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ def compare_runs(old: Recorded, new: Recorded) -> Comparison:
 
 def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
     """Yield how the identities differ, and then the evaluations where the trainings have not told it."""
-    causes = find_causes(old.identity, new.identity)
+    causes = find_causes(old.identity, new.identity, _definitions(old, new))
     for cause in causes:
         if cause.kind == "dataset":
             yield from _dataset_causes(old, new) or [cause]
@@ -86,7 +87,8 @@ def _dataset_causes(old: Recorded, new: Recorded) -> list[Cause]:
     known = names_that_have_been("dataset")
     names = [known.get(str(each.spec["dataset"]["id"]), []) for each in (old, new)]
     documents = [_manifest(each).get("identity", {}) for each in (old, new)]
-    return find_dataset_causes(names[0], documents[0], names[1], documents[1])
+    before, after = (read_definitions(each.manifest.parent) for each in (old, new))
+    return find_dataset_causes(names[0], documents[0], names[1], documents[1], (before, after))
 
 
 def _manifest(recorded: Recorded) -> dict[str, Any]:
@@ -100,9 +102,13 @@ def _evaluation_causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
     documents = [each.evaluation.get("identity", {}) for each in (old, new)]
     if not all(documents):
         return
-    before, after = ({key: document[key] for key in _JUDGED} for document in documents)
-    for cause in find_causes(before, after):
+    before, after = ({key: document.get(key, {}) for key in _JUDGED} for document in documents)
+    for cause in find_causes(before, after, _definitions(old, new)):
         yield Cause("evaluation", cause.text)
+
+
+def _definitions(old: Recorded, new: Recorded) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return read_definitions(old.folder), read_definitions(new.folder)
 
 
 # --- what no identity holds ---------------------------------------------------------------------

@@ -8,7 +8,7 @@ save: all of them at the same step.
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -16,14 +16,11 @@ import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
 from shardline.agreement import NO_LOSS, Agreement, Reading
+from shardline.checkpoints.saver import LastCheckpoint
 from shardline.errors import ConfigError
 from shardline.interventions import Plan, Trouble, write_plan
 from shardline.launch.world import World
 from shardline.stepping import LEFT_OUT
-
-if TYPE_CHECKING:
-    # handed in by the caller: how a training is saved is no part of a run's identity
-    from shardline.checkpoints.saver import LastCheckpoint
 
 
 class GoBack(Exception):
@@ -188,7 +185,7 @@ def check_policy(settings: Mapping[str, Any], model: pl.LightningModule, name: s
 
 def intervene(
     spec: Mapping[str, Any], world: World, plan: Plan, trouble: Trouble, work: Path,
-    saver: "LastCheckpoint",
+    saver: LastCheckpoint,
 ) -> Plan:  # fmt: skip
     """Decide what is done about a bad step, and bring that to disk before anything else happens.
 

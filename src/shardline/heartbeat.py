@@ -1,4 +1,4 @@
-"""Tells the watchdog of a rank that its training goes on; handed in by the caller of `train`, as no part of a run."""
+"""Tells the watchdog of a rank that its training goes on."""
 
 from typing import Any
 

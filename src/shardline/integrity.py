@@ -1,9 +1,8 @@
 """Holding a shard against its digest before it is trained on, once per node."""
 
-import hashlib
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -12,19 +11,11 @@ from filelock import FileLock
 
 from shardline.errors import DataError
 from shardline.files import write_json
+from shardline.seals import seal
 from shardline.shardfile import file_digest
 from shardline.shardmap import ShardMap, rebuild_command
 
 Policy = Literal["off", "first", "always"]
-
-
-def _sealed(stamp: Mapping[str, object]) -> dict[str, object]:
-    """Return a marker as `seals.seal` would.
-
-    That would make the code of identities a part of every training's identity.
-    """
-    text = json.dumps(stamp, sort_keys=True, separators=(",", ":"))
-    return {**stamp, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 class Verifier:
@@ -69,7 +60,7 @@ class Verifier:
             stamp = self._stamp(shard)
             self._digest(shard)
             with suppress(DataError):  # a store that is read-only
-                write_json(marker, _sealed(stamp))
+                write_json(marker, seal(stamp))
 
     @contextmanager
     def _locked(self, marker: Path) -> Iterator[None]:
@@ -103,7 +94,7 @@ class Verifier:
 
     def _is_marked(self, shard: int, marker: Path) -> bool:
         try:
-            return bool(json.loads(marker.read_bytes()) == _sealed(self._stamp(shard)))
+            return bool(json.loads(marker.read_bytes()) == seal(self._stamp(shard)))
         except (OSError, ValueError):
             return False
 

@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from shardline.causes import find_causes
 from shardline.config import Project
-from shardline.config.load import EVALUATE_ENTRY
+from shardline.config.before import schema_of, with_before
 from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
 from shardline.errors import ConfigError, DataError
@@ -17,7 +18,7 @@ from shardline.files import read_json
 from shardline.names import identities_of, names_that_have_been, title_of
 from shardline.states import IDENTITY
 from shardline.verify import verify_run
-from shardline.why import find_causes
+from shardline.why import read_definitions
 
 _REMAKE = "run the pipeline again to write it"
 
@@ -64,8 +65,9 @@ class Recorded:
     def spec(self) -> dict[str, Any]:
         """`run.json`, with the settings of the evaluation that is meant."""
         spec: dict[str, Any] = read_json(self.folder / "run.json", remedy=_REMAKE)
+        spec["settings"] = with_before(spec["settings"], schema_of("train"))
         if self.evaluation_file:
-            settings = self.evaluation["identity"]["settings"]
+            settings = with_before(self.evaluation["identity"]["settings"], schema_of("evaluate"))
             spec["settings"] = {**spec["settings"], "evaluation": settings}
         return spec
 
@@ -165,10 +167,15 @@ def check_repeatable(recorded: Recorded, verb: str) -> None:
 
 def changed_code(project: Project, recorded: Recorded) -> list[str]:
     """Return how the code that judges a run differs now from that of its evaluation."""
-    module = recorded.spec["model_class"].partition(":")[0]
-    code, _ = project.environment_of(EVALUATE_ENTRY, module)
-    before = {"code": recorded.evaluation["identity"]["code"]}
-    return [cause.text for cause in find_causes(before, {"code": code})]
+    model_class = recorded.spec["model_class"]
+    before = {key: recorded.evaluation["identity"].get(key, {}) for key in ("versions", "code")}
+    made_by = project.documents.evaluated_by(recorded.spec["settings"], model_class)
+    now = {key: made_by[key] for key in before}
+    definitions = (
+        read_definitions(recorded.folder),
+        project.documents.definitions("model", model_class),
+    )
+    return [cause.text for cause in find_causes(before, now, definitions)]
 
 
 def check_code(recorded: Recorded, changes: list[str], verb: str) -> None:

@@ -1,7 +1,6 @@
 """Times a training as Lightning runs it, and changes nothing in it.
 
-Two readings of a clock in a step. It is handed in by the caller of `train`, so
-that how a training is timed is no part of its identity.
+Two readings of a clock in a step.
 """
 
 from array import array

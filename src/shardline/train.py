@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -15,24 +15,24 @@ from safetensors.torch import load_file, save
 
 from shardline.agreement import Agreement
 from shardline.checkpoints.best import BestCheckpoint
+from shardline.checkpoints.saver import LastCheckpoint
 from shardline.datamodule import ShardDataModule
 from shardline.divergence import GoBack, LossWatch, check_policy, intervene
 from shardline.elastic import settings_at
 from shardline.errors import ConfigError, Diverged
 from shardline.files import write_bytes
+from shardline.heartbeat import Heartbeat
 from shardline.integrity import Policy
 from shardline.interventions import Plan, read_plan
 from shardline.launch.device import resolve_accelerator
 from shardline.launch.world import World
+from shardline.ledger import SampleLedger
+from shardline.metrics import JsonLinesLogger, PlainProgress
 from shardline.modelling import make_model
 from shardline.optim import attach_optimizer
 from shardline.stepping import Steps, StepSeeds
+from shardline.stopping import AgreedStop
 from shardline.trainer import make_trainer
-
-if TYPE_CHECKING:
-    # handed in by the caller: how a training is saved and told of is no part of a run's identity
-    from shardline.checkpoints.saver import LastCheckpoint
-    from shardline.metrics import JsonLinesLogger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,11 @@ class Options:
         best_kept: best weights kept; the best of them is sealed.
         set_by_row: settings that the run's own row sets; refused where the model ignores them.
         collective_timeout_s: seconds after which torch ends a rank that waits for its peers.
+        save_every_steps: optimiser steps between two training checkpoints; 0 for never.
+        save_every_s: seconds between two training checkpoints; 0 for never.
+        checkpoints_kept: training checkpoints that stay.
+        is_synchronous: wait for the disk at each save.
+        ledger: write which rows each step consumed.
     """
 
     verify: Policy
@@ -52,6 +57,11 @@ class Options:
     best_kept: int
     set_by_row: tuple[str, ...] = ()
     collective_timeout_s: float = 1800.0
+    save_every_steps: int = 0
+    save_every_s: float = 0.0
+    checkpoints_kept: int = 2
+    is_synchronous: bool = False
+    ledger: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +87,6 @@ class Trained:
 
 def train(
     spec: Mapping[str, Any], world: World, options: Options, *, manifest: Path, shards: Path, work: Path,
-    logger: "JsonLinesLogger", saver: "LastCheckpoint", agreement: Agreement,
     callbacks: Sequence[Callback] = (),
 ) -> Trained:  # fmt: skip
     """Train a run to its end, from its last training checkpoint where there is one.
@@ -87,14 +96,27 @@ def train(
         manifest: sealed manifest of the dataset.
         shards: folder of the dataset's shards in the store.
         work: the run's folder in the store; holds training checkpoints and metrics.
-        logger: writes the metrics.
-        saver: saves the state of the training, and finds the one to go on from.
-        agreement: of the ranks on each step.
-        callbacks: watch the training and change nothing in it.
+        callbacks: measure the training and change nothing in it.
 
     Raises:
         ConfigError, DataError, LaunchError: see the messages.
     """
+    saver = LastCheckpoint(
+        work / "checkpoints",
+        identity=spec["identity"],
+        every_steps=options.save_every_steps,
+        every_s=options.save_every_s,
+        keep=options.checkpoints_kept,
+        is_synchronous=options.is_synchronous,
+    )
+    logger, agreement = JsonLinesLogger(work / "metrics.jsonl"), Agreement()
+    callbacks = [
+        *callbacks,
+        Heartbeat(),
+        PlainProgress(),
+        *([SampleLedger(work / "ledger", world)] if options.ledger else []),
+        AgreedStop(world, saver, agreement),
+    ]
     plan = read_plan(work, spec["identity"])
     while True:
         try:
@@ -110,7 +132,7 @@ def train(
 
 def _fit(
     spec: Mapping[str, Any], world: World, options: Options, *, plan: Plan, manifest: Path,
-    shards: Path, work: Path, logger: "JsonLinesLogger", saver: "LastCheckpoint", agreement: Agreement,
+    shards: Path, work: Path, logger: JsonLinesLogger, saver: LastCheckpoint, agreement: Agreement,
     callbacks: Sequence[Callback],
 ) -> Trained:  # fmt: skip
     """Train until the end, or until the training has to go back; see `train`.
@@ -153,7 +175,7 @@ def _fit(
 
 
 def _summary(
-    trainer: pl.Trainer, best: BestCheckpoint, saver: "LastCheckpoint", resumed_step: int
+    trainer: pl.Trainer, best: BestCheckpoint, saver: LastCheckpoint, resumed_step: int
 ) -> Trained:
     if not best.best_model_path:
         raise ConfigError(

@@ -9,6 +9,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from shardline.config.checks import SHIPPED_MODELS
+from shardline.config.documents import counted_settings
 from shardline.config.project import RESULTS, Project, pointer
 from shardline.crate.metadata import METADATA, check_crate_seal, files_of_crate
 from shardline.errors import DataError
@@ -276,10 +278,13 @@ def _check_spec(
     )
     findings.expect(f"{path}: identity", spec.get("identity"), identity)
     findings.expect(f"{path}: run", spec.get("run"), folder.name)
-    findings.expect(f"{path}: model_class", spec.get("model_class"), document.get("model"))
+    if named := document.get("model"):  # of a user's class its code alone counts
+        model_class = SHIPPED_MODELS.get(named, named)
+        findings.expect(f"{path}: model_class", spec.get("model_class"), model_class)
     dataset = str(spec.get("dataset", {}).get("id"))[-DIGEST_LENGTH:]
     findings.expect(f"{path}: dataset", dataset, document.get("inputs", {}).get("dataset"))
-    settings = {k: value for k, value in spec.get("settings", {}).items() if k != "evaluation"}
+    settings = counted_settings(spec.get("settings", {}))
+    settings.pop("evaluation", None)
     if digest(settings) != digest(document.get("settings")):
         findings.add(f"{path}: settings are not those of identity.json")
 

@@ -12,6 +12,7 @@ from typing import Any
 from shardline.actions import Action
 from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log, started_s
 from shardline.certificates import find_certificate
+from shardline.config.before import schema_of, with_before
 from shardline.config.scripts import is_script
 from shardline.environments.observed import explain_differences, find_differences, machine
 from shardline.files import read_json, write_bytes, write_json
@@ -68,6 +69,9 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m shardline.worker", description=__doc__)
     parser.add_argument("run_json", type=Path, help="the resolved run")
     parser.add_argument(
+        "--model-class", help="import path of the model now; as resolved if left out"
+    )
+    parser.add_argument(
         "--manifest", type=Path, required=True, help="sealed manifest of the dataset"
     )
     parser.add_argument("--shards", type=Path, required=True, help="folder of the dataset's shards")
@@ -112,7 +116,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
     from shardline import provenance, script
 
     timeline = _begin(args, world)
-    spec = read_json(args.run_json, remedy="run the pipeline again to resolve the run")
+    spec = _read_spec(args)
     settings, is_own = spec["settings"], is_script(spec["model_class"])
     if is_own and world.rank == 0:
         script.prepare(args.work)
@@ -161,6 +165,16 @@ def _run(args: argparse.Namespace, world: World) -> None:
     _leave()
 
 
+def _read_spec(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the resolved run, which an earlier Shardline may have written, as it is to be trained now."""
+    spec: dict[str, Any] = read_json(
+        args.run_json, remedy="run the pipeline again to resolve the run"
+    )
+    spec["settings"] = with_before(spec["settings"], schema_of("train"))
+    spec["model_class"] = args.model_class or spec["model_class"]
+    return spec
+
+
 def _begin(args: argparse.Namespace, world: World) -> Timeline:
     """Find the attempt that the job has begun; begin one where ranks were started without a job."""
     if world.rank != 0:
@@ -174,12 +188,6 @@ def _train(
 ) -> _Trained:
     """Train a LightningModule; rank 0 seals model and metrics."""
     from shardline import train
-    from shardline.agreement import Agreement
-    from shardline.checkpoints.saver import LastCheckpoint
-    from shardline.heartbeat import Heartbeat
-    from shardline.ledger import SampleLedger
-    from shardline.metrics import JsonLinesLogger, PlainProgress
-    from shardline.stopping import AgreedStop
     from shardline.stopwatch import Parts, Stopwatch
 
     def note(step: int, kept: Parts) -> None:
@@ -187,15 +195,6 @@ def _train(
             kept_s = kept_seconds(kept)
             note_resumed(args.work, args.attempt, step, kept_s, world=world.world_size)
 
-    saver = LastCheckpoint(
-        args.work / "checkpoints",
-        identity=spec["identity"],
-        every_steps=args.checkpoint_every_steps,
-        every_s=60 * args.checkpoint_every_min,
-        keep=args.checkpoints_kept,
-        is_synchronous=args.synchronous_checkpoints,
-    )
-    agreement = Agreement()
     stopwatch = Stopwatch(timeline, args.attempt, note)
     trained = train.train(
         spec,
@@ -207,20 +206,16 @@ def _train(
             set_by_row=tuple(args.set_by_row),
             # an unnamed error of torch must not come before the watchdog's
             collective_timeout_s=max(_TORCH_TIMEOUT_S, 2 * args.hang_timeout_s),
+            save_every_steps=args.checkpoint_every_steps,
+            save_every_s=60 * args.checkpoint_every_min,
+            checkpoints_kept=args.checkpoints_kept,
+            is_synchronous=args.synchronous_checkpoints,
+            ledger=args.ledger,
         ),
         manifest=args.manifest,
         shards=args.shards,
         work=args.work,
-        logger=JsonLinesLogger(args.work / "metrics.jsonl"),
-        saver=saver,
-        agreement=agreement,
-        callbacks=[
-            stopwatch,
-            Heartbeat(),
-            PlainProgress(),
-            *([SampleLedger(args.work / "ledger", world)] if args.ledger else []),
-            AgreedStop(world, saver, agreement),
-        ],
+        callbacks=[stopwatch],
     )
     if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
         note(trained.resumed_step, stopwatch.kept())

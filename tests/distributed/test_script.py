@@ -116,7 +116,7 @@ def check_commands(workspace: Workspace) -> None:
     workspace.write("train.py", SCRIPT.replace("torch.nn.Linear(", "torch.nn.LazyLinear("))
     why = shardline(workspace, "why", "stops")
     assert "model script: stops.py --lr 0.01 -> script: stops.py --lr 0.1" in why
-    assert "train.py: main changed" in shardline(workspace, "why", "plain")
+    assert "code of the model changed" in shardline(workspace, "why", "plain")
 
 
 def check_sealed(run: dict, workspace: Workspace) -> None:
@@ -134,7 +134,7 @@ def check_sealed(run: dict, workspace: Workspace) -> None:
     path = workspace.path / "results/latest/plain/model.safetensors"
     with safe_open(path, framework="np") as file:
         assert file.metadata() == {"identity": run["run"]["identity"]}
-    assert run["identity"]["code"].keys() == {"train.py"}
+    assert run["identity"]["code"].keys() == {"model"}
     assert {"torch", "safetensors"} <= run["identity"]["environment"]["packages"].keys()
 
 

@@ -1,6 +1,8 @@
 """A project whose results were never computed, for the tests of the `shardline` command."""
 
 import json
+import shutil
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from shardline.config import Dataset, Project, Run, load_project
+from shardline.config import Dataset, Project, Run, documents, load_project
 from shardline.files import write_json
 from shardline.identity import code, digest
 from shardline.identity.content import file_sha256
@@ -17,6 +19,7 @@ from shardline.names import LAYOUT, record_names
 from shardline.shardfile import file_digest
 from shardline.why import explain
 from tests.conftest import Workspace
+from tests.unit.mutated import Place
 
 DIGEST = "0123456789ab"
 MODEL = """
@@ -110,7 +113,7 @@ class FakeProject:
         write_json(run.folder / "identity.json", run.document)
         spec = {
             "run": run.id, "identity": identity, "dataset": {"id": run.dataset.id},
-            "model_class": run.model_class, "settings": run.settings,
+            "model_class": run.model_class, "settings": run.settings, "definitions": run.definitions,
         }  # fmt: skip
         write_json(run.folder / "run.json", spec)
         model, metrics = run.folder / "model.safetensors", run.folder / "metrics.jsonl"
@@ -153,3 +156,42 @@ def fake(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> FakeProject:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(code, "parse_module", _parse_once)
     return FakeProject(workspace)
+
+
+# --- a project of every kind of run, for the tests that change one thing ---------------------------
+
+
+@pytest.fixture(scope="module")
+def template_place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = Place(tmp_path_factory.mktemp("template"))
+    place.fill()
+    return place
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place], Place]:
+    """Have the present process take the library and the template of a place."""
+
+    def make(place: Place) -> Place:
+        monkeypatch.setattr(code, "LIBRARY", place.library)
+        monkeypatch.setattr(code, "parse_module", _parse_once)
+        monkeypatch.setattr(documents, "report_folder", lambda: place.path / "report")
+        return place
+
+    return make
+
+
+@pytest.fixture
+def place(template_place: Place, tmp_path: Path, use: Callable[[Place], Place]) -> Place:
+    """A project that a test may change."""
+    shutil.copytree(template_place.path, tmp_path, dirs_exist_ok=True)
+    return use(Place(tmp_path))
+
+
+@pytest.fixture
+def shared(template_place: Place, use: Callable[[Place], Place]) -> Iterator[Place]:
+    """A project that a test changes and mends again; cheaper where it does so many times."""
+    before = {path: path.read_text() for path in template_place.path.rglob("*") if path.is_file()}
+    yield use(template_place)
+    for path, text in before.items():
+        path.write_text(text)

@@ -43,7 +43,8 @@ def write_run(
             "stage": "train",
             "settings": settings,
             "model": "mlp",
-            "code": {"shardline.models.mlp": {"<module>": "aa", "MLP": "bb", "MLP.forward": "cc"}},
+            "versions": {"training": 1, "mlp": 1},
+            "code": {},
         },
         "evaluation": {
             "run": run,

@@ -237,4 +237,4 @@ def test_two_processes_write_the_same_bytes_of_a_document() -> None:
         for seed in ("1", "2", "3")
     }
     assert len(texts) == 1
-    assert b"shardline.train" in texts.pop()
+    assert b'"training": 1' in texts.pop()

@@ -27,7 +27,8 @@ def test_a_new_project_is_valid_and_shows_each_thing_that_one_brings(tmp_path):
     project = load_project(workdir=folder)
     assert [run.name for run in project.runs.values()] == ["linear", "net_width=16", "net_width=64"]
     assert {dataset.name for dataset in project.datasets.values()} == {"digits", "rings"}
-    assert {"mypkg", "mypkg.models"} < {*list(project.runs.values())[1].document["code"]}
+    definitions = list(project.runs.values())[1].definitions["model"]["definitions"]
+    assert "mypkg.models" in {name.partition(":")[0] for name in definitions}
     profiles = {path.name for path in (folder / "profiles").iterdir()}
     assert profiles == {"default", "local", "slurm", "azureml"}
     assert (folder / "README.md").read_text().startswith("# vision\n")

@@ -68,6 +68,7 @@ LAYERS = [
     ["train", "evaluate"],
     ["charts", "report", "crate"],
     ["rehearse", "worker", "jobs", "states"],
+    ["causes"],
     ["why", "garbage", "verify_store", "verify", "rehearsals", "init", "opening"],
     ["recorded", "selection", "repair"],
     ["replay", "differences", "lineage", "export", "drills"],

@@ -1,186 +1,52 @@
 """One change at a time: exactly what depends on it becomes stale, and nothing else.
 
 Each test changes one thing in a project of its own (config, run table, user
-code, external data, and copies of the library, the lock and the report's
+code, external data, result versions, and copies of the library, the lock and the report's
 template) and compares the identities before and after. What is expected comes
-from elsewhere than the code under test: a table, Python's own modulefinder, or
-the installed packages' metadata.
+from elsewhere than the code under test: a table, or the installed packages' metadata.
 """
 
-import functools
 import importlib.metadata
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from shardline.config import load_project, project
-from shardline.config.schema import defaults_of, flatten, load_schema, merge, unflatten
-from shardline.identity import code, environment
-from shardline.workflow import report_folder
-
-REPOSITORY = Path(__file__).parents[2]
-
-ROWS = [  # name, dataset, model
-    ("linear", "digits", "linear"),
-    ("mlp", "digits", "mlp"),
-    ("table", "synthetic", "linear"),
-    ("own", "rings", "mypkg.models:Net"),
-]
-USER_FILES = {
-    "data/rings.csv": "1,2,0\n3,4,1\n",
-    "mypkg/__init__.py": "",
-    "mypkg/models.py": (
-        "from pytorch_lightning import LightningModule\nfrom mypkg import helpers\n\n\n"
-        "class Net(LightningModule):\n    def forward(self, x):\n        return helpers.scale(x)\n"
-    ),
-    "mypkg/helpers.py": "from .deep import FACTOR\n\n\ndef scale(x):\n    return x * FACTOR\n",
-    "mypkg/deep.py": "FACTOR = 2\n",
-    "mypkg/sources.py": (
-        "from shardline.sources import Source\n\n\nclass Rings(Source):\n    pass\n"
-    ),
-    "mypkg/unused.py": "VALUE = 1\n",
-}
-DATASETS = {f"dataset {dataset}" for _, dataset, _ in ROWS}
-TRAINS = {f"train {name}" for name, _, _ in ROWS}
-EVALUATES = {f"evaluate {name}" for name, _, _ in ROWS}
-REPORT = {"report"}
-EVERYTHING = DATASETS | TRAINS | EVALUATES | REPORT
-
-
-def of_runs(*names: str) -> set[str]:
-    """The stages of some runs, from training on."""
-    return {f"{stage} {name}" for name in names for stage in ("train", "evaluate")} | REPORT
-
-
-def of_dataset(dataset: str) -> set[str]:
-    """The stages of a dataset and of all its runs."""
-    runs = (name for name, used, _ in ROWS if used == dataset)
-    return {f"dataset {dataset}"} | of_runs(*runs)
-
-
-@dataclass
-class Place:
-    """A project folder, with copies of all that counts besides."""
-
-    path: Path
-
-    @property
-    def library(self) -> Path:
-        return self.path / "lib"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "requirements.lock"
-
-    @property
-    def template(self) -> Path:
-        return self.path / "report"
-
-    def fill(self) -> None:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(
-            REPOSITORY / "src" / "shardline", self.library / "shardline", ignore=ignored
-        )
-        shutil.copy(REPOSITORY / "requirements.lock", self.lock)
-        shutil.copytree(report_folder(), self.template)
-        for name, text in USER_FILES.items():
-            self.write(name, text)
-        rows = [("name", "dataset", "model"), *ROWS]
-        self.write("config/runs.tsv", "".join("\t".join(row) + "\n" for row in rows))
-        shipped = yaml.safe_load((REPOSITORY / "config" / "config.yaml").read_text())
-        source = {"type": "mypkg.sources:Rings", "files": ["data/*.csv"], "options": {"width": 1}}
-        shipped["datasets"]["rings"] = {"source": source, "shards": 2}
-        self.write_config({**shipped, "lock": "requirements.lock"})
-
-    def write(self, name: str, text: str) -> None:
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    def edit(self, name: str, change: Callable[[str], str]) -> None:
-        before = (self.path / name).read_text()
-        assert change(before) != before, f"{name} is not changed"
-        self.write(name, change(before))
-
-    def config(self) -> dict[str, Any]:
-        return yaml.safe_load((self.path / "config" / "config.yaml").read_text())
-
-    def write_config(self, config: dict[str, Any]) -> None:
-        self.write("config/config.yaml", yaml.safe_dump(config, sort_keys=False))
-
-    def set(self, dotted: str, value: Any) -> None:
-        """Set one key of the config."""
-        self.write_config(merge(self.config(), unflatten({dotted: value})))
-
-    def stages(self) -> dict[str, str]:
-        """The identity of every stage, by `stage name`."""
-        loaded = load_project(workdir=self.path)
-        found = {f"dataset {dataset.name}": dataset.id for dataset in loaded.datasets.values()}
-        found |= {f"train {run.name}": run.id for run in loaded.runs.values()}
-        found |= {f"evaluate {run.name}": run.evaluation_id for run in loaded.runs.values()}
-        return found | {"report": str(loaded.report)}
-
-
-@pytest.fixture(scope="module")
-def template_place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    place = Place(tmp_path_factory.mktemp("template"))
-    place.fill()
-    return place
-
-
-parsed_once = functools.cache(code.parse_module)  # one text has one meaning
-
-
-@pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Place], Place]:
-    """Have the present process take the library and the template of a place."""
-
-    def make(place: Place) -> Place:
-        monkeypatch.setattr(code, "LIBRARY", place.library)
-        monkeypatch.setattr(code, "parse_module", parsed_once)
-        monkeypatch.setattr(project, "report_folder", lambda: place.template)
-        return place
-
-    return make
-
-
-@pytest.fixture
-def place(template_place: Place, tmp_path: Path, use: Callable[[Place], Place]) -> Place:
-    """A project that a test may change."""
-    shutil.copytree(template_place.path, tmp_path, dirs_exist_ok=True)
-    return use(Place(tmp_path))
-
-
-@pytest.fixture
-def shared(template_place: Place, use: Callable[[Place], Place]) -> Iterator[Place]:
-    """A project that a test changes and mends again; cheaper where it does so many times."""
-    before = {path: path.read_text() for path in template_place.path.rglob("*") if path.is_file()}
-    yield use(template_place)
-    for path, text in before.items():
-        path.write_text(text)
-
-
-def stale(before: dict[str, str], after: dict[str, str]) -> set[str]:
-    assert before.keys() == after.keys()
-    return {stage for stage in before if before[stage] != after[stage]}
+from shardline.config import schema
+from shardline.config.schema import defaults_of, flatten, load_schema
+from shardline.identity import environment, versions
+from shardline.identity.versions import ResultVersion
+from tests.conftest import REPOSITORY
+from tests.unit.mutated import (
+    DATASETS,
+    EVALUATES,
+    REPORT,
+    ROWS,
+    TRAINS,
+    Place,
+    of_dataset,
+    of_runs,
+    stale,
+    with_what_follows,
+)  # fmt: skip
 
 
 def test_this_process_and_another_python_agree(place: Place) -> None:
     program = (
         "from pathlib import Path; from shardline.config import load_project; "
         "p = load_project(workdir=Path('.')); "
-        "print(*p.datasets, *p.runs, *(r.evaluation_id for r in p.runs.values()))"
+        "d = p.datasets.values(); r = p.runs.values(); "
+        "print(*(x.id for x in (*d, *r)), *(x.evaluation_id for x in r))"
     )
     schemas = place.library / "shardline" / "workflow" / "config" / "schemas"
     shutil.copytree(REPOSITORY / "config" / "schemas", schemas)
@@ -231,7 +97,7 @@ CHANGED_SETTINGS = {
     "early_stopping.stopping_threshold": 0.5,
     "checkpoint.monitor": "val_accuracy",
     "checkpoint.mode": "max",
-    "divergence.policy": "skip",
+    "divergence.policy": "lower",
     "divergence.max_loss": 9.0,
     "divergence.window_steps": 2,
     "divergence.factor": 0.1,
@@ -247,19 +113,24 @@ def test_every_setting_is_tried() -> None:
 
 @pytest.mark.parametrize("key", CHANGED_SETTINGS)
 def test_setting(key: str, place: Place) -> None:
+    if key == "elastic":  # which no script can be
+        place.edit("config/runs.tsv", lambda text: text.partition("program")[0])
     before = place.stages()
     place.set(f"defaults.{key}", CHANGED_SETTINGS[key])
-    expected = EVALUATES | REPORT
-    if not key.startswith("evaluation."):
-        expected = expected | TRAINS
-    assert stale(before, place.stages()) == expected
+    # a script reads what the evaluation is to be, and its own row has a strategy
+    expected = (
+        of_runs("program") | EVALUATES if key.startswith("evaluation.") else TRAINS | EVALUATES
+    )
+    if key == "strategy":
+        expected = expected - of_runs("sharded")
+    assert stale(before, place.stages()) == (expected | REPORT) & before.keys()
 
 
 def test_setting_of_one_row(place: Place) -> None:
     before = place.stages()
-    place.edit("config/runs.tsv", lambda text: text.replace("model\n", "model\tseed\n"))
+    place.edit("config/runs.tsv", lambda text: text.replace("strategy\n", "strategy\tseed\n"))
     assert stale(before, place.stages()) == set()
-    place.edit("config/runs.tsv", lambda text: text.replace("\tmlp\n", "\tmlp\t7\n"))
+    place.edit("config/runs.tsv", lambda text: text.replace("\tmlp\t\n", "\tmlp\t\t7\n"))
     assert stale(before, place.stages()) == of_runs("mlp")
 
 
@@ -296,72 +167,150 @@ def test_setting_of_a_dataset(key: str, value: Any, dataset: str, place: Place) 
     assert stale(before, place.stages()) == of_dataset(dataset)
 
 
-def library_closure(library: Path, entry: str) -> set[str]:
-    """The library's modules behind an entry, as modulefinder reads them from bytecode."""
-    finder = ModuleFinder(path=[str(library)])
-    finder.import_hook(entry)
-    return {name for name in finder.modules if name.partition(".")[0] == "shardline"}
+# --- Shardline's own code: result versions --------------------------------------------------------
+
+RUNS = {name: model for name, _, model, _ in ROWS}
+AddSetting = Callable[[str, dict[str, Any]], None]
+Bump = tuple[str, Callable[[Any], bool]]
 
 
-def without_type_checking(library: Path, folder: Path) -> Path:
-    """Copy a library so that Python's compiler drops what stands under `if TYPE_CHECKING`."""
-    shutil.copytree(library, folder)
-    for path in folder.rglob("*.py"):
-        path.write_text(path.read_text().replace("if TYPE_CHECKING:", "if False:"))
-    return folder
+def _always(_: Any) -> bool:
+    return True
 
 
-def stages_by_module(library: Path) -> dict[str, set[str]]:
-    """Which stages each module of the library is expected to count in."""
-    closure = functools.cache(functools.partial(library_closure, library))
-    behind: dict[str, set[str]] = {
-        "dataset digits": closure("shardline.shards") | closure("shardline.sources.digits"),
-        "dataset synthetic": closure("shardline.shards") | closure("shardline.sources.synthetic"),
-        "dataset rings": closure("shardline.shards"),
-        "report": closure("shardline.report"),
-    }
-    for name, _, model in ROWS:
-        own = closure(f"shardline.models.{model}") if ":" not in model else set()
-        behind[f"train {name}"] = closure("shardline.train") | own
-        behind[f"evaluate {name}"] = closure("shardline.evaluate") | own
-    modules = list((library / "shardline").rglob("*.py"))
-    names = [
-        ".".join(path.relative_to(library).with_suffix("").parts).removesuffix(".__init__")
-        for path in modules
-    ]
-    return {name: {stage for stage, found in behind.items() if name in found} for name in names}
+def _sharded(found: Any) -> bool:
+    return bool(found.get("strategy") == "fsdp")
 
 
-def with_what_follows(stages: set[str]) -> set[str]:
-    """Add the stages that read the results of those that are stale."""
-    found = set(stages)
-    for name, dataset, _ in ROWS:
-        if f"dataset {dataset}" in found:
-            found.add(f"train {name}")
-        if f"train {name}" in found:
-            found.add(f"evaluate {name}")
-    return found | (REPORT if found & EVALUATES else set())
+# The stages that each history is about: a script trains and judges by itself.
+BY_HISTORY = {
+    "data": DATASETS,
+    "training": TRAINS - {"train program"},
+    "evaluation": EVALUATES - {"evaluate program"},
+    "script": {"train program", "evaluate program"},
+    "report": REPORT,
+    **{
+        model: {
+            f"{stage} {n}" for n, m in RUNS.items() if m == model for stage in ("train", "evaluate")
+        }
+        for model in versions.MODELS
+    },
+    **{source: {f"dataset {source}"} & DATASETS for source in versions.SOURCES},
+}
 
 
-def test_statement_in_every_module_of_the_library(shared: Place, tmp_path: Path) -> None:
-    before, expected, found = shared.stages(), {}, {}
-    executed = without_type_checking(shared.library, tmp_path / "lib")
-    for module, stages in stages_by_module(executed).items():
-        path = shared.library.joinpath(*module.split("."))
-        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        text = path.read_text()
-        path.write_text(f"{text}\nMUTATION = 1\n")
-        expected[module] = with_what_follows(stages)
-        found[module] = stale(before, shared.stages())
-        path.write_text(text)
-    assert found == expected
-    assert found["shardline.errors"] == EVERYTHING
-    assert found["shardline.train"] == TRAINS | EVALUATES | REPORT
-    assert found["shardline.models.mlp"] == of_runs("mlp")
-    assert found["shardline.sources.digits"] == of_dataset("digits")
-    assert found["shardline.charts"] == REPORT
-    assert found["shardline.config.runs"] == set()
-    assert shared.stages() == before
+@pytest.mark.parametrize(
+    "change", [lambda text: f"{text}\nMUTATION = 1\n", lambda text: f"import pandas\n{text}"]
+)
+def test_text_of_shardline_changes_nothing(change: Callable[[str], str], place: Place) -> None:
+    before = place.stages()
+    place.edit_library(lambda text: text if "from __future__" in text else change(text))
+    assert stale(before, place.stages()) == set()
+
+
+def add_line(patch: pytest.MonkeyPatch, name: str, concerns: Callable[[Any], bool]) -> None:
+    """Bump a history."""
+    line = ResultVersion(changed="other sums", concerns=concerns)
+    patch.setitem(versions.HISTORIES, name, (*versions.HISTORIES[name], line))
+
+
+def concerned(name: str, concerns: Callable[[Any], bool]) -> set[str]:
+    """Return the stages that such a bump is about."""
+    settings_of = {"train sharded": {"strategy": "fsdp"}, "evaluate sharded": {"strategy": "fsdp"}}
+    return {stage for stage in BY_HISTORY[name] if concerns(settings_of.get(stage, {}))}
+
+
+@pytest.mark.parametrize("concerns", [_always, lambda _: False, _sharded])
+@pytest.mark.parametrize("name", versions.HISTORIES)
+def test_bump_of_a_history(
+    name: str, concerns: Callable[[Any], bool], shared: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shared.stages()
+    add_line(monkeypatch, name, concerns)
+    assert stale(before, shared.stages()) == with_what_follows(concerned(name, concerns))
+
+
+BUMPS = st.tuples(st.sampled_from(sorted(versions.HISTORIES)), st.sampled_from([_always, _sharded]))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(bumps=st.lists(BUMPS, max_size=4), later=BUMPS)
+def test_a_later_line_makes_stale_what_it_concerns_whatever_came_before(
+    bumps: list[Bump], later: Bump, shared: Place
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for bump in bumps:
+            add_line(patch, *bump)
+        before = shared.stages()
+        add_line(patch, *later)
+        assert stale(before, shared.stages()) == with_what_follows(concerned(*later))
+
+
+def test_code_of_shardline_that_is_not_public_counts_where_a_user_reaches_it(place: Place) -> None:
+    place.edit(
+        "mypkg/deep.py", lambda text: f"from shardline.optim import attach_optimizer\n{text}"
+    )
+    before = place.stages()
+    place.edit("lib/shardline/optim.py", lambda text: f"{text}\nMUTATION = 1\n")
+    assert stale(before, place.stages()) == of_runs("own")
+
+
+def test_a_shipped_class_that_a_user_derives_from_counts_by_its_version(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.edit("mypkg/deep.py", lambda text: f"from shardline.models.cnn import CNN\n{text}")
+    before = place.stages()
+    place.edit_library(lambda text: f"{text}\nMUTATION = 1\n")
+    assert stale(before, place.stages()) == set()
+    add_line(monkeypatch, "cnn", _always)
+    assert stale(before, place.stages()) == of_runs("own")
+
+
+# --- settings that are newer than the results ---------------------------------------------------
+
+
+@pytest.fixture
+def add_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddSetting]:
+    """Have the schema of settings hold one more, by dotted key."""
+    shutil.copytree(REPOSITORY / "config" / "schemas", tmp_path / "config" / "schemas")
+    path = tmp_path / "config" / "schemas" / "settings.schema.yaml"
+
+    def forget() -> None:
+        for cache in (schema.load_schema, schema.subschema, schema._validator):
+            cache.cache_clear()
+
+    def add(key: str, part: dict[str, Any]) -> None:
+        found = yaml.safe_load(path.read_text())
+        *groups, last = key.split(".")
+        table = found
+        for group in groups:
+            below = {"type": "object", "additionalProperties": False, "properties": {}}
+            table = table["properties"].setdefault(group, below)
+        table["properties"][last] = part
+        path.write_text(yaml.safe_dump(found))
+        forget()
+
+    monkeypatch.setattr(schema, "workflow_folder", lambda: tmp_path)
+    yield add
+    forget()
+
+
+@pytest.mark.parametrize("key", ["smoothing", "data.mix", "loss.smoothing", "evaluation.views"])
+def test_a_new_setting_makes_nothing_stale_until_it_is_set(
+    key: str, place: Place, add_setting: AddSetting
+) -> None:
+    before = place.stages()
+    add_setting(key, {"type": "number", "default": 0, "before": 0})
+    assert place.stages() == before
+    place.set(f"defaults.{key}", 0.1)
+    is_evaluation = key.startswith("evaluation.")
+    expected = of_runs("program") | EVALUATES if is_evaluation else TRAINS | EVALUATES
+    assert stale(before, place.stages()) == expected | REPORT
+    place.set(f"defaults.{key}", 0)
+    assert place.stages() == before
+
+
+# --- the user's files and packages ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -373,6 +322,8 @@ def test_statement_in_every_module_of_the_library(shared: Place, tmp_path: Path)
         ("mypkg/deep.py", of_runs("own")),  # two imports away from the model
         ("mypkg/sources.py", of_dataset("rings")),
         ("mypkg/unused.py", set()),
+        ("tools/train.py", of_runs("program")),
+        ("tools/beside.py", of_runs("program")),
         ("report/page.html.j2", REPORT),
         ("report/page.js", REPORT),
         ("report/page.css", REPORT),
@@ -404,16 +355,15 @@ def test_source_file_renamed(place: Place) -> None:
     assert stale(before, place.stages()) == of_dataset("rings")
 
 
-# What each stage imports, and what decides the rest: the packages' own metadata.
-ARRAYS = {"blake3", "numpy", "safetensors"}
-TORCH = {*ARRAYS, "torch", "pytorch-lightning"}
+# What decides a value of each stage; the packages' own metadata decides the rest.
+TORCH = {"numpy", "safetensors", "torch", "pytorch-lightning"}
 DIRECT = {
-    "dataset digits": {"blake3", "numpy", "scikit-learn"},
-    "dataset synthetic": {"blake3", "numpy"},
-    "dataset rings": {"blake3", "numpy"},
+    "dataset digits": {"numpy", "scikit-learn"},
+    "dataset synthetic": {"numpy"},
+    "dataset rings": {"numpy"},
     # what is masked is part of the page; the lock names pysocks behind urllib3, whatever extra asks for it
     "report": {"altair", "detect-secrets", "jinja2", "pysocks", "vl-convert-python"},
-    **dict.fromkeys(TRAINS | EVALUATES, TORCH),
+    **dict.fromkeys((TRAINS | EVALUATES) - {"train program", "evaluate program"}, TORCH),
 }
 
 
@@ -445,9 +395,9 @@ def test_every_entry_of_the_lock(shared: Place) -> None:
         expected[name] = with_what_follows(stages)
         found[name] = stale(before, shared.stages())
     assert found == expected
-    assert found["torch"] == TRAINS | EVALUATES | REPORT
+    assert found["torch"] == (TRAINS | EVALUATES | REPORT) - BY_HISTORY["script"]
     assert found["scikit-learn"] == of_dataset("digits")
-    assert found["numpy"] >= DATASETS | TRAINS | EVALUATES
+    assert found["numpy"] >= DATASETS | TRAINS | EVALUATES  # those of the script follow its dataset
     assert found["altair"] == REPORT
     for tool in ("ruff", "snakemake", "typer", "pytest"):
         assert found[tool] == set(), tool
@@ -471,110 +421,3 @@ def test_a_scaling_study_adds_runs_and_makes_no_other_stale(place: Place) -> Non
         for devices, batch in ((2, 128), (4, 256))
     }
     assert stale(before, {key: weak[key] for key in before}) == REPORT
-
-
-def add_comments(place: Place) -> None:
-    for path in place.path.rglob("*.py"):
-        path.write_text(f"# a comment\n{path.read_text()}\n# another\n")
-
-
-def add_docstrings(place: Place) -> None:
-    place.edit(
-        "mypkg/models.py", lambda text: text.replace("(self, x):", '(self, x):\n        "Why."')
-    )
-    place.edit("mypkg/deep.py", lambda text: f'"""Module."""\n{text}"""About FACTOR."""\n')
-
-
-def touch(place: Place) -> None:
-    for path in place.path.rglob("*"):
-        os.utime(path, ns=(1, 1))
-
-
-def reverse_rows(place: Place) -> None:
-    head, *rows = (place.path / "config" / "runs.tsv").read_text().splitlines()
-    place.write("config/runs.tsv", "\n".join([head, *reversed(rows)]) + "\n")
-
-
-def other_notation(place: Place) -> None:
-    place.edit("config/config.yaml", lambda text: text.replace("lr: 0.001", "lr: 1e-3"))
-    place.edit("config/config.yaml", lambda text: text.replace("signal: 3.0", "signal: 3"))
-
-
-def repeat_a_default(place: Place) -> None:
-    place.edit("config/runs.tsv", lambda text: text.replace("model\n", "model\toptim.lr\n"))
-    place.edit("config/runs.tsv", lambda text: text.replace("\tmlp\n", "\tmlp\t[0.001]\n"))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        add_comments,
-        add_docstrings,
-        touch,
-        reverse_rows,
-        other_notation,
-        repeat_a_default,
-        lambda place: place.set("runtime.launcher", "none"),
-        lambda place: place.set("runtime.launcher_args", ["--cpu-bind=cores"]),
-        lambda place: place.set("runtime.hosts", ["n1", "n2"]),
-        lambda place: place.set("runtime.remote_shell", "rsh"),
-        lambda place: place.set("runtime.interface", "ib0"),
-        lambda place: place.set("runtime.variables", {"NCCL_DEBUG": "INFO"}),
-        lambda place: place.set("runtime.rendezvous_timeout_s", 60),
-        lambda place: place.set("runtime.stop_grace_s", 60),
-        lambda place: place.set("runtime.stop_margin_s", 60),
-        lambda place: place.set("runtime.walltime_min", 60),
-        lambda place: place.set("runtime.hang_timeout_s", 60),
-        lambda place: place.set("runtime.verify", "always"),
-        lambda place: place.set("runtime.ledger", True),
-        lambda place: place.set("runtime.threads_per_rank", 3),
-        lambda place: place.set("runtime.oversubscribe", True),
-        lambda place: place.set("runtime.log_every_steps", 1),
-        lambda place: place.set("runtime.checkpoint.every_steps", 7),
-        lambda place: place.set("runtime.checkpoint.every_min", 0.5),
-        lambda place: place.set("runtime.checkpoint.keep", 3),
-        lambda place: place.set("runtime.checkpoint.keep_best", 2),
-        lambda place: place.set("runtime.checkpoint.asynchronous", False),
-        lambda place: place.set("runtime.tracking", ["csv", "mlflow", "tensorboard", "wandb"]),
-        lambda place: place.set("runtime.environment", "conda"),
-        lambda place: place.set("runtime.strict_env", "warn"),
-        lambda place: place.set("runtime.environment", "image"),
-        lambda place: place.set(
-            "image", {"base": "python:3.12-slim", "push": "r/n", "run_args": ["--init"]}
-        ),
-        lambda place: place.set("azureml", {"register_data": True}),
-        lambda place: place.set("conda", {"channels": ["file:///x"], "folder": "envs"}),
-        lambda place: place.set("conda.names", {"numpy": "numpy-base"}),
-        lambda place: place.set("conda.virtual_packages", {"__cuda": "12.8"}),
-        lambda place: place.write("envs/train.yaml", "# a comment\n"),
-        lambda place: place.set("datasets.digits.shards_per_job", 1),
-        lambda place: place.set("datasets.unused", {"source": {"type": "digits"}, "shards": 1}),
-        lambda place: place.write("profiles/slurm/profile.yaml", "slurm_partition: other\n"),
-    ],
-)
-def test_what_changes_nothing(change: Callable[[Place], None], place: Place) -> None:
-    before = place.stages()
-    change(place)
-    assert stale(before, place.stages()) == set()
-
-
-def test_formatting_changes_nothing(place: Place) -> None:
-    place.edit("mypkg/deep.py", lambda text: f"{text}A = B = u'x'\ndel (A, B)\n")
-    before = place.stages()
-    place.edit("mypkg/deep.py", lambda text: text.replace("(A, B)", "A, B"))  # as black writes it
-    ruff = [sys.executable, "-m", "ruff", "format", "--isolated", "--quiet", "--line-length", "50"]
-    subprocess.run([*ruff, str(place.path)], check=True)
-    assert 'A = B = "x"' in (place.path / "mypkg" / "deep.py").read_text()
-    assert stale(before, place.stages()) == set()
-
-
-def test_fresh_clone_elsewhere_changes_nothing(
-    place: Place, use: Callable[[Place], Place], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    before = place.stages()
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(place.path)]
-    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
-        subprocess.run([*git, *arguments], check=True)
-    clone = Place(tmp_path_factory.mktemp("elsewhere") / "clone")
-    subprocess.run(["git", "clone", "-q", str(place.path), str(clone.path)], check=True)
-    assert use(clone).stages() == before

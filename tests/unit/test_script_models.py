@@ -121,9 +121,12 @@ def identity(run: Run) -> tuple[str, str]:
 
 
 def test_code_is_the_scripts_own_import_closure(project: ScriptProject) -> None:
-    document = project.run().document
-    assert document["code"].keys() == {"tools/train.py", "beside", "mypkg", "mypkg.deep"}
-    assert document["code"]["tools/train.py"].keys() == {"<module>", "main"}
+    run = project.run()
+    document, definitions = run.document, run.definitions["model"]["definitions"]
+    modules = {name.partition(":")[0] for name in definitions}
+    assert modules == {"tools/train.py", "beside", "mypkg", "mypkg.deep"}
+    assert {"tools/train.py:<module>", "tools/train.py:main"} <= definitions.keys()
+    assert document["code"].keys() == {"model"}
     assert document["environment"]["packages"] == {"torch": "2.12.0", "numpy": "2.4.6"}
     assert document["model"] == ROW["model"]
 
@@ -180,9 +183,8 @@ def test_arguments_and_settings_make_a_script_stale(
 
 def test_shardlines_own_training_code_is_no_part_of_it(project: ScriptProject) -> None:
     run = project.run()
-    assert not [name for name in run.document["code"] if name.startswith("shardline")]
-    assert "shardline.handover" in run.evaluation_document["code"]
-    assert "shardline.evaluate" not in run.evaluation_document["code"]
+    assert run.document["versions"] == run.evaluation_document["versions"] == {"script": 1}
+    assert run.evaluation_document["code"] == {}
 
 
 def test_the_script_is_parsed_and_never_imported(project: ScriptProject) -> None:

@@ -129,10 +129,7 @@ PACKAGES = {"pyarrow", "deltalake", "pillow", "fsspec", "scikit-learn", "torch",
 def test_only_the_packages_of_a_source_count(kind: str, packages: set[str], folder: Path) -> None:
     document = load_dataset(folder, {"type": kind, **SOURCES[kind]}).document
     assert PACKAGES & set(document["environment"]["packages"]) == packages
-    modules = {name for name in document["code"] if name.startswith("shardline.sources.")}
-    others = {f"shardline.sources.{other}" for other in {*SOURCES, "synthetic", "digits"} - {kind}}
-    shared = {"shardline.sources.parquet"} if kind == "delta" else set()
-    assert modules & others == shared
+    assert (document["versions"], document["code"]) == ({"data": 1, kind: 1}, {})
     assert not {name for name in document["code"] if name.startswith("shardline.config")}
 
 

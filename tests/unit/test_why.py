@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from shardline import causes as causes_module
+from shardline.causes import find_causes
 from shardline.files import write_json
+from shardline.identity.versions import HISTORIES, ResultVersion
 from shardline.states import State
-from shardline.why import explain, find_causes
+from shardline.why import explain
 from tests.unit.conftest import LOCK, MODEL, RUNS
 
 
@@ -20,8 +23,14 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 # --- documents --------------------------------------------------------------------------------
 
 
-def code(**definitions: str) -> dict[str, Any]:
-    return {"code": {"m": {"<module>": "0", **definitions}}}
+def known(**definitions: str) -> dict[str, Any]:
+    """What is kept of the code of a model, in the module m."""
+    found = {f"m:{name}": digest for name, digest in {"<module>": "0", **definitions}.items()}
+    return {"model": {"definitions": found, "whole": {}}}
+
+
+def module(digest: str, name: str = "m") -> dict[str, Any]:
+    return {"model": {"definitions": {f"{name}:<module>": digest}, "whole": {}}}
 
 
 def test_equal_documents_have_no_difference():
@@ -62,34 +71,58 @@ def test_swapped_values_are_two_differences():
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (code(f="1"), code(f="2"), "m: f changed"),
-        (code(**{"A.f": "1", "A": "0"}), code(**{"A.f": "2", "A": "0"}), "m: A.f changed"),
-        (
-            {"code": {"m": {"<module>": "0"}}},
-            {"code": {"m": {"<module>": "1"}}},
-            "m: top level changed",
-        ),
-        (code(f="1", g="1"), code(f="2", g="2"), "m: f, g changed"),
-        # a module's statements name its definitions in order, so they change with any that comes or goes
-        (
-            {"code": {"m": {"<module>": "0"}}},
-            {"code": {"m": {"<module>": "1", "f": "1"}}},
-            "m: f added",
-        ),
-        (
-            {"code": {"m": {"<module>": "0", "f": "1"}}},
-            {"code": {"m": {"<module>": "1"}}},
-            "m: f removed",
-        ),
-        (code(A="0"), code(**{"A": "1", "A.f": "1"}), "m: A.f added"),
-        (code(), code(**{"A": "1", "A.f": "1", "A.g": "1"}), "m: A added"),
-        (code(f="1", g="1"), code(f="2", h="1"), "m: f changed; h added; g removed"),
-        ({"code": {"m": {}}}, {"code": {}}, "m: no longer imported"),
-        ({"code": {}}, {"code": {"m": {}}}, "m: newly imported"),
+        (known(f="1"), known(f="2"), ["m: f changed"]),
+        (known(**{"A.f": "1", "A": "0"}), known(**{"A.f": "2", "A": "0"}), ["m: A.f changed"]),
+        (module("0"), module("1"), ["m: top level changed"]),
+        (known(f="1", g="1"), known(f="2", g="2"), ["m: f, g changed"]),
+        # a class names its methods in order, so it changes with any that comes or goes
+        (known(), known(f="1"), ["m: f added"]),
+        (known(f="1"), known(), ["m: f removed"]),
+        (known(A="0"), known(**{"A": "1", "A.f": "1"}), ["m: A.f added"]),
+        (known(), known(**{"A": "1", "A.f": "1", "A.g": "1"}), ["m: A added"]),
+        (known(f="1", g="1"), known(f="2", h="1"), ["m: f changed; h added; g removed"]),
+        (module("0"), module("0", "n"), ["m is no longer reached", "n is newly reached"]),
     ],
 )
 def test_code_differs_by_module_and_definition(old, new, said):
-    assert differences(old, new) == [said]
+    causes = find_causes({"code": {"model": "1"}}, {"code": {"model": "2"}}, (old, new))
+    assert [cause.text for cause in causes] == [f"code of the model: {text}" for text in said]
+
+
+@pytest.mark.parametrize("definitions", [({}, {}), (known(f="1"), {}), (known(), known())])
+def test_code_whose_definitions_were_not_kept_is_told_by_its_part(definitions):
+    documents = ({"code": {"source": "1"}}, {"code": {"source": "2"}})
+    causes = find_causes(*documents, definitions)
+    assert [cause.text for cause in causes] == ["code of the source changed"]
+
+
+def test_a_module_that_counts_as_a_whole_says_why():
+    new = {"model": {**module("1")["model"], "whole": {"m": "exec in line 3"}}}
+    causes = find_causes({"code": {"model": "1"}}, {"code": {"model": "2"}}, (module("0"), new))
+    told = "code of the model: m: top level changed (counts as a whole: exec in line 3)"
+    assert [cause.text for cause in causes] == [told]
+
+
+def test_a_result_version_says_what_changed(monkeypatch):
+    lines = [ResultVersion(changed=text) for text in ("first version", "sums in 64 bits", "seeds")]
+    monkeypatch.setitem(HISTORIES, "training", tuple(lines))
+    old, new = ({"versions": {"training": number}} for number in (1, 3))
+    told = "result version of training 1 -> 3: sums in 64 bits; seeds"
+    assert differences(old, new) == [told]
+
+
+def test_a_document_from_before_result_versions_is_told_as_such():
+    old = {"stage": "train", "code": {"shardline.train": {"f": "1"}, "m": {"f": "1"}}}
+    new = {"stage": "train", "versions": {"training": 1}, "code": {"model": "2"}}
+    assert [text for text in differences(old, new) if "model" not in text] == [
+        "code was counted by file, as versions of Shardline before result versions did"
+    ]
+
+
+def test_a_newer_setting_differs_from_the_value_of_before(monkeypatch):
+    schema = {"properties": {"x": {"type": "number", "before": 0}}}
+    monkeypatch.setattr(causes_module, "schema_of", lambda stage: schema)
+    assert differences({"settings": {"a": 1}}, {"settings": {"a": 1, "x": 0.5}}) == ["x 0.0 -> 0.5"]
 
 
 def test_environment_differs_by_package_and_python():
@@ -158,15 +191,14 @@ def test_the_model_and_its_code(fake):
     fake.seal_all()
     fake.rows[0]["model"] = "linear"
     said = fake.why("net")
-    assert "model mypkg.models:Net -> shardline.models.linear:Linear" in said
-    assert "mypkg.models: no longer imported" in said
-    assert "shardline.models.linear: newly imported" in said
+    assert "model own class -> linear" in said
+    assert not [text for text in said if "code" in text or "version of" in text]
 
 
 def test_a_method_of_the_users_model(fake):
     fake.seal_all()
     fake.workspace.write("mypkg/models.py", MODEL.replace("return x", "return 2 * x"))
-    assert fake.why("net") == ["mypkg.models: Net.forward changed"]
+    assert fake.why("net") == ["code of the model: mypkg.models: Net.forward changed"]
     assert fake.why("flat") == []
 
 

@@ -148,11 +148,11 @@ def test_other_code_than_the_recorded_is_refused_by_name_unless_it_is_wanted(pro
     result = shardline("replay", run)
     assert result.exit_code == 2
     assert f"{run} was evaluated with other code" in result.stderr
-    assert "mine: Net.forward changed" in result.stderr
+    assert "code of the model changed" in result.stderr
     assert shardline("export", run, "--to", "safetensors").exit_code == 2
     anyway = shardline("replay", run, "--anyway")
     assert anyway.exit_code == 3, "another forward gives other numbers"
-    assert "with other code than were recorded: mine: Net.forward changed" in anyway.stdout
+    assert "with other code than were recorded: code of the model changed" in anyway.stdout
 
 
 def test_another_environment_than_the_recorded_is_refused_by_name_unless_it_is_wanted(project):
@@ -207,8 +207,7 @@ def test_a_diff_tells_models_code_hardware_and_what_the_metrics_are_worth(projec
     write_json(provenance, document)
     result = shardline("diff", "own", "cnn")
     assert result.exit_code == 0, result.output
-    assert "model mine:Net -> shardline.models.cnn:CNN" in result.stdout
-    assert "mine: no longer imported" in result.stdout
+    assert "model own class -> cnn" in result.stdout
     assert f"numpy 1.0 -> {np.__version__}" in result.stdout
     assert "host elsewhere -> " in result.stdout
     accuracy = next(line for line in lines(result) if line[0] == "accuracy")

@@ -186,7 +186,9 @@ def test_two_chosen_runs_are_compared(browser):
     told = compare(browser, "digits-mlp_lr=0.3", "digits-linear")
     assert "optim.lr 0.3 → 0.1" in told
     assert "model mlp → linear" in told
-    assert "shardline.models.mlp: only the first imports it" in told
+    assert "result version of training 2 → 1" in told
+    assert "result version of mlp" not in told
+    assert "code of the model differs" in told
     assert re.search(r"Their 95 % intervals .* (overlap|do not overlap)", told)
     assert "held-out accuracy" in told
     assert re.search(r"evaluate/digits-linear-[0-9a-f]{12}/evaluation", told)

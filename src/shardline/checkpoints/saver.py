@@ -1,8 +1,4 @@
-"""Saves the state of a training and finds the one to go on from; handed in by the worker.
-
-How and when a training is saved is no part of what it is, so that nothing here is in the import
-closure of `shardline.train`.
-"""
+"""Saves the state of a training and finds the one to go on from."""
 
 import time
 from collections.abc import Callable

@@ -17,9 +17,6 @@ from shardline.identity.code import import_roots
 from shardline.secrets import pass_on
 from shardline.workflow import workflow_folder
 
-BUILD_ENTRY, TRAIN_ENTRY = "shardline.shards", "shardline.train"
-EVALUATE_ENTRY, HANDOVER_ENTRY = "shardline.evaluate", "shardline.handover"
-
 
 def load_project(
     config: Mapping[str, Any] | None = None,
@@ -139,16 +136,8 @@ def _load_dataset(
         settings["source"]["type"], sources.SHIPPED_SOURCES, project.code, f"{where}.source.type"
     )
     found = sources.locate(settings, project.workdir, project.store, digests, where)
-    code, environment = project.environment_of(BUILD_ENTRY, source_class.partition(":")[0])
-    document = {
-        "stage": "dataset",
-        "settings": {
-            "source": found.counted, "shards": settings["shards"], "splits": settings["splits"],
-        },
-        "source": found.content,
-        "code": code,
-        "environment": environment,
-    }  # fmt: skip
+    counted = {**settings, "source": found.counted}
+    document = project.documents.dataset(counted, source_class, found.content)
     return Dataset(
         names=(name,),
         id=short_digest(document),
@@ -156,6 +145,7 @@ def _load_dataset(
         source_class=source_class,
         files=found.files,
         document=document,
+        definitions=project.documents.definitions("source", source_class),
     )
 
 
@@ -168,7 +158,8 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
         raise ConfigError(
             f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"
         )
-    document = _train_document(project, settings, model_class, dataset)
+    documents = project.documents
+    document = documents.training(settings, model_class, dataset.id)
     digest = short_digest(document)
     return Run(
         id=digest,
@@ -177,7 +168,8 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
         model_class=model_class,
         settings=settings,
         document=document,
-        evaluation_document=_evaluate_document(project, settings, model_class, digest),
+        evaluation_document=documents.evaluation(settings, model_class, digest),
+        definitions=documents.definitions("model", model_class),
     )
 
 
@@ -186,38 +178,3 @@ def _resolve_model(project: Project, row: Row) -> str:
     if scripts.is_script(row.model):
         return scripts.resolve_script(row.model, project.workdir, where)
     return checks.resolve_class(row.model, checks.SHIPPED_MODELS, project.code, where)
-
-
-def _train_document(
-    project: Project, settings: Mapping[str, Any], model_class: str, dataset: Dataset
-) -> dict[str, Any]:
-    own: dict[str, Any] = {}
-    if scripts.is_script(model_class):
-        code, environment = project.environment_of_script(scripts.split_script(model_class)[0])
-        own = {"evaluation": settings["evaluation"]}  # it judges its model while it trains
-    else:
-        code, environment = project.environment_of(TRAIN_ENTRY, model_class.partition(":")[0])
-    return {
-        "stage": "train",
-        "settings": {key: value for key, value in settings.items() if key != "evaluation"},
-        "model": model_class,
-        "inputs": {"dataset": dataset.id},
-        "code": code,
-        "environment": environment,
-        **own,
-    }
-
-
-def _evaluate_document(
-    project: Project, settings: Mapping[str, Any], model_class: str, run_digest: str
-) -> dict[str, Any]:
-    is_script = scripts.is_script(model_class)
-    entries = (HANDOVER_ENTRY,) if is_script else (EVALUATE_ENTRY, model_class.partition(":")[0])
-    code, environment = project.environment_of(*entries)
-    return {
-        "stage": "evaluate",
-        "settings": settings["evaluation"],
-        "inputs": {"run": run_digest},
-        "code": code,
-        "environment": environment,
-    }

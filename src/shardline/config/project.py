@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import checks
+from shardline.config.documents import Documents
 from shardline.config.notes import Note, read_notes
 from shardline.config.runs import Row
 from shardline.errors import ConfigError
 from shardline.identity import CodeIndex, Lock, short_digest
 from shardline.studies import Study
-from shardline.workflow import report_folder, workflow_folder
+from shardline.workflow import workflow_folder
 
 RESULTS = Path("results")
-REPORT_ENTRY = "shardline.report"
 # What says where the ranks' environment is, by `runtime.environment`.
 _ENVIRONMENTS = {
     "conda": RESULTS / "envs" / "train" / "environment.json",
@@ -34,6 +34,7 @@ class Dataset:
         source_class: import path of the source.
         files: external files that the source reads, absolute.
         document: the identity document.
+        definitions: what tells a change of the user's code, see `Documents.definitions`.
     """
 
     names: tuple[str, ...]
@@ -42,6 +43,7 @@ class Dataset:
     source_class: str
     files: tuple[Path, ...]
     document: dict[str, Any]
+    definitions: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -96,6 +98,7 @@ class Run:
         settings: every setting, resolved.
         document: identity document of the training.
         evaluation_document: identity document of the evaluation.
+        definitions: what tells a change of the user's code, see `Documents.definitions`.
     """
 
     id: str
@@ -105,6 +108,7 @@ class Run:
     settings: dict[str, Any]
     document: dict[str, Any]
     evaluation_document: dict[str, Any]
+    definitions: dict[str, Any] = field(default_factory=dict)
 
     @property
     def row(self) -> Row:
@@ -199,9 +203,6 @@ class Project:
     datasets: dict[str, Dataset] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
-    _environments: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, Any]]] = field(
-        default_factory=dict
-    )
 
     def add_run(self, run: Run) -> Run:
         """Add a row's run, or its row to the run that is the same; returns the run as it is known now.
@@ -234,47 +235,23 @@ class Project:
             run = self.runs.get(f"{run_id}/{evaluation_id}")
         return run
 
-    def environment_of(self, *entries: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return code and environment part of an identity, for the given entry modules."""
-        if entries not in self._environments:
-            code, third_party = self.code.closure(*entries)
-            self._environments[entries] = code, self.lock.environment(third_party)
-        return self._environments[entries]
-
-    def environment_of_script(self, script: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return code and environment part of a script's identity.
-
-        Args:
-            script: its path from the project's folder, which names it among the modules.
-        """
-        key = ("script:", script)
-        if key not in self._environments:
-            path = self.workdir / script
-            # Python looks beside the script first
-            roots = (path.parent, *self.code.roots)
-            index = CodeIndex(roots, main=path, workdir=self.workdir)
-            code, third_party = index.closure("__main__")
-            named = {script if name == "__main__" else name: code[name] for name in code}
-            self._environments[key] = named, self.lock.environment(third_party)
-        return self._environments[key]
+    @cached_property
+    def documents(self) -> Documents:
+        """What writes the identity documents."""
+        return Documents(workdir=self.workdir, code=self.code, lock=self.lock)
 
     @cached_property
     def report_document(self) -> dict[str, Any]:
         """The identity document of the report over all runs, in whatever order."""
-        code, environment = self.environment_of(REPORT_ENTRY)
-        return {
-            "stage": "report",
-            "settings": {
+        return self.documents.report(
+            {
                 "generated_from": self.table,
                 "scaling": {study.name: asdict(study) for study in self.scaling},
+                "names": self.names,
+                "notes": {name: [one.text, *one.tags] for name, one in self.notes.items()},
             },
-            "inputs": {"evaluations": {run.evaluation_id: run.id for run in self.runs.values()}},
-            "names": self.names,
-            "notes": {name: [note.text, *note.tags] for name, note in sorted(self.notes.items())},
-            "template": short_digest(_page_files()),
-            "code": code,
-            "environment": environment,
-        }
+            {run.evaluation_id: run.id for run in self.runs.values()},
+        )
 
     @cached_property
     def notes(self) -> dict[str, Note]:
@@ -367,12 +344,6 @@ class Project:
         for run in self.runs.values():
             if not exists(run.model):
                 checks.check_devices(run.settings, self.runtime, run.row.where)
-
-
-def _page_files() -> dict[str, str]:
-    """Return the text of every file that makes the report's page, by name."""
-    files = sorted(path for path in report_folder().iterdir() if path.is_file())
-    return {path.name: path.read_text(encoding="utf-8") for path in files}
 
 
 def pointer(file: Path) -> Path:

@@ -3,23 +3,20 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shardline.config.project import Project, Run
 from shardline.config.runs import Row, check_name
 from shardline.config.schema import suggest
 from shardline.errors import ConfigError
 from shardline.studies import Size, Study
 
-if TYPE_CHECKING:
-    from shardline.config.project import Project, Run
-
 _SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 
 
 def load_scaling(
-    entries: Mapping[str, Any], project: "Project", load: Callable[[Row, "Run"], "Run"],
-    where: str,
-) -> tuple[Study, ...]:  # fmt: skip
+    entries: Mapping[str, Any], project: Project, load: Callable[[Row, Run], Run], where: str
+) -> tuple[Study, ...]:
     """Return the studies, and add to the project the runs that they need beside those of the table.
 
     Args:
@@ -51,7 +48,7 @@ def load_scaling(
     return tuple(studies)
 
 
-def _rows(base: "Run", entry: Mapping[str, Any], place: str) -> Iterator[tuple[int, int, Row]]:
+def _rows(base: Run, entry: Mapping[str, Any], place: str) -> Iterator[tuple[int, int, Row]]:
     """Yield each size with its row; the first is to be loaded before the second is asked for."""
     sizes = entry["sizes"]
     if len(sizes) < 2:
@@ -68,7 +65,7 @@ def _rows(base: "Run", entry: Mapping[str, Any], place: str) -> Iterator[tuple[i
         yield nodes, devices, _row(base, entry["mode"], nodes, devices, first, where)
 
 
-def _row(base: "Run", mode: str, nodes: int, devices: int, first: int, where: str) -> Row:
+def _row(base: Run, mode: str, nodes: int, devices: int, first: int, where: str) -> Row:
     """Return the base run's row with another geometry.
 
     Args:
@@ -90,7 +87,7 @@ def _row(base: "Run", mode: str, nodes: int, devices: int, first: int, where: st
     return row
 
 
-def _of_table(run: "Run", project: "Project") -> "Run":
+def _of_table(run: Run, project: Project) -> Run:
     """Return the run of the table that is the same training; of a new one, add it."""
     if (known := project.runs.get(run.id)) and known.in_table:
         return known

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 from rich.tree import Tree
 
+from shardline.causes import Cause
 from shardline.differences import Change, Comparison
 from shardline.display.terminal import console, say, table_of
 from shardline.export import Exported
 from shardline.lineage import Lineage
 from shardline.replay import DIFFERENT, Replay
 from shardline.verify import count
-from shardline.why import Cause
 
 _SHOWN = 20  # inputs of an action; --json has all of them
 

@@ -4,18 +4,19 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from packaging.requirements import Requirement
 
 from shardline.config import Project
 from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.load import BUILD_ENTRY, EVALUATE_ENTRY, HANDOVER_ENTRY, TRAIN_ENTRY
-from shardline.config.project import REPORT_ENTRY
+from shardline.config.documents import script_index
 from shardline.config.scripts import is_script, split_script
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.errors import ConfigError
 from shardline.files import write_bytes
+from shardline.identity import CodeIndex
 from shardline.identity.code import LIBRARY
 from shardline.identity.environment import normalize
 from shardline.identity.lock_lines import pinned
@@ -57,15 +58,19 @@ def _modules(classes: Iterable[str]) -> set[str]:
 
 
 STAGES = {
-    "data": Stage(jobs=("common", "datasets"), programs=(BUILD_ENTRY, *_modules(SHIPPED_SOURCES.values()))),
+    "data": Stage(
+        jobs=("common", "datasets"),
+        programs=("shardline.shards", *_modules(SHIPPED_SOURCES.values())),
+    ),
     "train": Stage(
         jobs=("common", "ranks", "runs"),
         programs=(
-            TRAIN_ENTRY, EVALUATE_ENTRY, HANDOVER_ENTRY, "shardline.worker", "shardline.rehearse",
+            "shardline.train", "shardline.evaluate", "shardline.handover", "shardline.worker",
+            "shardline.rehearse",
             *_modules(SHIPPED_MODELS.values()),
         ),
     ),
-    "report": Stage(jobs=("common", "reports"), programs=(REPORT_ENTRY,)),
+    "report": Stage(jobs=("common", "reports"), programs=("shardline.report",)),
     "tools": Stage(jobs=("common", "envs")),
 }  # fmt: skip
 
@@ -93,10 +98,12 @@ def specs_of(project: Project, env: str) -> list[str]:
     entries.add("shardline.credentials")  # masks what any job shows; counts in no identity
     if env == "train":
         entries |= {f"shardline.tracking.to_{name}" for name in project.runtime["tracking"]}
-    found = [project.environment_of(*sorted(entries))[1]]
+    found = [_environment(project, project.code, *sorted(entries))]
     if env == "train":
         scripts = {r.model_class for r in project.runs.values() if is_script(r.model_class)}
-        found += [project.environment_of_script(split_script(s)[0])[1] for s in sorted(scripts)]
+        for script in sorted(scripts):
+            index = script_index(project.code, project.workdir, split_script(script)[0])
+            found.append(_environment(project, index, "__main__"))
     names = {**_CONDA_NAMES, **project.conda["names"]}
     packages = {name for environment in found for name in environment["packages"]}
     locked = [*map(Requirement, project.lock.requirements(packages))]
@@ -112,6 +119,11 @@ def specs_of(project: Project, env: str) -> list[str]:
         if one.marker is None or one.marker.evaluate()
     )
     return [f"python ={found[0]['python']}", *versions]
+
+
+def _environment(project: Project, index: CodeIndex, *entries: str) -> dict[str, Any]:
+    """Return the locked packages behind all that these modules import, Shardline's own among them."""
+    return dict(project.lock.environment(index.closure(*entries)[1]))
 
 
 def _own_classes(project: Project, env: str) -> set[str]:

@@ -65,9 +65,9 @@ def seal_dataset(
     document = {
         "dataset": dataset_id,
         "identity": digest(dataset.document),
+        "definitions": dataset.definitions,
         "action": action.record(),
-        # of an earlier version's parts nothing is known
-        "parts": [part["action"] for part in documents if "action" in part],
+        "parts": [part["action"] for part in documents],
         "files": {"manifest.json": file_sha256(Path(manifest))},
     }
     write_json(Path(provenance), seal(document))

@@ -47,6 +47,8 @@ def train(
     files = [str(named["spec"]), str(named["manifest"])]
     program = [
         "-m", "shardline.worker", files[0],
+        # the file is of the first run with this identity, and the class may have moved since
+        "--model-class", run.model_class,
         "--manifest", files[1],
         "--shards", str(project.store / "datasets" / run.dataset.id),
         "--results", str(Path(model).parent),

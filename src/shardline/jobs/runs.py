@@ -31,6 +31,7 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
         "model_class": run.model_class,
         "settings": run.settings,
         "environment": locked(project, run.document),
+        "definitions": run.definitions,
         "action": action.record(),
     }
     write_json(Path(run_json), seal(document))
@@ -66,7 +67,8 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
     from shardline.evaluate import evaluate as evaluate_model
 
     document = read_json(files["spec"], remedy=_REBUILD)
-    document["settings"]["evaluation"] = run.settings["evaluation"]
+    # the file may be older than the place of the class, and than a setting
+    document |= {"model_class": run.model_class, "settings": run.settings}
     result = evaluate_model(
         document,
         model_file=files["model"],

@@ -106,8 +106,11 @@ class _Tracer:
     ) -> str:  # fmt: skip
         """Add an action with its inputs, once, and return its id."""
         if action not in self.lineage.actions:
-            code = (identity or {}).get("code")
-            made = Action(id=action, code=short_digest(code) if code else "", record=record or {})
+            made_by = {
+                key: identity[key] for key in ("versions", "code") if identity and key in identity
+            }
+            code = short_digest(made_by) if made_by else ""
+            made = Action(id=action, code=code, record=record or {})
             self.lineage.actions[action] = made  # before its inputs: damaged files may form a loop
             made.inputs = list(dict.fromkeys(inputs()))
         return action

@@ -96,14 +96,17 @@ def _data(run: Run) -> _Keys:
 
 
 def _code(run: Run) -> _Keys:
-    """Return digests by module and definition, from the identity document."""
-    code = run.identity.get("code", {})
+    """Return result versions and digests of the user's code, from the identity document."""
+    identity = run.identity
     return {
         ("git commit",): (run.provenance.get("git") or {}).get("commit"),
         **{
-            (module, name): str(digest)[:_DIGEST_SHOWN]
-            for module, names in code.items()
-            for name, digest in names.items()
+            ("result version of", name): number
+            for name, number in identity.get("versions", {}).items()
+        },
+        **{
+            ("code", part): str(digest)[:_DIGEST_SHOWN]
+            for part, digest in identity.get("code", {}).items()
         },
     }
 

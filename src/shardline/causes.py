@@ -1,0 +1,256 @@
+"""Differences between two identity documents of one stage, in words."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardline.config.before import schema_of, with_before
+from shardline.config.schema import flatten
+from shardline.identity.versions import changes_between
+
+_UNSET = object()
+_Tell = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[str]]
+# What is known of the user's code on both sides: see `Documents.definitions`.
+Definitions = tuple[Mapping[str, Any], Mapping[str, Any]]
+_OWN = "own class"  # of which a document holds the code and not the name
+_DOCUMENT_KEYS = {
+    "stage",
+    "settings",
+    "model",
+    "inputs",
+    "source",
+    "versions",
+    "code",
+    "environment",
+}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One difference between two identity documents.
+
+    Attributes:
+        kind: part of the document: `settings`, `model`, `dataset`, `source`, `versions`,
+            `code`, `environment` or another key of it.
+        text: the difference in words, such as `optim.lr 0.1 -> 0.01`.
+    """
+
+    kind: str
+    text: str
+
+
+def find_causes(
+    old: Mapping[str, Any], new: Mapping[str, Any], definitions: Definitions = ({}, {})
+) -> list[Cause]:
+    """Return the differences between two identity documents of one stage, by cause.
+
+    Args:
+        old: the earlier document.
+        new: the present one.
+        definitions: what is known of the user's code behind each.
+    """
+    old, new = _readable(old), _readable(new)
+
+    def part(kind: str, tell: _Tell) -> list[Cause]:
+        return [Cause(kind, text) for text in tell(_part(old, kind), _part(new, kind))]
+
+    old_inputs, new_inputs = _part(old, "inputs"), _part(new, "inputs")
+    return [
+        *part("settings", _settings),
+        *_plain_causes(old, new, {"model"}),
+        *_plain_causes(old_inputs, new_inputs, old_inputs.keys() | new_inputs.keys()),
+        *part("source", _sources),
+        *part("versions", _versions),
+        *part("code", lambda before, after: _code(before, after, definitions)),
+        *part("environment", _environment),
+        *_plain_causes(old, new, (old.keys() | new.keys()) - _DOCUMENT_KEYS | {"stage"}),
+    ]
+
+
+def find_dataset_causes(
+    old_names: Sequence[str],
+    old: Mapping[str, Any],
+    names: Sequence[str],
+    new: Mapping[str, Any],
+    definitions: Definitions = ({}, {}),
+) -> list[Cause]:
+    """Return how two datasets of different identities differ: in name, or in what they were made from.
+
+    Args:
+        old_names: the names that the old one has had, the latest last.
+        old: its identity document, as is `new`; empty where it is not known.
+        names: of the new one.
+        definitions: what is known of the user's code behind each.
+    """
+    name, renamed = next(iter(names), "?"), []
+    if old_names and set(old_names).isdisjoint(names):
+        renamed = [Cause("dataset", f"dataset {old_names[-1]} -> {name}")]
+    another_source = renamed and _source_type(old) != _source_type(new)
+    if not old or another_source:  # differences within say nothing then
+        return renamed
+    inside = find_causes(old, new, definitions)
+    return renamed + [Cause("dataset", f"dataset {name}: {cause.text}") for cause in inside]
+
+
+def _source_type(document: Mapping[str, Any]) -> object:
+    return _part(_part(document, "settings"), "source").get("type")
+
+
+def _readable(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with what it leaves out: newer settings, and that a class is the user's."""
+    code, settings = _part(document, "code"), _part(document, "settings")
+    shown = dict(document)
+    if settings:
+        settings = with_before(settings, schema_of(str(document.get("stage"))))
+        source = _part(settings, "source")
+        if "source" in code and "type" not in source:
+            settings["source"] = {"type": _OWN, **source}
+        shown["settings"] = settings
+    if "model" in code and "model" not in document:
+        shown["model"] = _OWN
+    return shown
+
+
+def _plain_causes(
+    old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str]
+) -> Iterator[Cause]:
+    for key in sorted(keys):
+        for text in _value(key, old, new):
+            yield Cause(key, text)
+
+
+def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    # an empty table (`model_args: {}`) says nothing, so its keys come and go alone
+    flat_old = {key: value for key, value in flatten(old).items() if value != {}}
+    flat_new = {key: value for key, value in flatten(new).items() if value != {}}
+    for key in flat_new | flat_old:
+        yield from _value(key, flat_old, flat_new)
+
+
+def _value(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    pair = old.get(key, _UNSET), new.get(key, _UNSET)
+    before, after = map(_exact, pair)
+    if before == after:
+        return
+    plain_before, plain_after = map(_plain, pair)
+    if plain_before != plain_after:
+        before, after = plain_before, plain_after
+    yield f"{key} {before} -> {after}"
+
+
+def _exact(value: object) -> str:
+    """Write a value so that unequal values, or types, give unequal texts."""
+    return "unset" if value is _UNSET else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else _exact(value)
+
+
+def _unequal(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield key, old and new value where they differ; None stands for a missing one."""
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            yield key, old.get(key), new.get(key)
+
+
+def _sources(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    for name, before, after in _unequal(_by_name(old), _by_name(new)):
+        if after is None:
+            yield f"source file {name} removed"
+        elif before is None:
+            yield f"source file {name} added"
+        else:
+            yield f"source bytes changed in {name}"
+    before, after = list(old.values()), list(new.values())
+    if before != after and sorted(before) == sorted(after):
+        yield "source files stand in another order"
+
+
+def _by_name(source: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return digests by file name, without the position that the document puts before it."""
+    files: dict[str, list[str]] = {}
+    for key, sha256 in sorted(source.items(), key=lambda item: item[1]):
+        files.setdefault(key.partition("/")[2], []).append(sha256)
+    return files
+
+
+def _versions(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name, before, after in _unequal(old, new):
+        if before is not None and after is not None:  # else the model or source is another one
+            changed = "; ".join(changes_between(name, before, after))
+            yield f"result version of {name} {before} -> {after}{f': {changed}' if changed else ''}"
+
+
+def _code(
+    old: Mapping[str, Any], new: Mapping[str, Any], definitions: Definitions
+) -> Iterator[str]:
+    if any(isinstance(digest, Mapping) for digest in (*old.values(), *new.values())):
+        yield "code was counted by file, as versions of Shardline before result versions did"
+        return
+    for part, before, after in _unequal(old, new):
+        if before is None or after is None:  # told by the model's or source's name
+            continue
+        told = list(_changed_modules(*(_part(known, part) for known in definitions)))
+        yield from (f"code of the {part}: {text}" for text in told)
+        if not told:
+            yield f"code of the {part} changed"
+
+
+def _changed_modules(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how each module differs, where the definitions of both sides are known."""
+    modules = [_by_module(_part(known, "definitions")) for known in (old, new)]
+    if not all(modules):
+        return
+    for module, before, after in _unequal(*modules):
+        if after is None:
+            yield f"{module} is no longer reached"
+        elif before is None:
+            yield f"{module} is newly reached"
+        else:
+            reason = _part(new, "whole").get(module)
+            whole = f" (counts as a whole: {reason})" if reason else ""
+            yield f"{module}: {_definitions(before, after)}{whole}"
+
+
+def _by_module(definitions: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    modules: dict[str, dict[str, str]] = {}
+    for name, digest in definitions.items():
+        module, _, definition = name.partition(":")
+        modules.setdefault(module, {})[definition] = digest
+    return modules
+
+
+def _definitions(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    added = [name for name in new if name not in old]
+    removed = [name for name in old if name not in new]
+    changed = [name for name in new if name in old and old[name] != new[name]]
+    # a class and a module list what they define: with a method its class changes too
+    owners = {name.rpartition(".")[0] or "<module>" for name in (*added, *removed)}
+    told = [name for name in changed if name not in owners]
+    parts = ((told, "changed"), (_outermost(added), "added"), (_outermost(removed), "removed"))
+    return "; ".join(f"{', '.join(names)} {verb}" for names, verb in parts if names).replace(
+        "<module>", "top level"
+    )
+
+
+def _outermost(names: list[str]) -> list[str]:
+    """Drop the methods of classes that came or went as a whole."""
+    return [name for name in names if name.rpartition(".")[0] not in names]
+
+
+def _environment(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    yield from _value("python", old, new)
+    for name, before, after in _unequal(_part(old, "packages"), _part(new, "packages")):
+        if after is None:
+            yield f"{name} {before} no longer needed"
+        elif before is None:
+            yield f"{name} {after} newly needed"
+        else:
+            yield f"{name} {before} -> {after}"
+
+
+def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = document.get(key)
+    return part if isinstance(part, Mapping) else {}

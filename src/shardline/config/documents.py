@@ -1,0 +1,234 @@
+"""The identity documents of datasets, trainings, evaluations and reports."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardline.config import scripts
+from shardline.config.before import schema_of, without_before
+from shardline.config.checks import SHIPPED_MODELS
+from shardline.config.sources import SHIPPED_SOURCES
+from shardline.identity import CodeIndex, Lock, short_digest
+from shardline.identity.user_code import UserCode, public_modules, user_code
+from shardline.identity.versions import PACKAGES, PUBLIC, versions_of
+from shardline.workflow import report_folder
+
+Document = dict[str, Any]
+# Keys of a dataset that say how the work is cut; all others decide what is built.
+_NOT_IN_DATASET = {"shards_per_job"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What runs in a stage beside Shardline itself: a model, a source or a script.
+
+    Attributes:
+        named: what the document says of it: a shipped class by name, a class of an installed
+            package by import path, a script with its arguments. None of a user's class, which
+            is the same wherever it lies.
+        history: the histories of the shipped classes that it is, or reaches.
+        code: the user's own code behind it.
+        imports: packages that this code imports, by import name.
+    """
+
+    named: str | None
+    history: tuple[str, ...] = ()
+    code: UserCode | None = None
+    imports: frozenset[str] = frozenset()
+
+
+@dataclass(kw_only=True)
+class Documents:
+    """Writes the identity documents of one project.
+
+    Attributes:
+        workdir: the project's folder.
+        code: where the project's modules are found.
+        lock: pins of every package.
+    """
+
+    workdir: Path
+    code: CodeIndex
+    lock: Lock
+    _programs: dict[str, Program] = field(default_factory=dict)
+    _environments: dict[frozenset[str], dict[str, object]] = field(default_factory=dict)
+
+    def program(self, path: str) -> Program:
+        """Return what a resolved model or source is, by import path or as a script."""
+        if path not in self._programs:
+            self._programs[path] = self._program(path)
+        return self._programs[path]
+
+    def definitions(self, part: str, path: str) -> dict[str, dict[str, dict[str, str]]]:
+        """Return what tells a change of the user's code: digests of definitions, by part of the document.
+
+        Args:
+            part: key of `code` in the document: `model` or `source`.
+            path: import path, or a script.
+
+        Returns:
+            Of the part `definitions`, and `whole`: modules that count as a whole, with the reason.
+        """
+        code = self.program(path).code
+        return {part: {"definitions": code.definitions, "whole": code.whole}} if code else {}
+
+    def dataset(
+        self, settings: Mapping[str, Any], source_class: str, content: Mapping[str, str]
+    ) -> Document:
+        """Return the document of a dataset.
+
+        Args:
+            settings: its entry in the config, of `source` what counts.
+            content: digests of what the source reads.
+        """
+        program = self.program(source_class)
+        counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
+        counted = without_before(counted, schema_of("dataset"))
+        source = {key: value for key, value in counted["source"].items() if key != "type"}
+        counted["source"] = {**_named("type", program), **source}
+        return {
+            "stage": "dataset",
+            "settings": counted,
+            "source": dict(content),
+            **self._made_by("data", "source", program, settings),
+        }
+
+    def training(self, settings: Mapping[str, Any], model_class: str, dataset: str) -> Document:
+        """Return the document of a training.
+
+        Args:
+            settings: the run's, resolved.
+            dataset: digest of its dataset.
+        """
+        program, is_script = self.program(model_class), scripts.is_script(model_class)
+        counted = counted_settings(settings)
+        evaluation = counted.pop("evaluation", None)
+        # a script judges its model while it trains
+        own = {"evaluation": evaluation} if is_script and evaluation else {}
+        return {
+            "stage": "train",
+            "settings": counted,
+            **_named("model", program),
+            "inputs": {"dataset": dataset},
+            **self._made_by("script" if is_script else "training", "model", program, settings),
+            **own,
+        }
+
+    def evaluation(self, settings: Mapping[str, Any], model_class: str, run: str) -> Document:
+        """Return the document of an evaluation.
+
+        Args:
+            settings: the run's, resolved.
+            run: digest of the training.
+        """
+        return {
+            "stage": "evaluate",
+            "settings": counted_settings(settings).get("evaluation", {}),
+            "inputs": {"run": run},
+            **self.evaluated_by(settings, model_class),
+        }
+
+    def evaluated_by(self, settings: Mapping[str, Any], model_class: str) -> Document:
+        """Return the part of an evaluation's document that its program decides."""
+        if scripts.is_script(model_class):  # whose own figures are passed on
+            return self._made_by("script", "model", Program(named=None), settings)
+        return self._made_by("evaluation", "model", self.program(model_class), settings)
+
+    def report(self, settings: Mapping[str, Any], evaluations: Mapping[str, str]) -> Document:
+        """Return the document of a report.
+
+        Args:
+            settings: what the page names and draws beside the runs.
+            evaluations: digest of each run's evaluation.
+        """
+        return {
+            "stage": "report",
+            "settings": without_before(settings, schema_of("report")),
+            "inputs": {"evaluations": dict(evaluations)},
+            "template": short_digest(_page_files()),
+            **self._made_by("report", "page", Program(named=None), settings),
+        }
+
+    def _made_by(
+        self, stage: str, part: str, program: Program, settings: Mapping[str, Any]
+    ) -> Document:
+        """Return versions, code and environment of a stage that runs a program."""
+        histories = (stage, *program.history)
+        imports = {*program.imports, *(name for one in histories for name in PACKAGES[one])}
+        return {
+            "versions": versions_of(histories, settings),
+            "code": {part: program.code.digest} if program.code else {},
+            "environment": self._environment(imports),
+        }
+
+    def _environment(self, imports: Iterable[str]) -> dict[str, object]:
+        key = frozenset(imports)
+        if key not in self._environments:
+            self._environments[key] = self.lock.environment(sorted(key))
+        return self._environments[key]
+
+    def _program(self, path: str) -> Program:
+        if scripts.is_script(path):
+            script = scripts.split_script(path)[0]
+            index = script_index(self.code, self.workdir, script)
+            return self._users(path, index, "__main__", {"__main__": script})
+        shipped = {found: name for name, found in (SHIPPED_MODELS | SHIPPED_SOURCES).items()}
+        if path in shipped:
+            return Program(named=shipped[path], history=(shipped[path],))
+        module = path.partition(":")[0]
+        if self.code.find(module) is None:  # of an installed package, which counts by its version
+            return Program(named=path, imports=frozenset({module.partition(".")[0]}))
+        return self._users(None, self.code, path, {})
+
+    def _users(
+        self, named: str | None, index: CodeIndex, entry: str, shown: Mapping[str, str]
+    ) -> Program:
+        """Return a program of the user's.
+
+        Args:
+            shown: what modules are called among the definitions, where not by their name.
+        """
+        found = user_code(index, entry)
+        definitions = {}
+        for name, digest in found.definitions.items():
+            module, colon, definition = name.partition(":")
+            definitions[f"{shown.get(module, module)}{colon}{definition}"] = digest
+        shipped = (PUBLIC[module] for module in public_modules(index, entry))
+        return Program(
+            named=named,
+            history=tuple(filter(None, shipped)),
+            code=UserCode(
+                digest=found.digest,
+                definitions=definitions,
+                third_party=found.third_party,
+                whole=found.whole,
+            ),
+            imports=found.third_party,
+        )
+
+
+def script_index(code: CodeIndex, workdir: Path, script: str) -> CodeIndex:
+    """Return where the modules of a script are found.
+
+    Args:
+        script: its path from the project's folder.
+    """
+    path = workdir / script
+    # Python looks beside the script first
+    return CodeIndex((path.parent, *code.roots), main=path, workdir=workdir)
+
+
+def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's settings as its identity documents hold them."""
+    return dict(without_before(settings, schema_of("train")))
+
+
+def _named(key: str, program: Program) -> dict[str, str]:
+    return {} if program.named is None else {key: program.named}
+
+
+def _page_files() -> dict[str, str]:
+    """Return the text of every file that makes the report's page, by name."""
+    files = sorted(path for path in report_folder().iterdir() if path.is_file())
+    return {path.name: path.read_text(encoding="utf-8") for path in files}

@@ -1,0 +1,109 @@
+"""Result versions: which of Shardline's own code counts in an identity, and which packages.
+
+Shardline's code does not count by its text, so a refactoring makes no result stale. What counts
+is a number for each stage, shipped model and shipped source: how often its results changed, as
+the histories below tell. CONTRIBUTING.md says when a line is added.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Settings = Mapping[str, Any]
+
+
+def _always(_: Settings) -> bool:
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultVersion:
+    """One line of a history.
+
+    Attributes:
+        changed: what gives other results since then, as `shardline why` prints it.
+        concerns: whether results of these settings changed. The settings are resolved ones: a
+            run's (`settings["strategy"]`), of `data` and of sources a dataset's (`source`,
+            `shards`, `splits`), of `report` the report's.
+    """
+
+    changed: str
+    concerns: Callable[[Settings], bool] = _always
+
+
+History = tuple[ResultVersion, ...]
+_FIRST: History = (ResultVersion(changed="first version"),)
+
+DATA: History = _FIRST
+TRAINING: History = _FIRST
+EVALUATION: History = _FIRST
+REPORT: History = _FIRST
+# what a training script is given, and what is made of the files that it leaves
+SCRIPT: History = _FIRST
+
+MODELS: dict[str, History] = dict.fromkeys(("linear", "mlp", "cnn"), _FIRST)
+SOURCES: dict[str, History] = dict.fromkeys(
+    ("csv", "delta", "digits", "idx", "image_folder", "parquet", "synthetic"), _FIRST
+)
+
+HISTORIES: dict[str, History] = {
+    "data": DATA,
+    "training": TRAINING,
+    "evaluation": EVALUATION,
+    "report": REPORT,
+    "script": SCRIPT,
+    **MODELS,
+    **SOURCES,
+}
+
+# What a user's code may import of Shardline and counts by the versions above: the interface of
+# a source, which `data` is about, and the shipped models and sources. All else of Shardline that
+# a user's code reaches counts as if the user had written it.
+PUBLIC: dict[str, str] = {
+    "shardline": "",
+    "shardline.sources": "",
+    "shardline.sources.base": "",
+    "shardline.splits": "",
+    **{f"shardline.models.{name}": name for name in MODELS},
+    **{f"shardline.sources.{name}": name for name in SOURCES},
+}
+
+# The packages, by import name, that decide a value of what a stage, model or source makes. They
+# are listed and not read from imports, so that an import added to Shardline makes nothing stale;
+# `tests/unit/test_result_versions.py` compares the lists with the imports, and says why a
+# package that is imported is not here.
+_TORCH = ("numpy", "pytorch_lightning", "torch")
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "data": ("numpy",),
+    "training": (*_TORCH, "lightning_fabric", "safetensors", "torchmetrics"),
+    "evaluation": (*_TORCH, "safetensors"),
+    "report": ("altair", "detect_secrets", "jinja2", "numpy", "scipy", "vl_convert"),
+    "script": (),
+    **dict.fromkeys(MODELS, ("pytorch_lightning", "torch", "torchmetrics")),
+    "csv": ("numpy", "pyarrow"),
+    "delta": ("deltalake", "numpy", "pyarrow"),
+    "digits": ("numpy", "sklearn"),
+    "idx": ("numpy",),
+    "image_folder": ("PIL", "numpy"),
+    "parquet": ("numpy", "pyarrow"),
+    "synthetic": ("numpy",),
+}
+
+
+def version_of(history: History, settings: Settings) -> int:
+    """Return the number, from 1, of the newest line of a history that concerns these settings."""
+    numbers = (
+        number for number in range(len(history), 0, -1) if history[number - 1].concerns(settings)
+    )
+    return next(numbers, 0)
+
+
+def versions_of(names: Iterable[str], settings: Settings) -> dict[str, int]:
+    """Return the versions of some histories, by name, as an identity document holds them."""
+    return {name: version_of(HISTORIES[name], settings) for name in sorted(names)}
+
+
+def changes_between(name: str, old: int, new: int) -> list[str]:
+    """Return what a history tells of the lines behind one version, up to another one."""
+    lines = HISTORIES.get(name, ())[min(old, new) : max(old, new)]
+    return [line.changed for line in lines]

@@ -1,0 +1,2 @@
+def scale(x, width):
+    return x / width

@@ -1,0 +1,7 @@
+import scipy
+
+from shardline.sources import Source
+
+
+class Rings(Source):
+    version = scipy.__version__

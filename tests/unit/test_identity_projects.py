@@ -1,0 +1,139 @@
+"""Golden identities of ten small projects: one that changes without a bump makes results stale.
+
+Each folder of tests/golden/identities is a project with its own `identities.json`. `--regen`
+writes what is missing, and what a bump of a result version explains; to give identities
+another form, which makes every result of every user stale, delete the files first.
+
+What differs between machines and has golden files of its own is left out: the minor version of
+Python, the text of the report's page, and the digests of the users' code (`closures.json`).
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline.causes import find_causes
+from shardline.config import documents, load_project
+from shardline.config.before import KEYWORD, schema_of
+from shardline.config.schema import parts_of
+from shardline.identity import CodeIndex, Lock, short_digest
+from shardline.identity.user_code import UserCode, user_code
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "identities"
+PROJECTS = sorted(path.parent.name for path in GOLDEN.glob("*/config.yaml"))
+Identities = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what differs between machines."""
+    environment = Lock.environment
+
+    def named(index: CodeIndex, entry: str) -> UserCode:
+        return replace(user_code(index, entry), digest=f"code of {entry}")
+
+    monkeypatch.setattr(documents, "user_code", named)
+    monkeypatch.setattr(documents, "_page_files", dict)
+    monkeypatch.setattr(
+        Lock, "environment", lambda self, imports: {**environment(self, imports), "python": "3.x"}
+    )
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
+def identities(folder: Path) -> Identities:
+    """Return digest and document of every stage of a project."""
+    project = load_project(workdir=folder, config_file=Path("config.yaml"))
+    found = {f"dataset {one.name}": one.document for one in project.datasets.values()}
+    for run in project.runs.values():
+        found |= {
+            f"train {run.name}": run.document,
+            f"evaluate {run.name}": run.evaluation_document,
+        }
+    found["report"] = project.report_document
+    named = {stage: {"digest": short_digest(one), "document": one} for stage, one in found.items()}
+    return dict(json.loads(json.dumps(named)))
+
+
+def unexplained(old: Identities, new: Identities) -> list[str]:
+    """Return what differs, but for bumps of result versions and what follows from them."""
+    nothing = {"document": {"stage": "missing"}}
+    return [
+        f"{stage}: {cause.text}"
+        for stage in sorted(old.keys() | new.keys())
+        for before, after in [(known.get(stage, nothing)["document"] for known in (old, new))]
+        if before.get("versions") == after.get("versions")
+        for cause in find_causes({**before, "inputs": {}}, {**after, "inputs": {}})
+    ]
+
+
+@pytest.mark.usefixtures("alike")
+@pytest.mark.parametrize("name", PROJECTS)
+def test_identities_of_earlier_versions_are_kept(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    shutil.copytree(GOLDEN / name, tmp_path / name)
+    shutil.copy(GOLDEN / "requirements.lock", tmp_path)
+    found, path = identities(tmp_path / name), GOLDEN / name / "identities.json"
+    if request.config.getoption("--regen") and (
+        not path.exists() or not unexplained(json.loads(path.read_text()), found)
+    ):
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    expected = json.loads(path.read_text())
+    assert unexplained(expected, found) == []
+    assert found == expected
+
+
+def test_there_are_ten() -> None:
+    assert len(PROJECTS) == 10
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+KEYS = GOLDEN / "settings.json"  # those that the first golden identities hold; never rewritten
+
+
+def dotted_keys(schema: Mapping[str, Any], value: object, prefix: str = "") -> dict[str, Any]:
+    """Return the schema of each setting, by dotted key."""
+    found: dict[str, Any] = {}
+    for key, part in parts_of(schema, value).items():
+        if part.get("properties"):
+            found |= dotted_keys(part, None, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = part
+    return found
+
+
+def present_keys() -> dict[str, dict[str, Any]]:
+    dataset = schema_of("dataset")
+    source = dataset["properties"]["source"]
+    entry = {
+        **dataset,
+        "properties": {k: v for k, v in dataset["properties"].items() if k != "source"},
+    }
+    return {
+        "run": dotted_keys(schema_of("train"), None),
+        "dataset": dotted_keys(entry, {}),
+        "study": dotted_keys(
+            schema_of("report")["properties"]["scaling"]["additionalProperties"], {}
+        ),
+        **{
+            f"source {kind}": dotted_keys(source, {"type": kind})
+            for kind in (*documents.SHIPPED_SOURCES, "own:Class")
+        },
+    }
+
+
+def test_newer_settings_say_what_reproduces_the_results_of_before() -> None:
+    """A source that is newer as a whole has no results of before."""
+    first = json.loads(KEYS.read_text())
+    for where, keys in present_keys().items():
+        for key, part in keys.items() if where in first else ():
+            if key in first[where]:
+                assert KEYWORD not in part, f"{where}: {key} enters its identities always"
+            else:
+                assert KEYWORD in part or "default" not in part, f"{where}: {key} has no `before`"
