@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardline.accepted import describe_acceptance
 from shardline.causes import Cause, find_causes, find_dataset_causes
 from shardline.config.project import RESULTS
 from shardline.config.schema import flatten
@@ -66,7 +67,10 @@ def compare_runs(old: Recorded, new: Recorded) -> Comparison:
             old=old.title,
             new=new.title,
             causes=list(_causes(old, new)),
-            circumstances=list(_circumstances(old.provenance, new.provenance)),
+            circumstances=[
+                *_acceptances(old, new),
+                *_circumstances(old.provenance, new.provenance),
+            ],
             metrics=list(_changes(old, new)),
         )
 
@@ -112,6 +116,12 @@ def _definitions(old: Recorded, new: Recorded) -> tuple[Mapping[str, Any], Mappi
 
 
 # --- what no identity holds ---------------------------------------------------------------------
+
+
+def _acceptances(*runs: Recorded) -> Iterator[Cause]:
+    for run in runs:
+        if run.accepted:
+            yield Cause("accepted", f"{run.title}: {describe_acceptance(run.accepted)}")
 
 
 def _circumstances(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Cause]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from shardline.accepted import read_accepted
 from shardline.causes import find_causes
 from shardline.config import Project
 from shardline.config.before import schema_of, with_before
@@ -17,7 +18,7 @@ from shardline.errors import ConfigError, DataError
 from shardline.files import read_json
 from shardline.names import identities_of, names_that_have_been, title_of
 from shardline.states import IDENTITY
-from shardline.verify import verify_run
+from shardline.verify_runs import verify_run
 from shardline.why import read_definitions
 
 _REMAKE = "run the pipeline again to write it"
@@ -81,6 +82,11 @@ class Recorded:
         """`provenance.json`; empty before the training has ended."""
         path = self.folder / "provenance.json"
         return dict(read_json(path, remedy=_REMAKE)) if path.exists() else {}
+
+    @cached_property
+    def accepted(self) -> dict[str, Any] | None:
+        """`accepted.json`; None where the files are the run's own."""
+        return read_accepted(self.folder)
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:

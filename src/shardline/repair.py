@@ -5,9 +5,9 @@ from pathlib import Path
 
 from shardline.config.project import Project, shards_of_part
 from shardline.errors import ConfigError, DataError
+from shardline.findings import Verdict
 from shardline.garbage import check_unlocked
 from shardline.shardfile import SHARD_NAME
-from shardline.verify import Verdict
 
 
 def repair_dataset(project: Project, verdict: Verdict) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from shardline.config import Project, Run
+from shardline.config import Dataset, Project, Run
 from shardline.config.project import RESULTS
 from shardline.errors import ConfigError
 from shardline.garbage import check_unlocked
@@ -19,6 +19,18 @@ def find_run(project: Project, wanted: str) -> Run:
     if run := named.get(wanted) or project.runs.get(wanted):
         return run
     raise _unknown("run", wanted, [*named, *project.runs])
+
+
+def find_dataset(project: Project, wanted: str) -> Dataset:
+    """Return the dataset of a name or id.
+
+    Raises:
+        ConfigError: no run of the config uses such a dataset; suggests the nearest.
+    """
+    named = {name: one for one in project.datasets.values() for name in one.names}
+    if found := named.get(wanted) or project.datasets.get(wanted):
+        return found
+    raise _unknown("dataset that a run uses", wanted, [*named, *project.datasets])
 
 
 def _unknown(kind: str, wanted: str, known: Sequence[str]) -> ConfigError:

@@ -18,7 +18,8 @@ from shardline.integrity import Verifier
 from shardline.jobs.datasets import build_shards, seal_dataset
 from shardline.parts import read_part
 from shardline.shardmap import ShardMap
-from shardline.verify import verify_dataset, verify_run
+from shardline.verify import verify_dataset
+from shardline.verify_runs import verify_run
 from shardline.verify_store import check_markers
 from tests.unit.conftest import FakeProject
 from tests.unit.tampering import bytes_changed, changed, edits, fields_changed

@@ -13,9 +13,11 @@ from shardline.certificates import write_certificate
 from shardline.cli import app
 from shardline.config.project import shards_of_part
 from shardline.files import read_json, write_json
+from shardline.findings import Verdict
 from shardline.identity.content import file_sha256
 from shardline.seals import seal
-from shardline.verify import Verdict, verify_dataset, verify_run
+from shardline.verify import verify_dataset
+from shardline.verify_runs import verify_run
 from tests.conftest import REPOSITORY
 from tests.unit.conftest import FakeProject
 

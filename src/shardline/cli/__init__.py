@@ -6,6 +6,17 @@ What a command shows is found by a module beside this package (`states`, `why`,
 
 # ruff: noqa: I001 - the help lists the commands in the order of their modules
 from shardline.cli.app import EXIT_CODES, app, main
-from shardline.cli import project, runs, upkeep, checking, crate, drill
+from shardline.cli import project, runs, accept, upkeep, checking, crate, drill
 
-__all__ = ["EXIT_CODES", "app", "checking", "crate", "drill", "main", "project", "runs", "upkeep"]
+__all__ = [
+    "EXIT_CODES",
+    "accept",
+    "app",
+    "checking",
+    "crate",
+    "drill",
+    "main",
+    "project",
+    "runs",
+    "upkeep",
+]

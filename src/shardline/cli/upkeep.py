@@ -11,11 +11,12 @@ from shardline.cli.app import EPILOG, AsJson, app
 from shardline.config import Project, load_project
 from shardline.config.document import read_config
 from shardline.errors import DataError, ShardlineError
+from shardline.findings import Verdict
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
 from shardline.names import names_that_have_been, title_of
 from shardline.repair import repair_dataset
 from shardline.selection import datasets_to_repair, find_targets
-from shardline.verify import Verdict, verify_target
+from shardline.verify import verify_target
 
 
 @app.command("gc", epilog=EPILOG)

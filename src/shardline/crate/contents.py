@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from shardline.accepted import ACCEPTED
 from shardline.config.project import RESULTS, Project
 from shardline.crate.metadata import METADATA
 from shardline.files import read_json
@@ -216,7 +217,9 @@ def _add_run(contents: Contents, run: str, evaluation: str, at: Mapping[str, Pat
         kind: mask_values(read_json(at.get(str(folder / name), folder / name), remedy=_REMEDY))
         for kind, name in (("spec", names[0]), ("provenance", names[3]), ("evaluation", names[4]))
     }
-    contents.runs[run] = read
+    contents.runs[evaluation] = read
+    if (accepted := folder / ACCEPTED).exists():
+        contents.items[str(accepted)] = Item(source=accepted)
     certificate = read["provenance"].get("certificate")
     if certificate and (path := Path(certificate["path"])).exists():
         contents.items[str(path)] = Item(source=path)

@@ -54,7 +54,9 @@ def find_steps(contents: Contents, report_action: Mapping[str, Any] | None) -> l
     if report_action:
         steps.append(_report_step(contents, report_action))
     order = list(RULES)
-    known = [step for step in steps if step.rule in order]
+    # two evaluations of one training share its steps
+    once = {step.action["id"]: step for step in reversed(steps)}
+    known = [step for step in once.values() if step.rule in order]
     return sorted(known, key=lambda step: (order.index(step.rule), *_order_of(step.action["id"])))
 
 
@@ -82,7 +84,7 @@ def _dataset_steps(contents: Contents) -> Iterator[Step]:
 def _run_steps(contents: Contents) -> Iterator[Step]:
     asked = {"config": [str(CONFIG)], "runs": [contents.project.table]}
     for run in contents.project.runs.values():
-        documents = contents.runs[run.id]
+        documents = contents.runs[run.evaluation_id]
         spec, provenance = documents["spec"], documents["provenance"]
         folder = str(run.folder)
         read = {

@@ -1,6 +1,12 @@
 """What the `shardline` command puts on a terminal, or into a pipe."""
 
-from shardline.display.checks import show_comparison, show_export, show_lineage, show_replay
+from shardline.display.checks import (
+    show_candidates,
+    show_comparison,
+    show_export,
+    show_lineage,
+    show_replay,
+)
 from shardline.display.drills import show_drill
 from shardline.display.terminal import say, say_json, waiting_for
 from shardline.display.upkeep import (
@@ -16,6 +22,7 @@ __all__ = [
     "say",
     "say_freed",
     "say_json",
+    "show_candidates",
     "show_comparison",
     "show_drill",
     "show_explanation",

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 from rich.tree import Tree
 
+from shardline.accept import Candidate
 from shardline.causes import Cause
 from shardline.differences import Change, Comparison
 from shardline.display.terminal import console, say, table_of
 from shardline.export import Exported
+from shardline.findings import count
 from shardline.lineage import Lineage
 from shardline.replay import DIFFERENT, Replay
-from shardline.verify import count
 
 _SHOWN = 20  # inputs of an action; --json has all of them
 
@@ -25,6 +26,19 @@ def show_causes(causes: Iterable[Cause]) -> None:
         table.add_row(Text(f"  {kind}", style="dim"), cause.text)
         told = cause.kind
     console().print(table)
+
+
+def show_candidates(candidates: Sequence[Candidate]) -> None:
+    """Print what could be accepted, and what differs."""
+    if not candidates:
+        say("Nothing to accept: no earlier result differs in this alone.")
+    for one in candidates:
+        say(Text.assemble((one.earlier_title, "bold"), " for ", (one.title, "bold")))
+        if one.causes:
+            show_causes(one.causes)
+        else:
+            say("  no difference is known: the documents are equal but for their dataset's digest")
+        say("")
 
 
 def show_replay(replay: Replay) -> None:
@@ -44,10 +58,10 @@ def show_replay(replay: Replay) -> None:
     bad = sum(number.verdict == DIFFERENT for number in replay.numbers)
     if bad:
         say(
-            f"\n{replay.run}: {bad} of {count(len(replay.numbers), 'number')} not replayed {allowed}"
+            f"\n{replay.title}: {bad} of {count(len(replay.numbers), 'number')} not replayed {allowed}"
         )
     else:
-        say(f"\n{replay.run}: every number of {replay.evaluation} is replayed {allowed}")
+        say(f"\n{replay.title}: every number of {replay.evaluation} is replayed {allowed}")
 
 
 def show_comparison(comparison: Comparison) -> None:

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from shardline.display.checks import show_causes
 from shardline.display.terminal import console, say, table_of
+from shardline.findings import Verdict, count
 from shardline.garbage import Garbage
 from shardline.states import State, last_step
-from shardline.verify import Verdict, count
 from shardline.why import Explanation
 from shardline.workflow import making
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline import started
+from shardline.accepted import ACCEPTED
 from shardline.actions import Action
 from shardline.config import Project, Run, load_project
 from shardline.config.project import RESULTS
@@ -42,6 +43,7 @@ def report(
             metrics=metrics,
             evaluation=evaluation,
             provenance=provenance,
+            accepted=_beside(run, ACCEPTED),
             asked=_asked(project, of_this_identity(evaluated, evaluation.stem)),
         )
         for run, identity, metrics, evaluation, provenance in each
@@ -59,6 +61,11 @@ def report(
     at = {str(_declared(Path(path))): Path(path) for paths in inputs.values() for path in paths}
     at[str(project.report)] = Path(page)
     write_metadata(project, Path(crate), at=at, report_action=record)
+
+
+def _beside(file: Path, name: str) -> Path | None:
+    path = file.with_name(name)
+    return path if path.exists() else None
 
 
 def _asked(project: Project, run: Run) -> "Asked":

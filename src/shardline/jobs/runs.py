@@ -23,6 +23,15 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
     project, run = find_run(config, run_id)
     # to the letter: its digest is its address
     write_bytes(Path(identity_json), json_bytes(run.document))
+    write_json(Path(run_json), describe_run(project, run, action))
+
+
+def describe_run(project: Project, run: Run, action: Action) -> dict[str, Any]:
+    """Return `run.json`, sealed: what a training is given.
+
+    Args:
+        action: what writes it, which ends with this.
+    """
     document = {
         "run": run.id,
         "identity": digest(run.document),
@@ -34,7 +43,7 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
         "definitions": run.definitions,
         "action": action.record(),
     }
-    write_json(Path(run_json), seal(document))
+    return seal(document)
 
 
 def evaluate(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.accepted import describe_acceptance, read_accepted
 from shardline.config.project import RESULTS, order_of_part, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.errors import ConfigError, DataError
@@ -130,8 +131,21 @@ class _Tracer:
         _expect(name, _SEALED)
         provenance = _read(RESULTS / "runs" / run / "provenance.json")
         sha256 = provenance.get("files", {}).get(Path(name).name)
-        action = self._train(run, _record(provenance))
+        if accepted := read_accepted(RESULTS / "runs" / run):
+            action = self._accept(run, Path(name).name, "runs", accepted)
+        else:
+            action = self._train(run, _record(provenance))
         return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=action)
+
+    def _accept(self, identity: str, file: str, kind: str, accepted: Mapping[str, Any]) -> str:
+        """Add the acceptance of an earlier result, and that result as far as it is still there."""
+        earlier = RESULTS / kind / str(accepted["from"]["id"]) / file
+        told = f"{earlier}, deleted since: {describe_acceptance(accepted)}"
+        return self._act(
+            f"accept/{identity}/{file}",
+            lambda: [self.add(str(earlier)) if earlier.exists() else self._source(told)],
+            record=accepted["action"],
+        )
 
     def _checkpoint(self, name: str, run: str) -> File:
         path = RESULTS / "runs" / run / "provenance.json"
@@ -176,6 +190,9 @@ class _Tracer:
         provenance = _read(beside) if beside.exists() else {}
         manifest = _read(folder / "manifest.json")
         sha256 = provenance.get("files", {}).get(Path(name).name)
+        if accepted := read_accepted(folder):
+            taken = self._accept(dataset, Path(name).name, "datasets", accepted)
+            return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=taken)
         action = self._act(
             f"seal_dataset/{dataset}",
             lambda: self._parts(dataset, manifest, provenance),

@@ -28,6 +28,7 @@ class Replay:
     """
 
     run: str
+    title: str
     evaluation: str
     action: str
     tolerance: float
@@ -63,6 +64,7 @@ def replay(project: Project, recorded: Recorded, *, tolerance: float, anyway: bo
     evaluation = recorded.evaluation_file.stem
     return Replay(
         run=recorded.id,
+        title=recorded.title,
         evaluation=str(recorded.evaluation_file),
         action=f"evaluate/{recorded.id}/{evaluation}",
         tolerance=tolerance,

@@ -66,6 +66,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "identity": run.spec.get("identity"),
         "dataset": run.dataset_id,
         "model": run.spec.get("model"),
+        "accepted": _accepted(run),
         "settings": flatten(run.spec.get("settings", {})),
         "varied": sorted(run.asked.varied),
         "in_table": run.in_table,
@@ -86,6 +87,21 @@ def describe_run(run: Run) -> dict[str, Any]:
         "manifest_sha256": run.provenance.get("manifest_sha256"),
         "files": dict(run.provenance.get("files", {})) | dict(run.files),
         "actions": _actions(run),
+    }
+
+
+def _accepted(run: Run) -> dict[str, Any] | None:
+    """Return from what, by whom, when and why an earlier result was accepted, and what differs."""
+    if not run.accepted:
+        return None
+    action = run.accepted["action"]
+    return {
+        "from": run.accepted["from"]["id"],
+        "by": action["agent"],
+        "at": action["ended"],
+        "reason": run.accepted["reason"],
+        "differs": [cause["text"] for cause in run.accepted["differs"]],
+        "action": action["id"],
     }
 
 

@@ -47,6 +47,7 @@ class Run:
         confusion: Its confusion matrix for the template, if it has one.
         files: Name of each file read to its SHA-256.
         asked: What the run table says of it.
+        accepted: accepted.json, where an earlier result stands for it.
     """
 
     spec: Mapping[str, Any]
@@ -58,6 +59,7 @@ class Run:
     confusion: Mapping[str, Any] | None
     files: Mapping[str, str]
     asked: Asked
+    accepted: Mapping[str, Any] | None = None
 
     @property
     def id(self) -> str:
@@ -87,9 +89,10 @@ class Run:
     @property
     def actions(self) -> dict[str, str]:
         """Rule to the id of the action that made this run's files by it."""
+        trained = self.provenance.get("run", self.id) if self.accepted else self.id
         return {
-            "resolve_run": f"resolve_run/{self.id}",
-            "train": f"train/{self.id}",
+            "resolve_run": f"resolve_run/{self.id}" if not self.accepted else f"accept/{self.id}",
+            "train": f"train/{trained}",
             "evaluate": f"evaluate/{self.id}/{self.evaluation_id}",
         }
 

@@ -33,6 +33,7 @@ class RunFiles:
         evaluation: evaluations/{id}.json, the held-out result.
         provenance: provenance.json, how the run was made.
         asked: what the run table says of the run.
+        accepted: accepted.json, where an earlier result stands for the run.
     """
 
     run: Path
@@ -41,6 +42,7 @@ class RunFiles:
     evaluation: Path
     provenance: Path
     asked: Asked
+    accepted: Path | None = None
 
 
 def read_run(files: RunFiles) -> Run:
@@ -53,12 +55,16 @@ def read_run(files: RunFiles) -> Run:
     evaluation = read_object(files.evaluation, "headline.metric", "headline.value")
     provenance = read_object(files.provenance)
     for path, document in ((files.evaluation, evaluation), (files.provenance, provenance)):
-        if document.get("run", spec["run"]) != spec["run"]:
+        is_own = path == files.evaluation or not files.accepted
+        if is_own and document.get("run", spec["run"]) != spec["run"]:
             raise DataError(
                 f"{path} is of run {document['run']!r}, but {files.run} is of run "
                 f"{spec['run']!r}; expected files of one run: run `snakemake` again"
             )
-    beside = (files.run, files.identity, files.metrics, files.provenance)
+    beside = [files.run, files.identity, files.metrics, files.provenance]
+    accepted = read_object(files.accepted, "from.id", "reason") if files.accepted else None
+    if files.accepted:
+        beside.append(files.accepted)
     return Run(
         spec=spec,
         identity=read_object(files.identity),
@@ -70,6 +76,7 @@ def read_run(files: RunFiles) -> Run:
         files={path.name: sha256_of(path) for path in beside}
         | {f"evaluations/{files.evaluation.name}": sha256_of(files.evaluation)},
         asked=files.asked,
+        accepted=accepted,
     )
 
 

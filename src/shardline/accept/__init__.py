@@ -1,0 +1,22 @@
+"""Earlier results that are taken over to a present identity: by a person's word, on the record.
+
+The files are linked (or copied) under the present identity, and `accepted.json` beside them says
+from which identity, by whom, when, why, and what differs.
+"""
+
+from shardline.accept.candidates import (
+    Candidate,
+    candidate_of_dataset,
+    candidate_of_run,
+    find_by_cause,
+)
+from shardline.accept.take import accept_dataset, accept_run
+
+__all__ = [
+    "Candidate",
+    "accept_dataset",
+    "accept_run",
+    "candidate_of_dataset",
+    "candidate_of_run",
+    "find_by_cause",
+]

@@ -1,0 +1,75 @@
+"""What no acceptance may pass over: damage, another schema, another model."""
+
+from pathlib import Path
+
+from shardline.accept.candidates import read_manifest
+from shardline.config import Run
+from shardline.config.project import RESULTS
+from shardline.config.scripts import is_script
+from shardline.errors import ConfigError, DataError
+from shardline.files import read_json
+from shardline.findings import Verdict
+
+_REMAKE = "run the pipeline again to write it"
+
+
+def refuse_damage(verdict: Verdict) -> None:
+    """Refuse what a verification found fault with.
+
+    Raises:
+        DataError: names each damaged file.
+    """
+    if verdict.problems:
+        raise DataError("\n".join(verdict.problems))
+
+
+def check_schema(run: Run, earlier: Path) -> None:
+    """Refuse a run whose rows have another form than those that the earlier one was trained on."""
+    trained_on = str(read_json(earlier / "run.json", remedy=_REMAKE)["dataset"]["id"])
+    if trained_on == run.dataset.id:
+        return
+    if not run.dataset.manifest.exists():
+        raise ConfigError(
+            f"{run.name} ({run.id}): its dataset {run.dataset.name} ({run.dataset.id}) is not sealed, so its schema is "
+            f"not known; accept dataset:{run.dataset.names[0]} first, or make {run.dataset.manifest}"
+        )
+    if not (RESULTS / "datasets" / trained_on / "manifest.json").exists():
+        raise ConfigError(
+            f"{run.name} ({run.id}): the dataset {trained_on} of {earlier} is not there any more, so its schema is not "
+            "known; train the run again"
+        )
+    old, new = read_manifest(trained_on)["schema"], read_manifest(run.dataset.id)["schema"]
+    if old != new:
+        differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        raise ConfigError(
+            f"{run.name} ({run.id}): the schema of {run.dataset.name} has another {', '.join(differing)} than that of "
+            f"{earlier}, so its model cannot be taken over; train the run again"
+        )
+
+
+def check_model(run: Run, earlier: Path) -> None:
+    """Refuse a model whose tensors are not those that the present model has."""
+    if is_script(run.model_class):  # which alone knows its model
+        return
+    from safetensors import safe_open
+
+    from shardline.modelling import make_model
+
+    spec = {"run": run.id, "model_class": run.model_class, "settings": run.settings}
+    model = make_model(spec, read_manifest(run.dataset.id)["schema"])
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    with safe_open(earlier / "model.safetensors", framework="pt") as sealed:
+        names = sealed.keys()
+        shapes = {name: tuple(sealed.get_slice(name).get_shape()) for name in names}
+    if shapes != expected:
+        names = sorted(
+            name for name in {**shapes, **expected} if shapes.get(name) != expected.get(name)
+        )
+        told = ", ".join(
+            f"{name} {shapes.get(name, 'missing')} -> {expected.get(name, 'missing')}"
+            for name in names[:3]
+        )
+        raise ConfigError(
+            f"{run.name} ({run.id}): the model has other tensors than that of {earlier} ({told}), so it cannot be "
+            "taken over; train the run again"
+        )

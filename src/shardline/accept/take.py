@@ -1,0 +1,157 @@
+"""Taking an earlier result over: its files under the present identity, and the record of it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from shardline.accept.candidates import Candidate, read_manifest
+from shardline.accept.checks import check_model, check_schema, refuse_damage
+from shardline.accept.files import forget_incomplete, held, link, replacing
+from shardline.accepted import ACCEPTED, read_accepted
+from shardline.actions import Action
+from shardline.config import Dataset, Project, Run
+from shardline.config.project import RESULTS
+from shardline.errors import ConfigError
+from shardline.files import json_bytes, make_folder, read_json, write_bytes, write_json
+from shardline.identity import digest
+from shardline.identity.content import file_sha256
+from shardline.jobs.runs import describe_run
+from shardline.seals import seal
+from shardline.verify import verify_dataset
+from shardline.verify_runs import verify_run
+
+_TRAINED = ("model.safetensors", "metrics.jsonl", "provenance.json")
+_DECLARED = (*_TRAINED, "run.json", "identity.json")
+_REMAKE = "run the pipeline again to write it"
+
+
+def accept_run(
+    project: Project, candidate: Candidate, *, reason: str, with_evaluation: bool,
+    checks_model: bool = True,
+) -> Path:  # fmt: skip
+    """Take an earlier training over to a run's present identity.
+
+    Args:
+        with_evaluation: take its evaluation over too; else the model is evaluated again.
+        checks_model: make the present model, to compare its tensors with the earlier one's.
+
+    Returns:
+        The folder of the run's results, which is there as a whole or not at all.
+
+    Raises:
+        ConfigError: the model or the dataset's schema has another shape, or the dataset is not sealed.
+        DataError: a file of the earlier result is damaged, or nothing can be written.
+        ShardlineError: Snakemake or a training of this run is at work.
+    """
+    run, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
+    assert isinstance(run, Run)
+    earlier = RESULTS / "runs" / candidate.earlier
+    refuse_damage(verify_run(candidate.earlier))
+    check_schema(run, earlier)
+    if checks_model:
+        check_model(run, earlier)
+    spec = describe_run(project, run, action)
+    with held(project.store / "work" / run.id, candidate.title), replacing(run.folder) as scratch:
+        write_bytes(scratch / "identity.json", json_bytes(run.document))
+        write_json(scratch / "run.json", spec)
+        for name in _TRAINED:
+            link(earlier / name, scratch / name)
+        if with_evaluation:
+            _take_evaluation(candidate, run, earlier, scratch, action)
+        _keep_evaluations(run.folder, scratch)
+        write_json(scratch / ACCEPTED, _record(candidate, reason, scratch, earlier, action))
+    forget_incomplete(project.workdir, [run.folder / name for name in _DECLARED])
+    return run.folder
+
+
+def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Path:
+    """Take an earlier dataset over to a dataset's present identity: its shards and its manifest.
+
+    Returns:
+        The folder of the dataset's results.
+
+    Raises:
+        DataError: a shard or the manifest is damaged, or nothing can be written.
+    """
+    dataset, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
+    assert isinstance(dataset, Dataset)
+    refuse_damage(verify_dataset(project, candidate.earlier))
+    earlier, store = RESULTS / "datasets" / candidate.earlier, project.store / "datasets"
+    manifest = read_manifest(candidate.earlier)
+    make_folder(store / dataset.id)
+    for record in manifest["shards"]:  # before the manifest, which says that they are there
+        link(store / candidate.earlier / record["file"], store / dataset.id / record["file"])
+    sealed = {**manifest, "dataset": dataset.id, "identity": dataset.document}
+    with replacing(dataset.manifest.parent) as scratch:
+        write_json(scratch / "manifest.json", sealed)
+        provenance = {
+            "dataset": dataset.id,
+            "identity": digest(dataset.document),
+            "definitions": dataset.definitions,
+            "action": action.record(),
+            "parts": [],
+            "files": {"manifest.json": file_sha256(scratch / "manifest.json")},
+        }
+        write_json(scratch / "provenance.json", seal(provenance))
+        record = _record(candidate, reason, scratch, earlier, action)
+        record["from"]["manifest_sha256"] = file_sha256(earlier / "manifest.json")
+        write_json(scratch / ACCEPTED, seal(record))
+    forget_incomplete(project.workdir, [dataset.manifest, dataset.provenance])
+    return dataset.manifest.parent
+
+
+def _record(
+    candidate: Candidate, reason: str, scratch: Path, earlier: Path, action: Action
+) -> dict[str, Any]:
+    """Return `accepted.json`; an earlier acceptance on which this one rests stands in it."""
+    before = read_accepted(earlier)
+    files = [scratch / name for name in _TRAINED if (scratch / name).exists()]
+    return seal(
+        {
+            "id": candidate.asked.id,
+            "identity": digest(candidate.asked.document),
+            "from": {
+                "id": candidate.earlier,
+                "identity": digest(candidate.document),
+                "document": dict(candidate.document),
+                **({"accepted": before} if before else {}),
+            },
+            "reason": reason,
+            "differs": [asdict(cause) for cause in candidate.causes],
+            "files": {path.name: file_sha256(path) for path in files},
+            "action": action.record(),
+        }
+    )
+
+
+def _take_evaluation(
+    candidate: Candidate, run: Run, earlier: Path, scratch: Path, action: Action
+) -> None:
+    """Take over the earlier evaluation of the same settings, else the newest.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    files = sorted((earlier / "evaluations").glob("*.json"), key=lambda path: path.stat().st_mtime)
+    found = [(path, dict(read_json(path, remedy=_REMAKE))) for path in files]
+    asked = run.evaluation_document["settings"]
+    fitting = [one for one in found if one[1]["identity"]["settings"] == asked]
+    if not fitting:
+        raise ConfigError(
+            f"{earlier} has no evaluation of the present settings; have the model evaluated again: --evaluations again"
+        )
+    path, evaluation = fitting[-1]
+    taken = {
+        **evaluation,
+        "run": run.id,
+        "identity": run.evaluation_document,
+        "accepted": {"from": {"run": candidate.earlier, "evaluation": path.stem}},
+        "action": {**evaluation["action"]} if "action" in evaluation else action.record(),
+    }
+    write_json(scratch / "evaluations" / run.evaluation.name, seal(taken))
+
+
+def _keep_evaluations(folder: Path, scratch: Path) -> None:
+    for path in (folder / "evaluations").glob("*.json"):
+        if not (scratch / "evaluations" / path.name).exists():
+            link(path, scratch / "evaluations" / path.name)

@@ -1,0 +1,108 @@
+"""The command that takes an earlier result over: `accept`."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from shardline import display
+from shardline.accept import (
+    Candidate,
+    accept_dataset,
+    accept_run,
+    candidate_of_dataset,
+    candidate_of_run,
+    find_by_cause,
+)
+from shardline.cli.app import EPILOG, AsJson, app
+from shardline.config import Dataset, Project, load_project
+from shardline.errors import ConfigError, ShardlineError
+from shardline.garbage import check_unlocked
+from shardline.selection import find_dataset, find_run
+
+_DATASET = "dataset:"
+
+
+@app.command("accept", epilog=EPILOG)
+def accept(
+    context: typer.Context,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why the difference is harmless; kept.")
+    ],
+    what: Annotated[
+        str | None, typer.Argument(metavar="RUN|dataset:NAME", help="Name or id; or --all.")
+    ] = None,
+    earlier: Annotated[
+        str | None,
+        typer.Option("--from", metavar="ID", help="The earlier result; the nearest if left out."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", metavar="", help="All that differs by --cause alone.")
+    ] = False,
+    cause: Annotated[
+        Literal["environment"] | None,
+        typer.Option("--cause", help="With --all: what alone may differ."),
+    ] = None,
+    evaluations: Annotated[
+        Literal["again", "accept"],
+        typer.Option(help="Evaluate the model again, or take the earlier evaluation over too."),
+    ] = "again",
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", metavar="", help="Do not ask before accepting.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have an earlier result stand for what the config asks for now, on the record.
+
+    What differs is shown first, as `why` shows it. The earlier files are linked
+    under the present identity with `accepted.json`, which verify, replay, diff,
+    lineage, report and crate show: who, when, why, and what differs. A model or
+    schema of another shape is refused. Nothing that exists is changed.
+    """
+    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    project = load_project(config_file=context.obj)
+    check_unlocked(project.workdir)
+    if not reason.strip():
+        raise ConfigError("--reason is empty; say why the difference is harmless")
+    found = list(_candidates(project, what, earlier, every=every, cause=cause))
+    if not as_json:
+        display.show_candidates(found)
+    if found and not yes:
+        _ask(quiet=as_json)
+    folders = []
+    for one in found:
+        folders.append(str(_accept(project, one, reason, evaluations == "accept")))
+        if not as_json:
+            display.say(f"accepted {one.earlier_title} as {one.title}: {folders[-1]}")
+    if as_json:
+        display.say_json({"accepted": folders})
+
+
+def _candidates(
+    project: Project, what: str | None, earlier: str | None, *, every: bool, cause: str | None
+) -> Iterator[Candidate]:
+    if every == (what is not None) or every != (cause is not None) or (every and earlier):
+        raise ConfigError(
+            "accept takes RUN or dataset:NAME (with --from ID, if another than the nearest is meant), or --all --cause "
+            "environment; name one of them"
+        )
+    if every:
+        yield from find_by_cause(project, {str(cause)})
+    elif what and what.startswith(_DATASET):
+        yield candidate_of_dataset(find_dataset(project, what.removeprefix(_DATASET)), earlier)
+    elif what:
+        yield candidate_of_run(find_run(project, what), earlier)
+
+
+def _accept(project: Project, candidate: Candidate, reason: str, with_evaluation: bool) -> Path:
+    if isinstance(candidate.asked, Dataset):
+        return accept_dataset(project, candidate, reason=reason)
+    return accept_run(project, candidate, reason=reason, with_evaluation=with_evaluation)
+
+
+def _ask(*, quiet: bool) -> None:
+    if quiet or not sys.stdin.isatty():
+        raise ShardlineError("accept asks before it accepts and here is nobody to ask; add --yes")
+    typer.confirm("Accept?", abort=True)

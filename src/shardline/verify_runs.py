@@ -1,0 +1,181 @@
+"""Whether a run's sealed files are undamaged, and are of one run."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from shardline.accepted import ACCEPTED, origin_of
+from shardline.config.checks import SHIPPED_MODELS
+from shardline.config.documents import counted_settings
+from shardline.config.project import RESULTS, pointer
+from shardline.findings import Findings, Verdict, count, judge
+from shardline.identity import DIGEST_LENGTH, digest, short_digest
+from shardline.verify_store import check_training
+
+
+def verify_run(run_id: str, work: Path | None = None) -> Verdict:
+    """Hold a run's sealed files against each other, its identity and its dataset's manifest.
+
+    Args:
+        work: its folder in the store, whose training checkpoints and attempts are then verified too.
+    """
+    folder = RESULTS / "runs" / run_id
+    remedy = f"delete {folder} and run the pipeline again"
+    return judge("run", folder, remedy, lambda found: _check_run(found, folder, work))
+
+
+def _check_run(findings: Findings, folder: Path, work: Path | None) -> str:
+    spec = findings.read_sealed(folder / "run.json")
+    document = findings.read(folder / "identity.json")
+    if spec is None or document is None:
+        return ""
+    _check_spec(findings, folder, spec, document)
+    accepted = _check_accepted(findings, folder, digest(document))
+    trained = _check_results(findings, folder, spec, accepted)
+    if work is None:
+        return trained
+    looked_at, problems = check_training(work, spec)
+    findings.problems.extend(problems)
+    return f"{trained}, {looked_at}"
+
+
+def _check_accepted(findings: Findings, folder: Path, identity: str) -> Mapping[str, Any] | None:
+    """Verify the record of an acceptance, and return it; None where nothing was accepted."""
+    path = folder / ACCEPTED
+    if not path.exists():
+        return None
+    accepted = findings.read_sealed(path)
+    if accepted is None:
+        return None
+    findings.expect(f"{path}: id", accepted.get("id"), folder.name)
+    findings.expect(f"{path}: identity", accepted.get("identity"), identity)
+    origin = origin_of(accepted)
+    told = f"{path}: the digest of the identity that was accepted"
+    findings.expect(told, digest(origin["document"]), origin["identity"])
+    for name, sha256 in accepted.get("files", {}).items():
+        findings.expect_sha256(folder / Path(name).name, sha256)
+    return accepted
+
+
+def _check_results(
+    findings: Findings, folder: Path, spec: Mapping[str, Any], accepted: Mapping[str, Any] | None
+) -> str:
+    model, what = folder / "model.safetensors", "model"
+    if model.exists():
+        trained_as = origin_of(accepted)["identity"] if accepted else spec.get("identity")
+        _check_model(findings, model, trained_as)
+    elif _is_elsewhere(model):
+        what = "model in the storage, not looked at"
+    else:
+        return "not trained yet"
+    _check_metrics(findings, folder / "metrics.jsonl")
+    sealed = _check_provenance(findings, folder, spec, accepted)
+    evaluations = sorted((folder / "evaluations").glob("*.json"))
+    for path in evaluations:
+        _check_evaluation(findings.but(f"delete {path} and run the pipeline again"), path, sealed)
+    taken = f", accepted from {accepted['from']['id']}" if accepted else ""
+    return f"{what}, metrics, provenance, {count(len(evaluations), 'evaluation')}{taken}"
+
+
+def _check_spec(
+    findings: Findings, folder: Path, spec: Mapping[str, Any], document: Mapping[str, Any]
+) -> None:
+    path, identity = folder / "run.json", digest(document)
+    findings.expect(
+        f"{folder / 'identity.json'}: its digest",
+        identity[:DIGEST_LENGTH],
+        folder.name[-DIGEST_LENGTH:],
+    )
+    findings.expect(f"{path}: identity", spec.get("identity"), identity)
+    findings.expect(f"{path}: run", spec.get("run"), folder.name)
+    if named := document.get("model"):  # of a user's class its code alone counts
+        model_class = SHIPPED_MODELS.get(named, named)
+        findings.expect(f"{path}: model_class", spec.get("model_class"), model_class)
+    dataset = str(spec.get("dataset", {}).get("id"))[-DIGEST_LENGTH:]
+    findings.expect(f"{path}: dataset", dataset, document.get("inputs", {}).get("dataset"))
+    settings = counted_settings(spec.get("settings", {}))
+    settings.pop("evaluation", None)
+    if digest(settings) != digest(document.get("settings")):
+        findings.add(f"{path}: settings are not those of identity.json")
+
+
+def _check_model(findings: Findings, path: Path, expected: object) -> None:
+    try:
+        with safe_open(path, framework="np") as weights:
+            metadata = weights.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        findings.add(f"{path} is not a whole safetensors file ({error})")
+        return
+    findings.expect(f"{path}: identity in its metadata", metadata.get("identity"), expected)
+
+
+def _check_metrics(findings: Findings, path: Path) -> None:
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        findings.add(f"{path} cannot be read ({error})")
+        return
+    for number, line in enumerate(lines, 1):
+        try:
+            json.loads(line)["step"]
+        except (ValueError, KeyError, TypeError):
+            findings.add(f"{path}, line {number} is not a JSON object with a step")
+            return
+
+
+def _check_provenance(
+    findings: Findings, folder: Path, spec: Mapping[str, Any], accepted: Mapping[str, Any] | None
+) -> Mapping[str, str]:
+    """Return the digests of the sealed files, by name."""
+    path = folder / "provenance.json"
+    provenance = findings.read_sealed(path)
+    if provenance is None:
+        return {}
+    trained_as = origin_of(accepted)["identity"] if accepted else spec.get("identity")
+    findings.expect(f"{path}: identity", provenance.get("identity"), trained_as)
+    _check_manifest(findings, provenance, spec["dataset"]["id"])
+    if certificate := provenance.get("certificate"):
+        about_certificate = findings.but("bring back the certificate that the training found")
+        about_certificate.expect_sha256(Path(certificate["path"]), certificate["sha256"])
+    files: Mapping[str, str] = provenance.get("files", {})
+    for name, sha256 in files.items():
+        file = folder / Path(name).name
+        if not _is_elsewhere(file):
+            findings.expect_sha256(file, sha256)
+    return files
+
+
+def _check_manifest(findings: Findings, provenance: Mapping[str, Any], dataset: str) -> None:
+    """Verify the manifest of a training: that of its dataset, or the one that it was accepted from."""
+    manifest, expected = (
+        RESULTS / "datasets" / dataset / "manifest.json",
+        provenance["manifest_sha256"],
+    )
+    if provenance.get("dataset", {}).get("id", dataset) != dataset:
+        accepted = findings.read(manifest.with_name(ACCEPTED)) if manifest.exists() else None
+        if accepted:  # a dataset that was made again has no bytes of the training's to compare with
+            told = f"{manifest.with_name(ACCEPTED)}: SHA-256 of the manifest that was accepted"
+            findings.expect(told, origin_of(accepted).get("manifest_sha256"), expected)
+        return
+    about = findings.but(f"bring back the manifest of the training, or {findings.remedy}")
+    about.expect_sha256(manifest, expected)
+
+
+def _is_elsewhere(file: Path) -> bool:
+    """Whether a file was too large to be fetched from the storage."""
+    return not file.exists() and pointer(file).exists()
+
+
+def _check_evaluation(findings: Findings, path: Path, sealed: Mapping[str, str]) -> None:
+    evaluation = findings.read_sealed(path)
+    if evaluation is not None:
+        found = short_digest(evaluation.get("identity"))
+        findings.expect(f"{path}: the digest of its identity", found, path.stem)
+        findings.expect(f"{path}: run", evaluation.get("run"), path.parents[1].name)
+        for name, sha256 in evaluation.get("files", {}).items():  # scripts judge themselves
+            findings.expect(
+                f"{path}: SHA-256 of the {name} it judged", sha256, sealed.get(name, sha256)
+            )
