@@ -31,6 +31,12 @@ class Net:
         return x
 """
 LOCK = "torch=={torch}\n    # via shardline\nnumpy==2.4.6\n    # via shardline\n"
+SCHEMA = {"task": "classification", "feature_shape": [2], "classes": ["a", "b", "c"]}
+# of the shipped model `linear` for rows of this schema
+WEIGHTS = {
+    "layer.weight": np.zeros((3, 2), np.float32),
+    "layer.bias": np.zeros(3, np.float32),
+}
 RUNS = (
     {"name": "net", "dataset": "rows", "model": "mypkg.models:Net", "optim.lr": 0.1},
     {"name": "flat", "dataset": "table", "model": "linear", "optim.lr": 0.1},
@@ -104,6 +110,7 @@ class FakeProject:
             "dataset": dataset.id,
             "bytes": total,
             "shards": records,
+            "schema": SCHEMA,
             "identity": dataset.document,
         }
         write_json(dataset.manifest, document)
@@ -117,12 +124,12 @@ class FakeProject:
         }  # fmt: skip
         write_json(run.folder / "run.json", spec)
         model, metrics = run.folder / "model.safetensors", run.folder / "metrics.jsonl"
-        save_file(
-            {"w": np.zeros(3, np.float32)}, model, metadata={"format": "pt", "identity": identity}
-        )
+        save_file(WEIGHTS, model, metadata={"format": "pt", "identity": identity})
         metrics.write_text('{"step": 1}\n{"step": 2, "val_loss": 0.5}\n')
         provenance = {
+            "run": run.id,
             "identity": identity,
+            "dataset": {"id": run.dataset.id},
             "manifest_sha256": file_sha256(run.dataset.manifest)
             if run.dataset.manifest.exists()
             else "",

@@ -81,7 +81,7 @@ class Contents:
         with_data: whether models and shards are in it.
         shards: their places and BLAKE3 digests, by path in the crate; none without data.
         manifests, provenances: documents of the datasets, by id.
-        runs: of each run `spec`, `provenance` and `evaluation`, by id.
+        runs: of each run `spec`, `provenance` and `evaluation`, by the evaluation's id.
     """
 
     project: Project

@@ -1,0 +1,337 @@
+"""Earlier results are taken over on the record: whole or not at all, and never another model."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from shardline.accept import accept_dataset, accept_run, candidate_of_dataset, candidate_of_run
+from shardline.accepted import read_accepted
+from shardline.differences import compare_runs
+from shardline.errors import ConfigError, DataError
+from shardline.files import read_json, write_json
+from shardline.lineage import trace
+from shardline.recorded import find_recorded
+from shardline.states import State, sealed_names, state_of
+from shardline.verify import verify_dataset
+from shardline.verify_runs import verify_run
+from tests.unit.command import shardline
+from tests.unit.conftest import LOCK, WEIGHTS, FakeProject
+
+REASON = "a patch level; the curves are equal"
+
+
+@pytest.fixture
+def stale(fake: FakeProject) -> FakeProject:
+    """A project whose `flat` is sealed under an earlier learning rate."""
+    fake.rows = fake.rows[1:]
+    fake.seal_all()
+    fake.rows[0]["optim.lr"] = 0.2
+    fake.load()
+    return fake
+
+
+def accept(fake: FakeProject, name: str = "flat", **options: Any) -> Path:
+    project = fake.load()
+    run = project.named_runs()[name]
+    return accept_run(
+        project, candidate_of_run(run), **{"reason": REASON, "with_evaluation": False, **options}
+    )
+
+
+def earlier(fake: FakeProject) -> Path:
+    """The folder of the result that could be accepted."""
+    return Path("results/runs") / candidate_of_run(fake.run("flat")).earlier
+
+
+def test_an_accepted_run_is_trained_and_says_who_when_why_and_what(stale):
+    before = earlier(stale).name
+    folder = accept(stale)
+    run = stale.run("flat")
+    assert folder == run.folder != before
+    assert state_of(run, Path("store"), sealed_names()) is State.TRAINED
+    assert run.model.samefile(Path("results/runs") / before / "model.safetensors"), "no copy"
+    accepted = read_accepted(folder)
+    assert accepted is not None
+    assert accepted["from"]["id"] == before
+    assert accepted["reason"] == REASON
+    assert accepted["differs"] == [{"kind": "settings", "text": "optim.lr 0.1 -> 0.2"}]
+    assert {"agent", "ended", "host"} <= set(accepted["action"])
+    assert read_json(folder / "run.json", remedy="")["settings"]["optim"]["lr"] == 0.2
+    verdict = verify_run(run.id)
+    assert verdict.problems == []
+    assert verdict.summary.endswith(f", accepted from {before}")
+
+
+def test_the_earlier_result_may_go_and_the_accepted_one_stays(stale):
+    folder = accept(stale)
+    listed = json.loads(shardline("gc", "--delete", "--yes", "--json").stdout)["items"]
+    assert [item["reason"] for item in listed if "runs" in item["path"]] == ["earlier flat"]
+    assert (folder / "model.safetensors").exists()
+    assert verify_run(folder.name).problems == []
+    lineage = trace(folder / "model.safetensors", store=Path("store"))
+    assert any("deleted since: accepted from" in name for name in lineage.files)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("accepted.json", {"reason": "none"}),
+        ("provenance.json", {"identity": "0" * 64}),
+        ("run.json", {"identity": "0" * 64}),
+    ],
+)
+def test_an_altered_byte_of_an_accepted_run_is_found(stale, file, change):
+    folder = accept(stale)
+    document = read_json(folder / file, remedy="")
+    (folder / file).unlink()  # it has a second name
+    write_json(folder / file, {**document, **change})
+    assert verify_run(folder.name).problems
+
+
+def test_an_evaluation_can_be_taken_over_too(stale):
+    accept(stale, with_evaluation=True)
+    run = stale.run("flat")
+    assert run.is_sealed
+    assert verify_run(run.id).problems == []
+    evaluation = read_json(run.evaluation, remedy="")
+    assert evaluation["run"] == run.id
+    assert evaluation["accepted"]["from"]["run"] != run.id
+
+
+def test_an_evaluation_of_other_settings_is_not_taken_over(stale):
+    stale.config["defaults"]["evaluation"] = {"split": "validation"}
+    with pytest.raises(
+        ConfigError, match="no evaluation of the present settings; .* --evaluations again"
+    ):
+        accept(stale, with_evaluation=True)
+    assert not stale.run("flat").folder.exists()
+
+
+def test_an_acceptance_can_rest_on_another(stale):
+    first = earlier(stale).name
+    accept(stale)
+    stale.rows[0]["optim.lr"] = 0.3
+    folder = accept(stale)
+    accepted = read_accepted(folder)
+    assert accepted is not None
+    assert accepted["from"]["accepted"]["from"]["id"] == first
+    assert verify_run(folder.name).problems == []
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def test_nothing_is_accepted_for_a_run_that_is_trained(stale):
+    accept(stale)
+    with pytest.raises(ConfigError, match="is trained already"):
+        accept(stale)
+
+
+def test_without_an_earlier_result_there_is_nothing_to_accept(fake):
+    run = fake.run("flat")
+    with pytest.raises(
+        ConfigError, match="no earlier result of this name is sealed; name one: --from ID"
+    ):
+        candidate_of_run(run)
+    with pytest.raises(
+        ConfigError, match="--from 0123456789ab: no sealed result in results/runs/0123456789ab"
+    ):
+        candidate_of_run(run, "0123456789ab")
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {**WEIGHTS, "more": np.zeros(1, np.float32)},
+        {**WEIGHTS, "layer.bias": np.zeros(4, np.float32)},
+        {"layer.bias": np.zeros(3, np.float32)},
+    ],
+)
+def test_a_model_of_other_tensors_is_refused(stale, monkeypatch, weights):
+    old = earlier(stale)
+    provenance = read_json(old / "provenance.json", remedy="")
+    identity = {"format": "pt", "identity": provenance["identity"]}
+    save_file(weights, old / "model.safetensors", metadata=identity)
+    monkeypatch.setattr("shardline.accept.take.refuse_damage", lambda verdict: None)
+    with pytest.raises(
+        ConfigError, match="the model has other tensors than that of .*; train the run again"
+    ):
+        accept(stale)
+    assert not stale.run("flat").folder.exists()
+
+
+def test_a_dataset_of_another_schema_is_refused(stale):
+    stale.config["datasets"]["table"]["shards"] = 5
+    project = stale.load()
+    with pytest.raises(ConfigError, match="is not sealed, .* accept dataset:table first"):
+        accept(stale)
+    dataset = stale.run("flat").dataset
+    stale.seal_dataset(project, dataset)
+    manifest = read_json(dataset.manifest, remedy="")
+    write_json(dataset.manifest, {**manifest, "schema": {**manifest["schema"], "classes": ["a"]}})
+    with pytest.raises(ConfigError, match="schema of table has another classes than that of"):
+        accept(stale)
+
+
+def test_a_damaged_earlier_result_is_refused(stale):
+    old = earlier(stale)
+    (old / "metrics.jsonl").write_text("{")
+    with pytest.raises(DataError, match="metrics.jsonl"):
+        accept(stale)
+    assert not stale.run("flat").folder.exists()
+
+
+def test_a_run_that_is_being_trained_is_left_alone(stale):
+    from filelock import FileLock
+
+    from shardline.errors import ShardlineError
+
+    work = Path("store/work") / stale.run("flat").id
+    work.mkdir(parents=True)
+    with FileLock(work / "lock"), pytest.raises(ShardlineError, match="is being trained; wait"):
+        accept(stale)
+
+
+# --- datasets -----------------------------------------------------------------------------------
+
+
+def test_a_dataset_is_taken_over_with_its_shards_and_then_its_run(stale):
+    stale.workspace.write("my.lock", LOCK.format(torch="2.12.0").replace("2.4.6", "2.4.7"))
+    project = stale.load()
+    dataset = stale.run("flat").dataset
+    accept_dataset(project, candidate_of_dataset(dataset), reason=REASON)
+    assert verify_dataset(project, dataset.id).problems == []
+    accept(stale)
+    run = stale.run("flat")
+    assert verify_run(run.id).problems == []
+    shard = Path("store/datasets") / dataset.id / "shard-00000.safetensors"
+    assert shard.stat().st_nlink == 2, "no copy"
+    write_json(dataset.manifest.with_name("accepted.json"), {"from": {"id": "x", "identity": "y"}})
+    assert verify_run(run.id).problems, "another manifest than that of the training"
+
+
+# --- killed anywhere ----------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """What stands for SIGKILL: nothing is done after it."""
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """Have the n-th change of a folder, and all after it, not happen; returns the changes that were made."""
+    made: list[str] = []
+
+    def guard(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            if len(made) >= number:
+                raise Killed
+            made.append(name)
+            return function(*arguments, **options)
+
+        return guarded
+
+    for owner, name in (
+        (os, "link"), (Path, "rename"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir"),
+        (shutil, "rmtree"), (shutil, "copyfile"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, guard(name, getattr(owner, name)))
+    return made
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_kill_anywhere_leaves_all_or_nothing_and_accepting_again_succeeds(
+    stale, monkeypatch, begun
+):
+    run, old = stale.run("flat"), earlier(stale)
+    before = contents(old)
+    if begun:  # resolved and evaluated before its model was lost
+        stale.seal_run(run)
+        run.model.unlink()
+        stale.seal_evaluation(run)
+    was, number, ended = contents(run.folder) if begun else {}, 0, False
+    while not ended:
+        with monkeypatch.context() as patch:
+            kill_at(patch, number)
+            try:
+                accept(stale)
+                ended = True
+            except Killed:
+                number += 1
+        assert contents(old) == before, "the earlier result is untouched"
+        if run.model.exists():
+            assert verify_run(run.id).problems == []
+            if not ended:
+                shutil.rmtree(run.folder)
+                for name, content in was.items():
+                    stale.workspace.write(str(run.folder / name), content.decode())
+        else:
+            assert contents(run.folder) in ({}, was)
+            assert state_of(run, Path("store"), sealed_names()) is State.STALE
+            if not run.folder.exists() and was:
+                for name, content in was.items():
+                    stale.workspace.write(str(run.folder / name), content.decode())
+    assert number > 10
+    assert verify_run(run.id).problems == []
+    assert run.evaluation.exists() == begun
+    assert not list(Path("results/runs").glob(".*")), "nothing is left of the earlier tries"
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_shows_what_differs_and_needs_a_yes(stale):
+    result = shardline("accept", "flat", "--reason", REASON)
+    assert result.exit_code == 1
+    assert "optim.lr 0.1 -> 0.2" in result.stdout
+    assert "here is nobody to ask; add --yes" in result.stderr
+    assert not stale.run("flat").has_model
+    result = shardline("accept", "flat", "--reason", REASON, "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert f"as flat ({stale.run('flat').id})" in " ".join(result.stdout.split())
+    assert stale.run("flat").has_model
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("flat", "--all"), ("--all",), ("flat", "--cause", "environment"),
+     ("--all", "--cause", "environment", "--from", "0123456789ab")],
+)  # fmt: skip
+def test_a_command_that_names_nothing_or_too_much_is_refused(stale, arguments):
+    result = shardline("accept", *arguments, "--reason", "x", "--yes")
+    assert (result.exit_code, "name one of them" in result.stderr) == (2, True)
+    assert shardline("accept", "flat", "--reason", " ", "--yes").exit_code == 2
+
+
+def test_all_that_another_environment_made_stale_is_accepted_at_once(fake):
+    fake.rows = [fake.rows[1], {**fake.rows[1], "name": "other", "seed": 3}]
+    fake.seal_all()
+    fake.workspace.write("my.lock", LOCK.format(torch="2.12.1"))
+    fake.rows[1]["optim.lr"] = 0.5  # more than the environment
+    fake.load()
+    result = shardline("accept", "--all", "--cause", "environment", "--reason", REASON, "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert fake.run("flat").has_model
+    assert not fake.run("other").has_model
+    again = shardline("accept", "--all", "--cause", "environment", "--reason", REASON, "--yes")
+    assert again.stdout.startswith("Nothing to accept")
+
+
+def test_diff_and_report_tell_of_an_acceptance(stale):
+    accept(stale, with_evaluation=True)
+    project = stale.load()
+    old, new = sorted(Path("results/runs").iterdir())
+    found = compare_runs(find_recorded(project, old.name), find_recorded(project, new.name))
+    assert [cause.kind for cause in found.circumstances] == ["accepted"]
+    assert REASON in found.circumstances[0].text
+    assert found.causes
