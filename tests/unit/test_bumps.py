@@ -52,6 +52,7 @@ BY_HISTORY = {
     "evaluation": EVALUATES - {"evaluate program"},
     "script": {"train program", "evaluate program"},
     "report": REPORT,
+    "classifier": set(),
     **{
         model: {
             f"{stage} {n}" for n, m in RUNS.items() if m == model for stage in ("train", "evaluate")

@@ -22,7 +22,7 @@ from shardline.config import documents, load_project
 from shardline.config.before import KEYWORD, schema_of
 from shardline.config.schema import parts_of
 from shardline.identity import CodeIndex, Lock, short_digest
-from shardline.identity.user_code import UserCode, user_code
+from shardline.identity.standin import UserCode, user_code
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "identities"
 PROJECTS = sorted(path.parent.name for path in GOLDEN.glob("*/config.yaml"))
