@@ -111,11 +111,9 @@ def test_a_later_line_makes_stale_what_it_concerns_whatever_came_before(
 
 
 def test_code_of_shardline_that_is_not_public_counts_where_a_user_reaches_it(place: Place) -> None:
-    place.edit(
-        "mypkg/deep.py", lambda text: f"from shardline.optim import attach_optimizer\n{text}"
-    )
+    place.write("mypkg/deep.py", "from shardline.optim import make_optimizer as FACTOR\n")
     before = place.stages()
-    place.edit("lib/shardline/optim.py", lambda text: f"{text}\nMUTATION = 1\n")
+    place.edit("lib/shardline/optim.py", lambda text: text.replace('"lr"', '"rate"'))
     assert stale(before, place.stages()) == of_runs("own")
 
 

@@ -144,31 +144,27 @@ def test_setting_of_a_dataset(key: str, value: Any, dataset: str, place: Place) 
 
 
 @pytest.mark.parametrize(
-    ("file", "expected"),
+    ("file", "old", "new", "expected"),
     [
-        ("mypkg/__init__.py", of_dataset("rings")),
-        ("mypkg/models.py", of_runs("own")),
-        ("mypkg/helpers.py", of_runs("own")),
-        ("mypkg/deep.py", of_runs("own")),  # two imports away from the model
-        ("mypkg/sources.py", of_dataset("rings")),
-        ("mypkg/unused.py", set()),
-        ("tools/train.py", of_runs("program")),
-        ("tools/beside.py", of_runs("program")),
-        ("report/page.html.j2", REPORT),
-        ("report/page.js", REPORT),
-        ("report/page.css", REPORT),
+        ("mypkg/__init__.py", "", "print('imported')\n", of_dataset("rings")),
+        ("mypkg/models.py", "scale(x)", "scale(2 * x)", of_runs("own")),
+        ("mypkg/helpers.py", "x * FACTOR", "x + FACTOR", of_runs("own")),
+        ("mypkg/deep.py", "2", "3", of_runs("own")),  # two imports away from the model
+        ("mypkg/sources.py", "pass", "VALUE = 1", of_dataset("rings")),
+        ("mypkg/unused.py", "1", "2", set()),
+        ("tools/train.py", "beside.WIDTH", "beside.WIDTH + 1", of_runs("program")),
+        ("tools/beside.py", "3", "4", of_runs("program")),
+        ("report/page.html.j2", "", "<!-- -->", REPORT),
+        ("report/page.js", "", "// \n", REPORT),
+        ("report/page.css", "", "/* */", REPORT),
     ],
 )
-def test_edit_of_a_users_file(file: str, expected: set[str], place: Place) -> None:
+def test_edit_of_a_users_file(
+    file: str, old: str, new: str, expected: set[str], place: Place
+) -> None:
     before = place.stages()
-    place.edit(file, lambda text: f"{text}\nMUTATION = 1\n")
+    place.edit(file, lambda text: text.replace(old, new, 1))
     assert stale(before, place.stages()) == expected
-
-
-def test_edit_inside_a_method_two_imports_away(place: Place) -> None:
-    before = place.stages()
-    place.edit("mypkg/helpers.py", lambda text: text.replace("x * FACTOR", "x + FACTOR"))
-    assert stale(before, place.stages()) == of_runs("own")
 
 
 def test_source_byte(place: Place) -> None:
