@@ -88,6 +88,31 @@ def test_identities_of_earlier_versions_are_kept(
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({}, []),
+        ({"versions": {"training": 2}, "environment": {"packages": {"torch": "2"}}}, []),
+        ({"inputs": {"dataset": "another"}}, []),  # whose own document tells why
+        ({"settings": {"seed": 1, "new": 0}}, ["train a: new unset -> 0"]),
+        ({"environment": {"packages": {"torch": "2"}}}, ["train a: torch 2 newly needed"]),
+        ({"code": {"model": "x"}}, ["train a: model unset -> own class"]),
+        ({"stage": "fit"}, ["train a: stage train -> fit"]),
+    ],
+)
+def test_only_a_bump_explains_another_identity(changed: dict[str, Any], told: list[str]) -> None:
+    document = {
+        "stage": "train",
+        "settings": {"seed": 1},
+        "inputs": {"dataset": "one"},
+        "versions": {"training": 1},
+        "code": {},
+        "environment": {"packages": {}},
+    }
+    pair = ({"train a": {"document": one}} for one in (document, {**document, **changed}))
+    assert unexplained(*pair) == told
+
+
 def test_there_are_ten() -> None:
     assert len(PROJECTS) == 10
 
