@@ -1,7 +1,6 @@
 from einops import rearrange
-from pytorch_lightning import LightningModule
-
 from nets.layers import scale
+from pytorch_lightning import LightningModule
 
 
 class Net(LightningModule):
