@@ -22,7 +22,7 @@ from shardline.config import documents, load_project
 from shardline.config.before import KEYWORD, schema_of
 from shardline.config.schema import parts_of
 from shardline.identity import CodeIndex, Lock, short_digest
-from shardline.identity.user_code import UserCode, user_code
+from shardline.identity.standin import UserCode, user_code
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "identities"
 PROJECTS = sorted(path.parent.name for path in GOLDEN.glob("*/config.yaml"))
@@ -86,6 +86,31 @@ def test_identities_of_earlier_versions_are_kept(
     expected = json.loads(path.read_text())
     assert unexplained(expected, found) == []
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({}, []),
+        ({"versions": {"training": 2}, "environment": {"packages": {"torch": "2"}}}, []),
+        ({"inputs": {"dataset": "another"}}, []),  # whose own document tells why
+        ({"settings": {"seed": 1, "new": 0}}, ["train a: new unset -> 0"]),
+        ({"environment": {"packages": {"torch": "2"}}}, ["train a: torch 2 newly needed"]),
+        ({"code": {"model": "x"}}, ["train a: model unset -> own class"]),
+        ({"stage": "fit"}, ["train a: stage train -> fit"]),
+    ],
+)
+def test_only_a_bump_explains_another_identity(changed: dict[str, Any], told: list[str]) -> None:
+    document = {
+        "stage": "train",
+        "settings": {"seed": 1},
+        "inputs": {"dataset": "one"},
+        "versions": {"training": 1},
+        "code": {},
+        "environment": {"packages": {}},
+    }
+    pair = ({"train a": {"document": one}} for one in (document, {**document, **changed}))
+    assert unexplained(*pair) == told
 
 
 def test_there_are_ten() -> None:

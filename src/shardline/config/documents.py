@@ -10,7 +10,7 @@ from shardline.config.before import schema_of, without_before
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.identity import CodeIndex, Lock, short_digest
-from shardline.identity.user_code import UserCode, public_modules, user_code
+from shardline.identity.standin import UserCode, user_code
 from shardline.identity.versions import PACKAGES, PUBLIC, versions_of
 from shardline.workflow import report_folder
 
@@ -27,13 +27,15 @@ class Program:
         named: what the document says of it: a shipped class by name, a class of an installed
             package by import path, a script with its arguments. None of a user's class, which
             is the same wherever it lies.
-        history: the histories of the shipped classes that it is, or reaches.
+        history: the history of the shipped class that it is.
+        reached: the histories of what it reaches of Shardline's public surface.
         code: the user's own code behind it.
         imports: packages that this code imports, by import name.
     """
 
     named: str | None
     history: tuple[str, ...] = ()
+    reached: tuple[str, ...] = ()
     code: UserCode | None = None
     imports: frozenset[str] = frozenset()
 
@@ -154,10 +156,11 @@ class Documents:
         self, stage: str, part: str, program: Program, settings: Mapping[str, Any]
     ) -> Document:
         """Return versions, code and environment of a stage that runs a program."""
-        histories = (stage, *program.history)
-        imports = {*program.imports, *(name for one in histories for name in PACKAGES[one])}
+        own = (stage, *program.history)
+        packages = (name for one in (*own, *program.reached) for name in PACKAGES[one])
+        imports = {*program.imports, *packages}
         return {
-            "versions": versions_of(histories, settings),
+            "versions": versions_of(own, settings, program.reached),
             "code": {part: program.code.digest} if program.code else {},
             "environment": self._environment(imports),
         }
@@ -194,10 +197,11 @@ class Documents:
         for name, digest in found.definitions.items():
             module, colon, definition = name.partition(":")
             definitions[f"{shown.get(module, module)}{colon}{definition}"] = digest
-        shipped = (PUBLIC[module] for module in public_modules(index, entry))
+        imported, _ = index.closure(entry.partition(":")[0])
+        reached = {PUBLIC[module] for module in imported if module in PUBLIC}
         return Program(
             named=named,
-            history=tuple(filter(None, shipped)),
+            reached=tuple(sorted(filter(None, reached))),
             code=UserCode(
                 digest=found.digest,
                 definitions=definitions,

@@ -52,7 +52,8 @@ These two rows are five runs: `linear`, `mlp_lr=0.001_hidden=64`, `mlp_lr=0.001_
 Every result's path holds a digest of what it was made from
 (Shardline's `docs/identity.md`). The last column of each table below says in whose digest a
 key counts; what is made from that is stale with it. A value's notation does not count: `0.1`, `0.10`
-and `1e-1` are one value. Neither does the order of rows, nor a dataset that no run uses.
+and `1e-1` are one value. Neither does the order of rows, nor a dataset that no run uses. A key that is newer
+than a result counts only where it is set to something else than what was computed before there was the key.
 """
 
 _SETTINGS = """

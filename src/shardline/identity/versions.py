@@ -46,24 +46,31 @@ SOURCES: dict[str, History] = dict.fromkeys(
     ("csv", "delta", "digits", "idx", "image_folder", "parquet", "synthetic"), _FIRST
 )
 
+# the base class of the shipped models, where a user derives from it
+CLASSIFIER: History = _FIRST
+
 HISTORIES: dict[str, History] = {
     "data": DATA,
     "training": TRAINING,
     "evaluation": EVALUATION,
     "report": REPORT,
     "script": SCRIPT,
+    "classifier": CLASSIFIER,
     **MODELS,
     **SOURCES,
 }
 
-# What a user's code may import of Shardline and counts by the versions above: the interface of
-# a source, which `data` is about, and the shipped models and sources. All else of Shardline that
-# a user's code reaches counts as if the user had written it.
+# The modules of Shardline that count by a version where a user's code reaches them, with the name
+# of its history; empty where they decide no value. All else of Shardline that a user's code
+# reaches counts as if the user had written it.
 PUBLIC: dict[str, str] = {
     "shardline": "",
-    "shardline.sources": "",
-    "shardline.sources.base": "",
-    "shardline.splits": "",
+    "shardline.errors": "",
+    "shardline.models": "",
+    "shardline.models.base": "classifier",
+    "shardline.sources": "data",
+    "shardline.sources.base": "data",
+    "shardline.splits": "data",
     **{f"shardline.models.{name}": name for name in MODELS},
     **{f"shardline.sources.{name}": name for name in SOURCES},
 }
@@ -79,6 +86,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "evaluation": (*_TORCH, "safetensors"),
     "report": ("altair", "detect_secrets", "jinja2", "numpy", "scipy", "vl_convert"),
     "script": (),
+    "classifier": ("pytorch_lightning", "torch", "torchmetrics"),
     **dict.fromkeys(MODELS, ("pytorch_lightning", "torch", "torchmetrics")),
     "csv": ("numpy", "pyarrow"),
     "delta": ("deltalake", "numpy", "pyarrow"),
@@ -98,9 +106,20 @@ def version_of(history: History, settings: Settings) -> int:
     return next(numbers, 0)
 
 
-def versions_of(names: Iterable[str], settings: Settings) -> dict[str, int]:
-    """Return the versions of some histories, by name, as an identity document holds them."""
-    return {name: version_of(HISTORIES[name], settings) for name in sorted(names)}
+def versions_of(
+    names: Iterable[str], settings: Settings, reached: Iterable[str] = ()
+) -> dict[str, int]:
+    """Return the versions of some histories, by name, as an identity document holds them.
+
+    Args:
+        names: histories of the stage and of the shipped class that runs in it.
+        settings: what their predicates are asked about.
+        reached: histories that a user's code reaches, of which any line may concern it: its
+            settings are not those that the predicates know.
+    """
+    found = {name: len(HISTORIES[name]) for name in reached}
+    found |= {name: version_of(HISTORIES[name], settings) for name in names}
+    return dict(sorted(found.items()))
 
 
 def changes_between(name: str, old: int, new: int) -> list[str]:

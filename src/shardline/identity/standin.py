@@ -1,4 +1,7 @@
-"""The user's own code behind a model, source or script, as an identity document holds it."""
+"""The user's own code behind a model, source or script, by import closure.
+
+To be replaced by `CodeIndex.reach`, which digests definitions.
+"""
 
 from dataclasses import dataclass, field
 
@@ -34,7 +37,7 @@ def user_code(index: CodeIndex, entry: str) -> UserCode:
     """
     module, _, name = entry.partition(":")
     code, packages = index.closure(module)
-    surface, _ = index.closure(*public_modules(index, entry))
+    surface, _ = index.closure(*(name for name in PUBLIC if name in code))
     counted = {
         key: definitions
         for key, definitions in code.items()
@@ -49,9 +52,3 @@ def user_code(index: CodeIndex, entry: str) -> UserCode:
         definitions=definitions,
         third_party=frozenset(imports),
     )
-
-
-def public_modules(index: CodeIndex, entry: str) -> list[str]:
-    """Return the modules of Shardline's public surface behind an entry point; see `PUBLIC`."""
-    code, _ = index.closure(entry.partition(":")[0])
-    return [module for module in PUBLIC if module in code]
