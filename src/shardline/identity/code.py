@@ -10,14 +10,17 @@ import itertools
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from shardline.errors import ConfigError
 from shardline.identity.literals import Literals
+from shardline.identity.outline import Outline, compiled_outline, outline_of
 from shardline.identity.search import Found, find_in, portions_of
 from shardline.identity.syntax import Module, binary_module, parse_module
+from shardline.identity.user_code import UserCode, reach
 
 LIBRARY = Path(__file__).parents[2]  # the folder that holds the package shardline
 INSTALLED = {"site-packages", "dist-packages"}  # folders whose packages count by version
@@ -26,6 +29,7 @@ _NO_FOLDER = ("#", "import ", "import\t")
 _LONGEST_NAME = 200  # of a module; a text that is longer is none
 
 Folders = tuple[Path, ...]
+Parsed = TypeVar("Parsed")
 Closure = tuple[dict[str, dict[str, str]], frozenset[str]]
 
 
@@ -83,10 +87,12 @@ class CodeIndex:
     _found: dict[tuple[Folders, str], Found | None] = field(default_factory=dict)
     _modules: dict[tuple[Path, str], Module] = field(default_factory=dict)
     _closures: dict[tuple[str, ...], Closure] = field(default_factory=dict)
+    _outlines: dict[tuple[Path, str, bool], Outline] = field(default_factory=dict)
+    _reached: dict[str, UserCode] = field(default_factory=dict)
 
     def find(self, name: str) -> Path | None:
         """Return the file of a dotted module name, or None if it is not project code."""
-        found = self._locate(tuple(self.roots), name)
+        found = self.locate(tuple(self.roots), name)
         return found.file if found else None
 
     def module(self, name: str) -> Module:
@@ -125,6 +131,51 @@ class CodeIndex:
             self._closures[key] = closure
         return self._closures[key]
 
+    def reach(self, entry: str) -> UserCode:
+        """Digest the definitions that an entry point can reach, wherever they lie.
+
+        Args:
+            entry: `models:Net`, `pkg.sources:Rings`; `__main__` for the script.
+
+        Raises:
+            ConfigError: a module cannot be read or is not valid Python; the
+                message names file and line.
+        """
+        if entry not in self._reached:
+            self._reached[entry] = reach(self, tuple(self.roots), entry)
+        return self._reached[entry]
+
+    def outline(self, path: Path, name: str, *, is_main: bool) -> Outline:
+        """Return a module as its definitions and statements.
+
+        Args:
+            path: its file.
+            name: its dotted name.
+            is_main: whether it may run as `__main__`.
+        """
+        key = (path, name, is_main)
+        if key not in self._outlines:
+            self._outlines[key] = _parsed(path, lambda text: self._outline(text, *key))
+        return self._outlines[key]
+
+    def _outline(self, content: bytes, path: Path, name: str, is_main: bool) -> Outline:
+        if path.suffix != ".py":
+            return compiled_outline(content, name)
+        return outline_of(
+            content,
+            name,
+            is_package=path.name == "__init__.py",
+            is_main=is_main,
+            is_own=lambda top: self.find(top) is not None,
+        )
+
+    def folders_added_by(self, path: Path, name: str) -> Folders:
+        """Return the folders that a module adds to `sys.path`."""
+        source = self._outlines.get((path, name, False)) or self._outlines[path, name, True]
+        if not any("path" in line or "addsitedir" in line for line in source.source):
+            return ()
+        return tuple(self._added_roots(self._module(path, name), path))
+
     def _closure(
         self, entries: tuple[str, ...], searched: list[Folders]
     ) -> tuple[Closure, Folders]:
@@ -157,7 +208,7 @@ class CodeIndex:
 
     def _files(self, searched: list[Folders], name: str) -> dict[int, Path]:
         """Return a module's file by the number of the list of folders that holds it."""
-        places = ((number, self._locate(folders, name)) for number, folders in enumerate(searched))
+        places = ((number, self.locate(folders, name)) for number, folders in enumerate(searched))
         return {number: place.file for number, place in places if place and place.file}
 
     def _exported(self, searched: list[Folders], module: Module) -> Iterator[str]:
@@ -167,7 +218,7 @@ class CodeIndex:
                 exports = sorted(self._module(file, package).exports)
                 yield from (f"{package}.{name}" for name in exports)
 
-    def _locate(self, folders: Folders, name: str) -> Found | None:
+    def locate(self, folders: Folders, name: str) -> Found | None:
         """Return what a dotted name is, where these folders are searched for its first part."""
         if name == "__main__" and self.main:
             return Found(self.main, ())
@@ -186,7 +237,7 @@ class CodeIndex:
 
     def _folders_of(self, folders: Folders, package: str) -> Folders:
         """Return a package's `__path__`."""
-        found = self._locate(folders, package)
+        found = self.locate(folders, package)
         if not found or not found.file or not found.folders:
             return found.folders if found else ()
         module = self._module(found.file, package)
@@ -236,11 +287,17 @@ def _parents(name: str) -> Iterator[str]:
 
 
 def _read_module(path: Path, name: str) -> Module:
-    try:
-        content = path.read_bytes()
+    def parse(content: bytes) -> Module:
         if path.suffix != ".py":
             return binary_module(content)
         return parse_module(content, name, is_package=path.name == "__init__.py")
+
+    return _parsed(path, parse)
+
+
+def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
+    try:
+        return parse(path.read_bytes())
     except OSError as error:
         found, line = f"cannot be read ({error.strerror})", ""
     except (SyntaxError, ValueError, RecursionError) as error:

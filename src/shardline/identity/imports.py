@@ -57,6 +57,22 @@ def imports_of(
     )
 
 
+def never_run_conditions(tree: ast.Module) -> frozenset[str]:
+    """Return the conditions of a module that are false, as `TYPE_CHECKING`."""
+    return frozenset(_never_run(list(ast.walk(tree))))
+
+
+def static_importers(
+    tree: ast.Module, text: bytes, literals: Literals, never_run: frozenset[str]
+) -> dict[ast.AST, tuple[str, ...]]:
+    """Return what each call of `import_module` and its like imports, by the call's node."""
+    if not any(importer.encode() in text for importer in _IMPORTERS):
+        return {}
+    finder = _Finder(list(_walk_executed(tree, set(never_run))), literals)
+    found = {node: tuple(sorted({*finder.imported_by(node)} - {""})) for node in finder.nodes}
+    return {node: names for node, names in found.items() if names}
+
+
 class _Finder:
     def __init__(self, nodes: Sequence[ast.AST], literals: Literals) -> None:
         self.nodes = nodes

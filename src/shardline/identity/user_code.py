@@ -1,0 +1,130 @@
+"""What counts of a user's code: the definitions that an entry point can reach."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardline.identity.canonical import short_digest
+from shardline.identity.merkle import Graph
+from shardline.identity.program import Folders, Index, Program
+from shardline.identity.reach import Key, Reach
+from shardline.identity.resolution import Defined, Named, Part, Whole
+from shardline.identity.run_order import RunOrder
+from shardline.identity.surface import is_public
+from shardline.identity.tokens import Ref, Token
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserCode:
+    """The code that an entry point can reach.
+
+    Attributes:
+        digest: of the entry point and all that it reaches (12 hex digits). This alone is part
+            of an identity; no path of a module counts in it.
+        definitions: digest by `module:qualname`, `module:<module>` for statements with effects
+            and `module:file path` for files that are read; they show what changed.
+        third_party: top-level names of installed packages that this code imports.
+        whole: why a module counts whole, by module.
+    """
+
+    digest: str
+    definitions: dict[str, str]
+    third_party: frozenset[str]
+    whole: dict[str, str]
+
+
+def reach(index: Index, roots: Folders, entry: str) -> UserCode:
+    """Find what an entry point can reach.
+
+    Args:
+        index: finds and parses modules.
+        roots: folders that are searched, in import order.
+        entry: `module:qualname`, or `__main__` for the script of the index.
+
+    Raises:
+        ConfigError: a module cannot be read or is not valid Python; the message
+            names file and line.
+    """
+    module, _, qualname = entry.partition(":")
+    if is_public(f"{module}.{qualname}".rstrip(".")):
+        code = short_digest(["shipped", entry])
+        return UserCode(digest=code, definitions={}, third_party=frozenset(), whole={})
+    searched: list[Folders] = [roots]
+    options: frozenset[str] = frozenset()
+    while True:
+        found = Reach(Program(index, searched, "main" in options), options)
+        parts = _follow(found, module, qualname)
+        new = [folder for folder in _added(found, index) if (folder,) not in searched]
+        searched += [(folder,) for folder in new]
+        if not new and found.wanted == options:
+            return _summary(found, module, parts)
+        options |= found.wanted
+
+
+def _follow(found: Reach, module: str, qualname: str) -> list[Part]:
+    """Reach an entry point; return what it is."""
+    found.import_modules([module])
+    places = found.program.find(module)
+    parts: list[Part] = []
+    for label, outline in places.items():
+        if qualname:
+            parts += found.resolve(label, Ref(tuple(qualname.split("."))))
+        elif module != "__main__":
+            parts.append(Whole(label, "named without a definition"))
+        missing = any(
+            isinstance(p, Named) and p.dotted.startswith(("?", "builtins.")) for p in parts
+        )
+        if missing and qualname.partition(".")[0] not in outline.symbols:
+            parts.append(Whole(label, f"no definition of {qualname} seen"))
+    found.follow(parts)
+    return parts
+
+
+def _added(found: Reach, index: Index) -> dict[Path, None]:
+    """Return the folders that the executed modules add to `sys.path`."""
+    added: dict[Path, None] = {}
+    for label, outline in found.run.items():
+        added |= dict.fromkeys(index.folders_added_by(found.program.files[label], outline.name))
+    return added
+
+
+def _summary(found: Reach, module: str, parts: list[Part]) -> UserCode:
+    order = RunOrder(found, module)
+    return UserCode(
+        digest=Graph(found, order).digest(parts),
+        definitions=_definitions(found),
+        third_party=found.packages,
+        whole=dict(sorted(found.whole.items())),
+    )
+
+
+def _definitions(found: Reach) -> dict[str, str]:
+    texts: dict[str, list[str]] = {}
+    for key in sorted(found.units):
+        label, unit, written = key[0], found.unit(key), found.written(key)
+        shown = [_shown(token, found, key) for token in written.tokens]
+        name = f"{label}:{unit.label}"
+        for method, spans in written.parts.items():
+            for begin, end in spans:
+                texts.setdefault(f"{name}.{method}", []).extend(shown[begin:end])
+                shown[begin:end] = [""] * (end - begin)
+        texts.setdefault(name, []).extend(filter(None, shown))
+    return {name: short_digest(parts) for name, parts in sorted(texts.items())}
+
+
+def _shown(token: Token, found: Reach, key: Key) -> str:
+    """Write a token by names alone, so that a definition differs only where it was edited."""
+    if isinstance(token, str):
+        return token
+    if not isinstance(token, Ref):
+        return ""
+    parts = found.resolve(key[0], token)
+    return " ".join([token.use, *(_name(part, found) for part in parts)])
+
+
+def _name(part: Part, found: Reach) -> str:
+    match part:
+        case Named(dotted=dotted):
+            return dotted
+        case Defined(label=label, place=place, rest=rest):
+            return ".".join([found.unit((label, place)).label, *rest])
+    return part.label
