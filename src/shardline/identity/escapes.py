@@ -14,15 +14,16 @@ from shardline.identity.tokens import Note
 #   docstrings   docstrings
 #   text         the source text of every reached definition
 #   places       names of modules
-EFFECTS = frozenset(
-    {"module", "globals", "program", "classes", "annotations", "docstrings", "text", "places", "main"}
-)  # fmt: skip
+#   patches      the order of all that is executed, since any name may be bound anew
+#   main         what stands under `if __name__ == "__main__"`
 
 # Full names, each with all that lies below it.
 _NAMES = {
     "builtins.getattr": ("module",),
     "operator.attrgetter": ("module",),
     "operator.methodcaller": ("module",),
+    "builtins.setattr": ("patches",),
+    "builtins.delattr": ("patches",),
     "builtins.vars": ("globals",),
     "builtins.globals": ("globals",),
     "builtins.locals": ("globals",),

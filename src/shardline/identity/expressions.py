@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from shardline.identity import escapes
 from shardline.identity.purity import Dotted, is_built_in
 from shardline.identity.scopes import (
+    Imported,
     Scope,
     absolute,
     comprehension_scope,
@@ -66,6 +67,7 @@ class Expressions:
     _numbers: dict[tuple[int, str], int] = field(default_factory=dict)
     _spoken: frozenset[str] | None = frozenset()  # local names that count; None for all
     _annotates: bool = False
+    _deferred: bool = False
 
     # --- the general case -------------------------------------------------------------------
 
@@ -140,10 +142,10 @@ class Expressions:
         elif owner.kind == "class":
             self._emit(f"member {use} {name}")
             if not use:  # where the class has not bound it yet, it is the module's
-                self._emit(Ref((name,), line))
+                self._emit(self._ref((name,), line))
         elif name in owner.imports and name not in owner.local | owner.kept:
             if not use:
-                self._emit(Ref((name,), line, "", tuple(owner.imports[name])))
+                self._emit(self._ref((name,), line, "", tuple(owner.imports[name])))
         else:
             self._emit(f"local {use} {self._number(name, owner)}")
 
@@ -151,7 +153,12 @@ class Expressions:
         if use == "Store" and scope.kind == "module":
             self._emit(f"bind {name}")
         else:
-            self._emit(Ref((name,), line, use))
+            self._emit(self._ref((name,), line, use))
+
+    def _ref(
+        self, chain: tuple[str, ...], line: int, use: str = "", imported: tuple[Imported, ...] = ()
+    ) -> Ref:
+        return Ref(chain, line, use, imported, self._deferred)
 
     def _number(self, name: str, owner: Scope) -> str:
         if self._spoken is None or name in owner.kept or name in self._spoken:
@@ -179,10 +186,10 @@ class Expressions:
         owner = scope.owner(base.id)
         names, use = (base.id, *chain), _use(node.ctx)
         if owner.kind == "module":
-            return Ref(names, node.lineno, use)
+            return self._ref(names, node.lineno, use)
         is_import = owner.kind == "function" and base.id in owner.imports
         if is_import and base.id not in owner.local | owner.kept:
-            return Ref(names, node.lineno, use, tuple(owner.imports[base.id]))
+            return self._ref(names, node.lineno, use, tuple(owner.imports[base.id]))
         return None
 
     # --- calls --------------------------------------------------------------------------------
@@ -230,12 +237,12 @@ class Expressions:
         for name, imported in imported_names(node, self.setting.package):
             owner = scope.owner(name)
             if owner.kind == "module":
-                self._emit(f"bind {name}", Ref((name,), node.lineno, "Import", (imported,)))
+                self._emit(f"bind {name}", self._ref((name,), node.lineno, "Import", (imported,)))
             elif owner.kind == "class" or name in owner.local | owner.kept:  # a value like others
                 self._name(name, scope)
-                self._emit(Ref((name,), node.lineno, "", (imported,)))
+                self._emit(self._ref((name,), node.lineno, "", (imported,)))
             elif len(owner.imports[name]) > 1:
-                self._emit(Ref((name,), node.lineno, "Import", (imported,)))
+                self._emit(self._ref((name,), node.lineno, "Import", (imported,)))
 
     # --- scopes within expressions ------------------------------------------------------------
 
@@ -243,7 +250,9 @@ class Expressions:
         self._emit("Lambda", "(")
         inner = self._open(function_scope(node, scope, self.setting.package))
         self._parameters(node.args, scope, annotated=False)
+        before, self._deferred = self._deferred, True
         self._visit(node.body, inner)
+        self._deferred = before
         self._emit(")")
 
     def _comprehension(
@@ -264,18 +273,17 @@ class Expressions:
     _visit_ListComp = _visit_SetComp = _visit_DictComp = _visit_GeneratorExp = _comprehension
 
     def _parameters(self, args: ast.arguments, scope: Scope, *, annotated: bool) -> None:
-        kinds = {
-            "/": args.posonlyargs,
-            "": args.args,
-            "*": [args.vararg],
-            "k": args.kwonlyargs,
-            "**": [args.kwarg],
-        }
-        for kind, named in kinds.items():
-            for one in filter(None, named):
-                self._emit(f"parameter {kind}{one.arg}")
-                if one.annotation:
-                    self._annotation(one.annotation, scope, counts=annotated)
+        named = [
+            *(("/", one) for one in args.posonlyargs),
+            *(("", one) for one in args.args),
+            *(("*", one) for one in (args.vararg,) if one),
+            *(("keyword ", one) for one in args.kwonlyargs),
+            *(("**", one) for one in (args.kwarg,) if one),
+        ]
+        for kind, one in named:
+            self._emit(f"parameter {kind}{one.arg}")
+            if one.annotation:
+                self._annotation(one.annotation, scope, counts=annotated)
         self._list([*args.defaults, "keywords", *args.kw_defaults], scope)
 
     def _annotation(self, node: ast.expr, scope: Scope, *, counts: bool) -> None:

@@ -53,7 +53,7 @@ class Hooks:
             return True
         outline = self.resolver.find(base.label.partition(" (")[0])[base.label]
         node = outline.units[base.place].node
-        if not isinstance(node, ast.ClassDef) or base.rest:
+        if not isinstance(node, ast.ClassDef) or len(base.chain) > 1:
             return True
         hooked = any(_HOOK in (getattr(one, "name", ""), *_names(one)) for one in node.body)
         return hooked or bool(node.keywords) or self.tells(base.label, base.place, outline)

@@ -33,7 +33,8 @@ class Graph:
     def digest(self, entry: Sequence[Part]) -> str:
         """Return the digest of the whole, seen from what the entry point is."""
         texts, nodes = self._parts(entry, "")
-        sequence = self.order.of_program()
+        sequence = self.order.sequence
+        listed = sorted(self.reach.ordered & self.reach.run.keys())
         self._number([*nodes, *sequence])
         # what is executed in no order, or reached by no name: sorted by its own text
         rest = [key for key in self.reach.units if key not in self._numbers]
@@ -42,16 +43,25 @@ class Graph:
         while keyed:
             node = heapq.heappop(keyed)[2]
             self._number([node])
+        self._number(listed)
         numbered = [self._line(node) for node in self._numbers]
         program = [self._numbers[node] for node in sequence]
-        late = [[self._numbers[one] for one in units] for units in self.order.late()]
+        early = [
+            [self._numbers[what] if isinstance(what, tuple) else what, name]
+            for what, name in self.order.early
+        ]
         flags = sorted(self.reach.flags.keys() & {"classes", "text", "places", "main"})
-        places = sorted({label for label, _ in self.reach.units}) if "places" in flags else []
+        places = self._places() if {"places", "program"} & self.reach.flags.keys() else []
         known = [self._numbers[node] for node in nodes]
         return short_digest(
-            [texts, known, program, late, numbered, sorted(self.reach.broken), self.reach.loaded,
-             flags, places]
+            [texts, known, program, sorted(early, key=str), numbered, sorted(self.reach.broken), self.reach.loaded,
+             flags, places, [self._numbers[label] for label in listed]]
         )  # fmt: skip
+
+    def _places(self) -> list[str]:
+        return sorted(
+            f"{label}:{self.reach.unit((label, at)).label}" for label, at in self.reach.units
+        )
 
     def _number(self, roots: Iterable[Node]) -> None:
         pending = list(roots)[::-1]
@@ -112,10 +122,10 @@ class Graph:
             if isinstance(part, Named):
                 texts.append(f"= {part.dotted}")
             elif isinstance(part, Defined):
-                texts.append(".".join(["->", *part.rest]))
+                texts.append(f"-> {'.'.join(part.chain)}")
                 nodes.append((part.label, part.place))
             elif isinstance(part, Whole):
-                texts.append("-> module")
+                texts.append(f"-> module {'.'.join(part.chain)}")
                 nodes.append(part.label)
         return texts, nodes
 
@@ -124,7 +134,8 @@ class Graph:
         outline = self.reach.outline(label)
         texts: list[str] = []
         nodes: list[Node] = []
-        for name in sorted(outline.symbols):
+        ordered = label in self.reach.ordered
+        for name in outline.symbols if ordered else sorted(outline.symbols):
             more = self._reference(Ref((name,)), label)
             texts += [name, *more[0]]
             nodes += more[1]

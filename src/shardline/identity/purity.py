@@ -45,7 +45,7 @@ PURE_CALLS = {
     "collections.deque", "collections.namedtuple", "contextvars.ContextVar", "dataclasses.field",
     "datetime.timedelta", "decimal.Decimal", "enum.auto", "fractions.Fraction", "functools.partial",
     "logging.getLogger", "numpy.array", "numpy.asarray", "operator.attrgetter", "operator.itemgetter",
-    "os.environ.get", "os.getenv", "os.path.abspath", "os.path.dirname", "os.path.join", "os.path.realpath",
+    "os.path.abspath", "os.path.dirname", "os.path.join", "os.path.realpath",
     "pathlib.Path", "pathlib.PurePath", "re.compile", "threading.Lock", "threading.RLock", "threading.local",
     "torch.Size", "torch.device", "torch.tensor", "types.MappingProxyType", "types.SimpleNamespace",
     "typing.NamedTuple", "typing.NewType", "typing.ParamSpec", "typing.TypeVar", "typing.TypeVarTuple",
@@ -178,4 +178,4 @@ def _is_name(node: ast.expr) -> bool:
 
 def is_built_in(name: str) -> bool:
     """Return whether a name is one of `builtins`."""
-    return hasattr(builtins, name)
+    return name in vars(builtins)

@@ -31,6 +31,7 @@ class Reach:
         whole: why a module counts whole, by label.
         ordered: modules of which the order of all definitions counts.
         third_party: dotted names of imported modules that are not the project's.
+        escaped: modules that code has as values.
         broken: names that a project module lacks, though one imports them.
         flags: effects of constructs on the whole program, see `escapes`.
     """
@@ -41,11 +42,11 @@ class Reach:
     units: dict[Key, None] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
     ordered: set[str] = field(default_factory=set)
+    escaped: set[str] = field(default_factory=set)
     third_party: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     flags: dict[str, str] = field(default_factory=dict)
     _pending: list[Key] = field(default_factory=list)
-    _escaped: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.resolver = Resolver(self.program.find, self.program.is_folder)
@@ -129,9 +130,9 @@ class Reach:
 
     def _escape(self, label: str) -> None:
         """Reach all that a module's names are bound to: code has the module itself."""
-        if label in self._escaped:
+        if label in self.escaped:
             return
-        self._escaped.add(label)
+        self.escaped.add(label)
         outline = self.outline(label)
         for bound in outline.symbols.values():
             for one in bound:
@@ -200,7 +201,7 @@ class Reach:
                     self._count_whole(label, reason)
                     self._escape(label)
                     self.ordered.add(label)
-            for label in list(self._escaped):
+            for label in list(self.escaped):
                 inside = [one for one in self.run if one.startswith(f"{label}.")]
                 for one in inside:  # a package has its submodules for attributes
                     self._count_whole(one, f"part of {label}, {self.whole[label]}")
@@ -222,15 +223,6 @@ class Reach:
                 )
                 if below or "classes" in self.flags or self.hooks.tells(label, place, outline):
                     yield (label, place)
-
-    def is_ordered(self, key: Key) -> bool:
-        """Return whether a unit's place among what is executed counts."""
-        unit = self.unit(key)
-        if unit.is_ordered or key[0] in self.ordered:
-            return True
-        return isinstance(unit.node, ast.ClassDef) and (
-            "classes" in self.flags or self.hooks.tells(*key, self.outline(key[0]))
-        )
 
     @property
     def packages(self) -> frozenset[str]:

@@ -30,20 +30,27 @@ class Defined:
     Attributes:
         label: of the module.
         place: of the unit in it.
-        rest: `("Inner", "size")` of `Net.Inner.size`.
+        chain: `("Net", "Inner", "size")` of `Net.Inner.size`, as its module names it.
     """
 
     label: str
     place: int
-    rest: tuple[str, ...] = ()
+    chain: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A module as a value, or a name that it has not: all of the module may be meant."""
+    """A module as a value, or a name that it has not: all of the module may be meant.
+
+    Attributes:
+        label: of the module.
+        reason: as a user is told.
+        chain: the name that it has not, and the attributes behind it.
+    """
 
     label: str
     reason: str
+    chain: tuple[str, ...] = ()
 
 
 Part = Named | Defined | Whole
@@ -117,12 +124,13 @@ class Resolver:
             if isinstance(bound, Imported):
                 yield from self.imported(bound, rest, seen)
             else:
-                yield Defined(label, bound, rest)
+                yield Defined(label, bound, (name, *rest))
         if name.startswith("__"):
             return
         for star in (one.star for one in outline.importing if one.star):
             for other, source in self.find(star).items():
-                yield from self._bound(other, source, name, rest, seen)
+                found = list(self._bound(other, source, name, rest, seen))
+                yield from ([Named(f"? {name} by star"), *found] if found else ())
 
     def _module(self, module: str, rest: tuple[str, ...], seen: Seen) -> Iterator[Part]:
         if rest:
@@ -150,7 +158,8 @@ class Resolver:
             parts.append(Named(f"{name} of {module}"))
         lacking = any((label, name, rest) in seen for label in places)
         if not parts and not lacking:
-            parts += (Whole(label, f"no definition of {name} seen") for label in places)
+            reason, chain = f"no definition of {name} seen", (name, *rest)
+            parts += (Whole(label, reason, chain) for label in places)
         yield from parts
 
 

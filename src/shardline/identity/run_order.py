@@ -1,12 +1,17 @@
-"""The order in which a program executes what has effects, module by module."""
+"""The order in which a program executes its modules, as far as that order counts."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from shardline.identity.fixed import Fixed
 from shardline.identity.outline import Importing
 from shardline.identity.reach import Key, Reach
+from shardline.identity.resolution import Defined
+from shardline.identity.scopes import Imported
 from shardline.identity.surface import is_public
-from shardline.identity.tokens import Run
+from shardline.identity.tokens import Ref, Run
+
+Early = tuple[Key | str, str]  # what is executed, and a name that it needs before that is bound
 
 
 @dataclass
@@ -16,28 +21,29 @@ class RunOrder:
     Attributes:
         reach: what was reached.
         entry: the module that is imported first.
+        early: what needs a name before it is bound; such a program fails, or did before an edit.
     """
 
     reach: Reach
     entry: str
+    early: list[Early] = field(default_factory=list)
+    _bound: set[Key] = field(default_factory=set)
+    _named: set[tuple[str, str]] = field(default_factory=set)
     _events: dict[str, list[Importing | Key]] = field(default_factory=dict)
     _imports: dict[tuple[str, ...], list[Key]] = field(default_factory=dict)
+    _open: dict[str, None] = field(default_factory=dict)  # modules that are being executed
 
-    def of_program(self) -> list[Key]:
-        """Return all such units of a program, those of modules that functions import last."""
-        done: dict[str, None] = {}
-        found = list(self._executed([self.entry], done))
-        return found
+    def __post_init__(self) -> None:
+        self.fixed = Fixed(self.reach)
+        self.sequence = list(self._executed([self.entry], {}))
 
     def of_import(self, token: Run) -> list[Key]:
         """Return the units that an import executes where it is the first of its modules."""
         if token.modules not in self._imports:
+            early, self.early = self.early, []
             self._imports[token.modules] = list(self._executed(token.modules, {}))
+            self.early = early
         return self._imports[token.modules]
-
-    def late(self) -> list[list[Key]]:
-        """Return, for each unit in order, the definitions of its module that it needs too early."""
-        return []
 
     def _executed(self, names: Iterable[str], done: dict[str, None]) -> Iterator[Key]:
         for name in names:
@@ -50,25 +56,88 @@ class RunOrder:
                         yield from self._module(label, done)
 
     def _module(self, label: str, done: dict[str, None]) -> Iterator[Key]:
+        self._open[label] = None
         for event in self._events_of(label):
             if isinstance(event, Importing):
                 yield from self._executed(event.modules, done)
+                self._import_names(event, label)
             else:
-                yield event
+                self._check(event)
+                self._bound.add(event)
+                self._named.update((label, name) for name in self.reach.unit(event).binds)
+                if self.fixed.is_ordered(event):
+                    yield event
+        del self._open[label]
 
     def _events_of(self, label: str) -> list[Importing | Key]:
         if label not in self._events:
             outline = self.reach.run[label]
-            keys = [(label, place) for place in range(len(outline.units))]
+            units = ((label, place) for place in range(len(outline.units)))
             placed: list[tuple[int, Importing | Key]] = [
-                (outline.units[key[1]].position, key)
-                for key in keys
-                if key in self.reach.units and self.reach.is_ordered(key)
+                (outline.units[key[1]].position, key) for key in units if key in self.reach.units
             ]
             placed += [(one.position, one) for one in outline.importing]
             placed.sort(key=lambda item: item[0])
             self._events[label] = [event for _, event in placed]
         return self._events[label]
+
+    # --- what is needed before it is bound ----------------------------------------------------
+
+    def _import_names(self, event: Importing, label: str) -> None:
+        """Bind what an import statement binds; note what the module has not bound yet."""
+        for one in event.names:
+            if one.name and one.module in self._open and self._is_late(one.module, one.name):
+                self.early.append(("import", one.name))
+        outline = self.reach.run[label]
+        for name, bound in outline.symbols.items():
+            if any(one in event.names or _is_top(one, event) for one in bound):
+                self._named.add((label, name))
+
+    def _is_late(self, label: str, name: str) -> bool:
+        bound = self.reach.run[label].symbols.get(name)
+        return bool(bound) and (label, name) not in self._named
+
+    def _check(self, key: Key) -> None:
+        """Note the names of modules in execution that a unit needs, and that come later."""
+        effects = self.reach.unit(key).has_effects
+        seen, pending = {key}, [key]
+        found: dict[str, None] = {}
+        while pending:
+            one = pending.pop()
+            for token in self.reach.written(one).tokens:
+                if not isinstance(token, Ref) or token.use == "Import":
+                    continue
+                if token.deferred and not effects:
+                    continue
+                if not token.imported and self._misses(one, key, token.chain[0]):
+                    found[token.chain[0]] = None
+                for part in self.reach.resolve(one[0], token):
+                    if not isinstance(part, Defined) or (part.label, part.place) in seen:
+                        continue
+                    target = (part.label, part.place)
+                    if part.label not in self._open:
+                        continue
+                    if (
+                        target not in self._bound
+                        and target in self.reach.units
+                        and part.label != one[0]
+                    ):
+                        found[self.reach.unit(target).label] = None
+                    if effects and target in self.reach.units:
+                        seen.add(target)
+                        pending.append(target)
+        self.early += [(key, name) for name in found]
+
+    def _misses(self, one: Key, key: Key, name: str) -> bool:
+        own = one == key and name in self.reach.unit(key).binds
+        return not own and one[0] in self._open and self._is_late(one[0], name)
+
+
+def _is_top(bound: int | Imported, event: Importing) -> bool:
+    """Return whether `import a.b` binds this `a`, or `import a.b as c` this `c`."""
+    if not isinstance(bound, Imported) or bound.name:
+        return False
+    return any(one == bound.module or one.startswith(f"{bound.module}.") for one in event.modules)
 
 
 def _with_parents(name: str) -> list[str]:

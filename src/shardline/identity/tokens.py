@@ -15,12 +15,14 @@ class Ref:
         use: nothing where it is read, else `Store` or `Del`.
         imported: what an import inside the function binds the first name to; none
             where that is a name of the module.
+        deferred: whether this stands in the body of a function, which runs later.
     """
 
     chain: tuple[str, ...]
     line: int = 0
     use: str = ""
     imported: tuple[Imported, ...] = ()
+    deferred: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Note:
     """Something that lets code reach more than it names.
 
     Attributes:
-        effect: a key of `escapes.EFFECTS`.
+        effect: what counts because of it, see `escapes`.
         text: how a user is told.
         line: where it stands.
     """

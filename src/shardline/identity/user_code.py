@@ -118,13 +118,14 @@ def _shown(token: Token, found: Reach, key: Key) -> str:
     if not isinstance(token, Ref):
         return ""
     parts = found.resolve(key[0], token)
-    return " ".join([token.use, *(_name(part, found) for part in parts)])
+    return " ".join([token.use, *(_name(part) for part in parts)])
 
 
-def _name(part: Part, found: Reach) -> str:
+def _name(part: Part) -> str:
     match part:
         case Named(dotted=dotted):
             return dotted
-        case Defined(label=label, place=place, rest=rest):
-            return ".".join([found.unit((label, place)).label, *rest])
-    return part.label
+        case Defined(chain=chain):
+            return ".".join(chain)
+        case Whole(chain=chain):
+            return ".".join(["module", *chain])

@@ -71,7 +71,9 @@ class _Writer(Expressions):
         self._parameters(node.args, scope, annotated=annotated)
         if node.returns:
             self._annotation(node.returns, scope, counts=annotated)
+        before, self._deferred = self._deferred, True
         self._body(node.body, inner, documented=True)
+        self._deferred = before
         self._emit(")")
 
     _visit_AsyncFunctionDef = _visit_FunctionDef
