@@ -9,8 +9,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.features import FEATURES
+from tests.support.features import FEATURES as FIRST
+from tests.support.more_features import MORE
 
+FEATURES = FIRST | MORE
 Project = dict[str, str]  # text by dotted name of the module
 MODULES = ("app", "lib", "base", "other", "pkg", "pkg.sub", "pkg.other")
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")

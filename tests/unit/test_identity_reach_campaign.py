@@ -56,6 +56,9 @@ def test_another_value_has_another_digest(
         before, names = project(rng)
         after, kinds = edited(before, rng)
         old, new = (observed(folder / "case", interpreter, files) for files in (before, after))
+        if old[0].endswith("Error"):  # which has no result that could be taken for the new one
+            found["error before"] += 1
+            continue
         value = "equal" if old[0] == new[0] else "other"
         digest = "equal" if old[1] == new[1] else "other"
         found[f"{value} value, {digest} digest"] += 1

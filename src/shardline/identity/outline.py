@@ -11,7 +11,15 @@ from shardline.identity.expressions import Setting, is_text
 from shardline.identity.imports import never_run_conditions, static_importers
 from shardline.identity.literals import Bindings, Literals
 from shardline.identity.purity import is_built_in, is_plain
-from shardline.identity.scopes import FUNCTIONS, Imported, Scope, absolute, collect, imported_names
+from shardline.identity.scopes import (
+    FUNCTIONS,
+    Imported,
+    Scope,
+    absolute,
+    collect,
+    defaults_of,
+    imported_names,
+)
 from shardline.identity.tokens import Written
 from shardline.identity.writer import write
 
@@ -46,6 +54,7 @@ class Importing:
     Attributes:
         modules: what it imports, see `tokens.Run`.
         names: what it takes from these.
+        binds: what it gives to the module.
         star: the module of which it imports `*`; else nothing.
     """
 
@@ -53,6 +62,7 @@ class Importing:
     line: int
     modules: tuple[str, ...]
     names: tuple[Imported, ...]
+    binds: tuple[str, ...]
     star: str = ""
 
 
@@ -200,21 +210,24 @@ def _importing(
 ) -> Importing:
     if isinstance(node, ast.Import):
         names = tuple(alias.name for alias in node.names)
-        return Importing(position, node.lineno, names, ())
+        return Importing(position, node.lineno, names, (), tuple(name for name, _ in bound))
     module = absolute(node, package)
     star = module if any(alias.name == "*" for alias in node.names) else ""
     below = tuple(f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
     modules = (module, *below) if module else ()
-    return Importing(position, node.lineno, modules, tuple(one for _, one in bound), star)
+    names, taken = zip(*bound, strict=True) if bound else ((), ())
+    return Importing(position, node.lineno, modules, taken, names, star)
 
 
 def _positions(outline: Outline) -> dict[str, int]:
+    """Return where each name is first bound."""
+    imported = {name: one.position for one in outline.importing[::-1] for name in one.binds}
     found: dict[str, int] = {}
     for unit in reversed(outline.units):
         found.update(dict.fromkeys(unit.binds, unit.position))
-    imported = {n for n, bound in outline.symbols.items() if isinstance(bound[0], Imported)}
-    # imports stand above by habit; one below its use would fail on the spot
-    return found | dict.fromkeys(imported, -1)
+    for name, position in imported.items():
+        found[name] = min(position, found.get(name, position))
+    return found
 
 
 def _judge(unit: Unit, outline: Outline, *, is_main: bool) -> None:
@@ -223,23 +236,49 @@ def _judge(unit: Unit, outline: Outline, *, is_main: bool) -> None:
     assert node is not None
     assert setting is not None
     definition = isinstance(node, (*FUNCTIONS, ast.ClassDef))
-    unit.has_effects = not is_plain(node, setting.dotted) or not _is_bound(node, outline)
+    unit.has_effects = not is_plain(node, setting.dotted) or not _is_bound(
+        node, unit.position, setting
+    )
     unit.has_effects |= is_main and not definition
     rebound = any(len(outline.symbols[name]) > 1 for name in unit.binds)
     unit.is_ordered = unit.has_effects or rebound
 
 
-def _is_bound(node: ast.stmt, outline: Outline) -> bool:
-    """Return whether all names that an assignment reads exist, so that it does not fail."""
-    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-        return True
-    parts = list(ast.walk(node))
+def _is_bound(node: ast.stmt, position: int, setting: Setting) -> bool:
+    """Return whether all names that a statement reads at once exist, so that it does not fail."""
+    parts = [part for one in _eager(node) for part in ast.walk(one)]
     inner = {one.arg for one in parts if isinstance(one, ast.arg)}
     inner |= {one.id for one in parts if isinstance(one, ast.Name) and _is_store(one)}
+    inner |= {one.name for one in parts if isinstance(one, (*FUNCTIONS, ast.ClassDef))}
     read = {one.id for one in parts if isinstance(one, ast.Name) and not _is_store(one)}
+    known = setting.positions
     return all(
-        name in outline.symbols or is_built_in(name) or name == "__file__" for name in read - inner
+        known[name] < position if name in known else is_built_in(name) or name == "__file__"
+        for name in read - inner
     )
+
+
+def _eager(node: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the parts of a statement that run where it stands, and not later in a function."""
+    if isinstance(node, FUNCTIONS):
+        yield from (*node.decorator_list, *defaults_of(node.args))
+    elif isinstance(node, ast.ClassDef):
+        yield from (*node.decorator_list, *node.bases, *node.keywords)
+        for one in node.body:
+            yield from _eager(one)
+        yield from (ast.arg(name) for one in node.body for name in _defined(one))
+    elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda):
+        yield from (*defaults_of(node.value.args), *_targets(node))
+    else:
+        yield node
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    return [node.name] if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else []
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def _is_store(node: ast.Name) -> bool:

@@ -7,7 +7,6 @@ from shardline.identity.fixed import Fixed
 from shardline.identity.outline import Importing
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined
-from shardline.identity.scopes import Imported
 from shardline.identity.surface import is_public
 from shardline.identity.tokens import Ref, Run
 
@@ -88,10 +87,7 @@ class RunOrder:
         for one in event.names:
             if one.name and one.module in self._open and self._is_late(one.module, one.name):
                 self.early.append(("import", one.name))
-        outline = self.reach.run[label]
-        for name, bound in outline.symbols.items():
-            if any(one in event.names or _is_top(one, event) for one in bound):
-                self._named.add((label, name))
+        self._named.update((label, name) for name in event.binds)
 
     def _is_late(self, label: str, name: str) -> bool:
         bound = self.reach.run[label].symbols.get(name)
@@ -131,13 +127,6 @@ class RunOrder:
     def _misses(self, one: Key, key: Key, name: str) -> bool:
         own = one == key and name in self.reach.unit(key).binds
         return not own and one[0] in self._open and self._is_late(one[0], name)
-
-
-def _is_top(bound: int | Imported, event: Importing) -> bool:
-    """Return whether `import a.b` binds this `a`, or `import a.b as c` this `c`."""
-    if not isinstance(bound, Imported) or bound.name:
-        return False
-    return any(one == bound.module or one.startswith(f"{bound.module}.") for one in event.modules)
 
 
 def _with_parents(name: str) -> list[str]:
