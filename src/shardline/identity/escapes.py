@@ -1,7 +1,6 @@
 """Constructs by which code reaches what it does not name, and what counts because of them."""
 
 import ast
-import re
 
 from shardline.identity.tokens import Note
 
@@ -118,10 +117,10 @@ _ATTRIBUTES = {
     "__orig_bases__": ("annotations",),
 }
 # Functions that use one of these may read local variables by name.
-READS_LOCALS = re.compile(
-    r"^(locals|vars|dir|eval|exec|_getframe|currentframe|stack|f_locals|co_varnames|getargvalues|"
-    r"save_hyperparameters|query|evaluate|sizeof_local|__code__)$"
-)
+READS_LOCALS = frozenset(
+    {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack", "f_locals",
+     "co_varnames", "getargvalues", "save_hyperparameters", "query", "evaluate", "__code__"}
+)  # fmt: skip
 _REASONS = {"builtins.getattr": "getattr with a computed name"}
 SPECIAL = frozenset(_ATTRIBUTES)
 
@@ -155,7 +154,7 @@ def loads_code(node: ast.Call) -> bool:
 def reads_locals(nodes: list[ast.AST]) -> bool:
     """Return whether code names something that sees local variables by their names."""
     return any(
-        READS_LOCALS.match(getattr(node, "id", "") or "")
-        or READS_LOCALS.match(getattr(node, "attr", "") or "")
+        (isinstance(node, ast.Name) and node.id in READS_LOCALS)
+        or (isinstance(node, ast.Attribute) and node.attr in READS_LOCALS)
         for node in nodes
     )

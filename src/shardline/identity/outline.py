@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from shardline.identity.canonical import DIGEST_LENGTH
 from shardline.identity.expressions import Setting, is_text
 from shardline.identity.imports import never_run_conditions, static_importers
-from shardline.identity.literals import Bindings, Literals
 from shardline.identity.purity import is_built_in, is_plain
 from shardline.identity.scopes import (
     FUNCTIONS,
@@ -130,21 +129,18 @@ def outline_of(
         tree = ast.parse(content)
     package = name if is_package else name.rpartition(".")[0]
     never_run = never_run_conditions(tree) if b"TYPE_CHECKING" in content else frozenset()
-    hidden = never_run if is_main else never_run | _MAIN
-    body = list(_executed(tree.body, hidden))
+    hidden = never_run if is_main or b"__main__" not in content else never_run | _MAIN
+    body = list(_executed(tree.body, hidden, package))
     outline = Outline(
         name=name, source=tuple(content.decode(errors="replace").splitlines(keepends=True))
     )
-    _add_bindings(outline, body, package)
-    literals = Literals(
-        bindings=Bindings(list(ast.walk(tree))), known={"__name__": name, "__package__": package}
-    )
+    _add_bindings(outline, body, package, has_globals=b"global" in content)
     outline.setting = Setting(
         package=package,
         scope=Scope("module"),
         dotted=lambda node: _dotted(node, outline.symbols, is_own),
         positions=_positions(outline),
-        imported_by=static_importers(tree, content, literals, never_run),
+        imported_by=static_importers(tree, content, name, package, never_run),
         never_run=never_run,
         lazy=any(one.module == "__future__" for one in body if isinstance(one, ast.ImportFrom)),
         is_main=is_main,
@@ -154,15 +150,29 @@ def outline_of(
     return outline
 
 
-def _executed(body: list[ast.stmt], never_run: frozenset[str]) -> Iterator[ast.stmt]:
+def _executed(
+    body: list[ast.stmt], never_run: frozenset[str], package: str, bound: set[str] | None = None
+) -> Iterator[ast.stmt]:
+    """Yield the statements that are executed, without those below a condition that is false."""
+    bound = {"__name__"} if bound is None else bound
     for statement in body:
-        if isinstance(statement, ast.If) and ast.unparse(statement.test) in never_run:
-            yield from _executed(statement.orelse, never_run)
-        else:
+        if not never_run:
             yield statement
+            continue
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) in never_run:
+            names = {one.id for one in ast.walk(statement.test) if isinstance(one, ast.Name)}
+            if names <= bound:
+                yield from _executed(statement.orelse, never_run, package, bound)
+                continue
+        scope = Scope("module")
+        collect([statement], scope, package)
+        bound |= scope.local | scope.kept | scope.imports.keys()
+        yield statement
 
 
-def _add_bindings(outline: Outline, body: list[ast.stmt], package: str) -> None:
+def _add_bindings(
+    outline: Outline, body: list[ast.stmt], package: str, *, has_globals: bool
+) -> None:
     for position, statement in enumerate(body):
         if isinstance(statement, ast.Import | ast.ImportFrom):
             bound = list(imported_names(statement, package))
@@ -182,7 +192,8 @@ def _add_bindings(outline: Outline, body: list[ast.stmt], package: str) -> None:
             outline.symbols.setdefault(name, []).append(place)
         for name, imports in scope.imports.items():
             outline.symbols[name] += imports
-        _add_globals(outline, statement, place)
+        if has_globals:
+            _add_globals(outline, statement, place)
 
 
 def _bound_by(statement: ast.stmt, scope: Scope) -> tuple[str, ...]:

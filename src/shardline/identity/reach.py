@@ -133,6 +133,7 @@ class Reach:
         if label in self.escaped:
             return
         self.escaped.add(label)
+        self.ordered.add(label)
         outline = self.outline(label)
         for bound in outline.symbols.values():
             for one in bound:

@@ -41,12 +41,7 @@ class _Writer(Expressions):
     def _learn(self, statement: ast.stmt) -> None:
         """Find out which names of local variables something may read."""
         nodes = list(ast.walk(statement))
-        within = (one for one in nodes if isinstance(one, FUNCTIONS) and one is not statement)
-        in_function = [*([statement] if isinstance(statement, FUNCTIONS) else []), *within]
-        holds_class = any(
-            isinstance(one, ast.ClassDef) for function in in_function for one in ast.walk(function)
-        )
-        if holds_class or escapes.reads_locals(nodes):
+        if escapes.reads_locals(nodes) or _makes_classes(statement, nodes):
             self._spoken = None
             return
         stray = {one.value for one in nodes if isinstance(one, ast.Expr)}  # docstrings among them
@@ -152,3 +147,14 @@ class _Writer(Expressions):
             self._name(name, scope)
         self._list(parts, scope)
         self._emit(")")
+
+
+def _makes_classes(statement: ast.stmt, nodes: list[ast.AST]) -> bool:
+    """Return whether a function in a statement has a class in its body."""
+    inner = {one for one in nodes if isinstance(one, ast.ClassDef) and one is not statement}
+    return bool(inner) and any(
+        one in inner
+        for function in nodes
+        if isinstance(function, FUNCTIONS)
+        for one in ast.walk(function)
+    )
