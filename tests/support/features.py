@@ -1,105 +1,17 @@
-"""Ways by which Python code reaches a definition, as parts of generated projects.
+"""Ways by which Python code reaches a definition, read from `features.txt`."""
 
-Each is the text of some modules and an expression that `call` evaluates; `{i}` makes names
-unique, digits are what edits change. `app` is the module of the entry point.
-"""
+from pathlib import Path
 
-# name -> (expression in app, {module: text})
-FEATURES: dict[str, tuple[str, dict[str, str]]] = {
-    "function": ("fun{i}(2)", {"app": "from lib import fun{i}", "lib": "def fun{i}(x):\n    total = x * 3\n    return total + 1"}),
-    "chain of functions": ("one{i}()", {"app": "import lib\ndef one{i}(): return lib.two{i}() + 1", "lib": "from base import three{i}\ndef two{i}(): return three{i}() + 1\ndef unused{i}(): return 5", "base": "def three{i}(): return 4\ndef also_unused{i}(): return 6"}),
-    "alias of a module": ("h{i}.alias{i}()", {"app": "import lib as h{i}", "lib": "def alias{i}(): return 5"}),
-    "module as a value": ("[m.value{i}() for m in (lib,)]", {"app": "import lib", "lib": "def value{i}(): return 5\ndef other{i}(): return 6"}),
-    "submodule by attribute": ("pkg.sub.deep{i}()", {"app": "import pkg.sub", "pkg.sub": "def deep{i}(): return 5\ndef not_deep{i}(): return 8"}),
-    "re-export": ("shown{i}()", {"app": "from pkg import shown{i}", "pkg": "from pkg.sub import hidden{i} as shown{i}", "pkg.sub": "def hidden{i}(): return 5"}),
-    "relative": ("rel{i}()", {"app": "from pkg.sub import rel{i}", "pkg.sub": "from .other import real{i}\ndef rel{i}(): return real{i}() + 1", "pkg.other": "def real{i}(): return 2\ndef unreal{i}(): return 3"}),
-    "import in a function": ("late{i}()", {"app": "def late{i}():\n    from lib import inner{i} as f\n    return f() + 1", "lib": "def inner{i}(): return 4"}),
-    "constant": ("CON{i} + 1", {"app": "from lib import CON{i}", "lib": "CON{i} = 3\nOTHER{i} = 4"}),
-    "constant of constants": ("TWO{i}", {"app": "from lib import TWO{i}", "lib": "ONE{i} = 1\nTWO{i} = [ONE{i}, 2, *range(3)]"}),
-    "bound twice": ("twice{i}()", {"app": "from lib import twice{i}", "lib": "N{i} = 1\ndef twice{i}(): return N{i}\nN{i} = 2"}),
-    "function bound twice": ("again{i}()", {"app": "from lib import again{i}", "lib": "def again{i}(): return 1\ndef again{i}(): return 2"}),
-    "augmented": ("AUG{i}", {"app": "from lib import AUG{i}", "lib": "AUG{i} = 1\nAUG{i} += 2"}),
-    "conditional": ("cond{i}()", {"app": "from lib import cond{i}", "lib": "import sys\nif len(sys.argv) > 4:\n    def cond{i}(): return 1\nelse:\n    def cond{i}(): return 2"}),
-    "try import": ("tried{i}", {"app": "try:\n    from lib import nothing{i} as tried{i}\nexcept ImportError:\n    tried{i} = 3"}),
-    "try import found": ("tried{i}()", {"app": "try:\n    from lib import tries{i} as tried{i}\nexcept ImportError:\n    tried{i} = int", "lib": "def tries{i}(): return 7"}),
-    "global statement": ("read{i}()", {"app": "from lib import read{i}", "lib": "G{i} = 1\ndef write{i}(v=2):\n    global G{i}\n    G{i} = v\ndef read{i}():\n    write{i}()\n    return G{i}"}),
-    "global set by another module": ("read{i}()", {"app": "from lib import read{i}\nimport base", "lib": "G{i} = 1\ndef read{i}(): return G{i}", "base": "import lib\nlib.G{i} = 5"}),
-    "global made by a call": ("made{i}()", {"app": "from lib import made{i}", "lib": "def make{i}(v):\n    global MADE{i}\n    MADE{i} = v\nmake{i}(4)\ndef made{i}(): return MADE{i}"}),
-    "class": ("Cls{i}().run(2)", {"app": "from lib import Cls{i}", "lib": "class Cls{i}:\n    size = 2\n    def run(self, x):\n        y = x + self.size\n        return self.more(y)\n    def more(self, y): return y * 3\nclass Apart{i}:\n    size = 4"}),
-    "inherited": ("Kid{i}().run()", {"app": "from lib import Kid{i}", "lib": "from base import Parent{i}\nclass Kid{i}(Parent{i}):\n    def step(self): return 2", "base": "class Parent{i}:\n    def run(self): return self.step() + 1\n    def step(self): return 7"}),
-    "inherited by name": ("getattr(Dyn{i}(), 'do_' + 'a')()", {"app": "from lib import Dyn{i}", "lib": "class Dyn{i}:\n    def do_a(self): return 3\n    def do_b(self): return 4"}),
-    "init_subclass": ("sorted(REG{i})", {"app": "from lib import REG{i}", "lib": "REG{i} = {{}}\nclass Hook{i}:\n    def __init_subclass__(cls, key=1):\n        REG{i}[cls.__name__, key] = cls\nclass Left{i}(Hook{i}): pass\nclass Right{i}(Left{i}, key=2): pass"}),
-    "init_subclass elsewhere": ("sorted(REG{i}.items())", {"app": "from lib import REG{i}\nimport base", "lib": "REG{i} = {{}}\nclass Hook{i}:\n    def __init_subclass__(cls):\n        REG{i}[cls.__name__] = cls.size", "base": "from lib import Hook{i}\nclass Left{i}(Hook{i}): size = 3"}),
-    "subclasses": ("[c.size for c in Top{i}.__subclasses__()]", {"app": "from lib import Top{i}\nimport base", "lib": "class Top{i}: size = 1", "base": "from lib import Top{i}\nclass A{i}(Top{i}): size = 2\nclass B{i}(Top{i}): size = 3"}),
-    "subclasses in a method": ("Top{i}.all()", {"app": "from lib import Top{i}", "lib": "class Top{i}:\n    @classmethod\n    def all(cls): return [c.make() for c in cls.__subclasses__()]\nclass A{i}(Top{i}):\n    @classmethod\n    def make(cls): return 2\ndef help{i}(): return 9\nclass B{i}(A{i}): pass"}),
-    "metaclass": ("[c.__name__ for c in Meta{i}.seen], Made{i}.extra", {"app": "from lib import Meta{i}, Made{i}", "lib": "class Meta{i}(type):\n    seen = []\n    def __new__(mcs, name, bases, space):\n        made = super().__new__(mcs, name, bases, {{**space, 'extra': 4}})\n        mcs.seen.append(made)\n        return made\nclass Made{i}(metaclass=Meta{i}): pass\nclass Kid{i}(Made{i}): pass"}),
-    "descriptor": ("Owner{i}().field, NAMES{i}", {"app": "from lib import Owner{i}, NAMES{i}", "lib": "NAMES{i} = []\nclass Desc{i}:\n    def __set_name__(self, owner, name): NAMES{i}.append((owner.__name__, name))\n    def __get__(self, obj, kind): return 3\nclass Owner{i}:\n    field = Desc{i}()\nclass Second{i}:\n    field = Desc{i}()"}),
-    "registry by decorator": ("{{k: f() for k, f in sorted(REG{i}.items())}}", {"app": "from lib import REG{i}\nimport base", "lib": "REG{i} = {{}}\ndef register{i}(f):\n    REG{i}[f.__name__] = f\n    return f", "base": "from lib import register{i}\n@register{i}\ndef alpha{i}(): return helper{i}() + 1\ndef helper{i}(): return 2\ndef apart{i}(): return 3"}),
-    "registry with arguments": ("[f() for f in REG{i}]", {"app": "from lib import REG{i}", "lib": "REG{i} = []\ndef register{i}(times=2):\n    def wrap(f):\n        REG{i}.extend([f] * times)\n        return f\n    return wrap\n@register{i}(times=3)\ndef alpha{i}(): return 2\n@register{i}()\nclass Beta{i}:\n    def __repr__(self): return 'beta 5'"}),
-    "registry by a statement": ("[f() for f in REG{i}]", {"app": "from lib import REG{i}\nimport base", "lib": "REG{i} = []", "base": "import lib\ndef alpha{i}(): return 2\ndef beta{i}(): return 3\nlib.REG{i}.append(alpha{i})"}),
-    "registry literal": ("REG{i}['a']()", {"app": "from lib import REG{i}", "lib": "def alpha{i}(): return 2\ndef beta{i}(): return 3\nREG{i} = {{'a': alpha{i}, 'b': lambda: beta{i}()}}"}),
-    "registry filled by a loop": ("[f() for f in REG{i}.values()]", {"app": "from lib import REG{i}", "lib": "REG{i} = {{}}\ndef alpha{i}(): return 2\ndef beta{i}(): return 3\nfor f in (alpha{i}, beta{i}):\n    REG{i}[f.__name__] = f"}),
-    "singledispatch": ("disp{i}(1), disp{i}('a')", {"app": "from lib import disp{i}\nimport base", "lib": "from functools import singledispatch\n@singledispatch\ndef disp{i}(x): return 1", "base": "from lib import disp{i}\n@disp{i}.register\ndef _(x: int): return 2\n@disp{i}.register(str)\ndef _(x): return 3"}),
-    "singledispatch by call": ("disp{i}(1), disp{i}('a')", {"app": "from lib import disp{i}\nimport base", "lib": "import functools\ndef plain{i}(x): return 1\ndisp{i} = functools.singledispatch(plain{i})", "base": "import lib\ndef for_int{i}(x): return 2\nlib.disp{i}.register(int, for_int{i})"}),
-    "decorator with effects": ("LOG{i}, deco{i}()", {"app": "from lib import LOG{i}, deco{i}", "lib": "LOG{i} = []\ndef log{i}(f):\n    LOG{i}.append(f.__name__)\n    return f\n@log{i}\ndef deco{i}(): return 2\n@log{i}\ndef deco_other{i}(): return 3"}),
-    "decorator that replaces": ("rep{i}()", {"app": "from lib import rep{i}", "lib": "def times{i}(n):\n    def wrap(f): return lambda: f() * n\n    return wrap\n@times{i}(3)\ndef rep{i}(): return 2"}),
-    "mutable default": ("(grow{i}(1), grow{i}(2))", {"app": "from lib import grow{i}", "lib": "def grow{i}(x, seen=[]):\n    seen.append(x * 2)\n    return list(seen)"}),
-    "callable default": ("call{i}()", {"app": "from lib import call{i}", "lib": "def pick{i}(): return 3\ndef unpicked{i}(): return 4\ndef call{i}(f=pick{i}): return f()"}),
-    "default made by a call": ("(count{i}(), COUNTS{i})", {"app": "from lib import count{i}, COUNTS{i}", "lib": "COUNTS{i} = []\ndef make{i}(n):\n    COUNTS{i}.append(n)\n    return n\ndef count{i}(n=make{i}(3)): return n\ndef uncalled{i}(n=make{i}(4)): return n"}),
-    "monkeypatch": ("(patched{i}(), Patched{i}().run())", {"app": "from lib import Patched{i}\nimport lib, base\ndef patched{i}(): return lib.target{i}()", "lib": "def target{i}(): return 1\nclass Patched{i}:\n    def run(self): return 2", "base": "import lib\ndef new{i}(*a): return 7\nlib.target{i} = new{i}\nsetattr(lib.Patched{i}, 'run', new{i})"}),
-    "monkeypatch in a function": ("late{i}()", {"app": "import lib, base\ndef late{i}():\n    base.patch{i}()\n    return lib.target{i}()", "lib": "def target{i}(): return 1", "base": "import lib\ndef new{i}(): return 7\ndef patch{i}(): lib.target{i} = new{i}"}),
-    "patched attributes of functions": ("attr{i}.size, attr{i}()", {"app": "from lib import attr{i}", "lib": "def attr{i}(x=1): return x\nattr{i}.size = 3\nattr{i}.__defaults__ = (4,)"}),
-    "star import": ("starred{i}()", {"app": "from lib import *", "lib": "from base import *\ndef starred{i}(): return based{i}() + 1", "base": "def based{i}(): return 2\ndef starred_not{i}(): return 3"}),
-    "star and all": ("starred{i}()", {"app": "from base import *\nfrom lib import *", "lib": "__all__ = ['starred{i}']\ndef starred{i}(): return 2\ndef two{i}(): return 3", "base": "def starred{i}(): return 5"}),
-    "module getattr": ("lib.magic{i}", {"app": "import lib", "lib": "def __getattr__(name):\n    if name == 'magic{i}': return spell{i}()\n    raise AttributeError(name)\ndef spell{i}(): return 4"}),
-    "getattr computed": ("pick{i}('a')", {"app": "from lib import pick{i}", "lib": "import sys\ndef do_a{i}(): return 3\ndef do_b{i}(): return 4\ndef pick{i}(name): return getattr(sys.modules[__name__], f'do_{{name}}{i}')()"}),
-    "getattr of a module": ("pick{i}('a')", {"app": "import lib\ndef pick{i}(name): return getattr(lib, 'do_' + name + '{i}')()", "lib": "def do_a{i}(): return 3\ndef do_b{i}(): return 4"}),
-    "getattr literal": ("getattr(lib, 'lit{i}')()", {"app": "import lib", "lib": "def lit{i}(): return 3\ndef unlit{i}(): return 4"}),
-    "globals": ("by_name{i}('x{i}')", {"app": "from lib import by_name{i}", "lib": "def x{i}(): return 3\ndef y{i}(): return 4\ndef by_name{i}(name): return globals()[name]()"}),
-    "globals of an import": ("by_name{i}('base')", {"app": "from lib import by_name{i}", "lib": "import base\ndef by_name{i}(name): return globals()[name].behind{i}()", "base": "def behind{i}(): return 4"}),
-    "eval": ("ev{i}()", {"app": "from lib import ev{i}", "lib": "def target{i}(): return 3\ndef ev{i}(): return eval('target' + '{i}()')"}),
-    "exec": ("ex{i}()", {"app": "from lib import ex{i}", "lib": "def target{i}(): return 3\ndef ex{i}():\n    space = {{}}\n    exec('out = target{i}()', globals(), space)\n    return space['out']"}),
-    "vars of a module": ("[vars(lib)['v{i}']()]", {"app": "import lib", "lib": "def v{i}(): return 3"}),
-    "dict of a module": ("lib.__dict__['d{i}']()", {"app": "import lib", "lib": "def d{i}(): return 3"}),
-    "locals": ("loc{i}()", {"app": "from lib import loc{i}", "lib": "def loc{i}():\n    tmp = 3\n    return sorted(locals().items())"}),
-    "inspect": ("names{i}()", {"app": "from lib import names{i}", "lib": "import inspect\ndef shown{i}(a, b: int = 3): return a\ndef names{i}(): return str(inspect.signature(shown{i}))"}),
-    "annotations": ("shown{i}.__annotations__", {"app": "from lib import shown{i}", "lib": "def shown{i}(a: int, b: 'str' = '3') -> list[int]: return a"}),
-    "type hints": ("hinted{i}()", {"app": "from lib import hinted{i}", "lib": "import typing\nclass H{i}: size = 3\ndef shown{i}(a: 'H{i}'): return a\ndef hinted{i}(): return [h.size for h in typing.get_type_hints(shown{i}).values()]"}),
-    "dataclass": ("repr(Data{i}()), Data{i}(4).twice()", {"app": "from lib import Data{i}", "lib": "from dataclasses import dataclass, field\ndef many{i}(): return [3]\n@dataclass\nclass Data{i}:\n    size: int = 2\n    items: list = field(default_factory=many{i})\n    def twice(self): return self.size * 2"}),
-    "enum and named tuple": ("list(Color{i}), Pair{i}(1)", {"app": "from lib import Color{i}, Pair{i}", "lib": "import enum\nfrom typing import NamedTuple\nclass Color{i}(enum.Enum):\n    RED = 1\n    BLUE = enum.auto()\nclass Pair{i}(NamedTuple):\n    a: int\n    b: int = 2"}),
-    "property and friends": ("Prop{i}().size, Prop{i}.st(), Prop{i}.cl()", {"app": "from lib import Prop{i}", "lib": "class Prop{i}:\n    @property\n    def size(self): return self._size + 1\n    @size.setter\n    def size(self, v): self._size = v\n    _size = 2\n    @staticmethod\n    def st(): return 3\n    @classmethod\n    def cl(cls): return cls.__name__, 4"}),
-    "closure": ("outer{i}()()", {"app": "from lib import outer{i}", "lib": "BASE{i} = 5\ndef outer{i}():\n    kept = BASE{i}\n    def inner(step=2):\n        nonlocal kept\n        kept += step\n        return kept\n    inner()\n    return inner"}),
-    "lambda": ("lam{i}(2)", {"app": "from lib import lam{i}", "lib": "STEP{i} = 3\nlam{i} = lambda x, y=STEP{i}: x + y + STEP{i}"}),
-    "partial": ("par{i}()", {"app": "from lib import par{i}", "lib": "from functools import partial\ndef full{i}(a, b=1): return a, b\npar{i} = partial(full{i}, 2, b=3)"}),
-    "local shadows global": ("shadow{i}()", {"app": "from lib import shadow{i}", "lib": "def helper{i}(): return 1\ndef shadow{i}():\n    helper{i} = lambda: 2\n    return helper{i}()"}),
-    "parameter shadows global": ("shadow{i}()", {"app": "from lib import shadow{i}", "lib": "def helper{i}(): return 1\ndef mine{i}(): return 2\ndef shadow{i}(helper{i}=mine{i}): return helper{i}()"}),
-    "comprehension shadows global": ("shadow{i}()", {"app": "from lib import shadow{i}", "lib": "item = 7\ndef shadow{i}(): return [item + 1 for item in range(3)] + [item]"}),
-    "import shadows global": ("shadow{i}()", {"app": "from lib import shadow{i}", "lib": "def sub(): return 1\ndef shadow{i}():\n    from pkg import sub\n    return sub.deep{i}()", "pkg.sub": "def deep{i}(): return 2"}),
-    "class body shadows": ("Body{i}.size, Body{i}().get()", {"app": "from lib import Body{i}", "lib": "size = 1\nclass Body{i}:\n    size = size + 1\n    rows = [size for _ in range(2)]\n    def get(self): return size"}),
-    "del": ("gone{i}()", {"app": "from lib import gone{i}", "lib": "tmp{i} = 1\ndel tmp{i}\ndef gone{i}():\n    try: return tmp{i}\n    except NameError: return 2"}),
-    "del in a function": ("gone{i}()", {"app": "from lib import gone{i}", "lib": "D{i} = 3\ndef drop{i}():\n    global D{i}\n    del D{i}\ndef gone{i}():\n    drop{i}()\n    return 'D{i}' in globals()"}),
-    "walrus, except, match, with": ("mix{i}(2)", {"app": "from lib import mix{i}", "lib": "import contextlib\ndef mix{i}(x):\n    if (y := x + 1) > 2:\n        try: 1 // 0\n        except ZeroDivisionError as err: z = type(err).__name__\n    match [y, z]:\n        case [first, *rest]: out = first, rest\n    with contextlib.nullcontext(4) as w: return out, w"}),
-    "generator and async": ("list(gen{i}(3))", {"app": "from lib import gen{i}", "lib": "def gen{i}(n):\n    for k in range(n):\n        got = yield k * 2\n    yield from (j for j in range(2))"}),
-    "effect on another module": ("STATE{i}", {"app": "from lib import STATE{i}\nimport base", "lib": "STATE{i} = [1]", "base": "import lib\nlib.STATE{i}.append(2)\nlib.STATE{i} += [3]"}),
-    "effects in order": ("STATE{i}", {"app": "import base, other\nfrom lib import STATE{i}", "lib": "STATE{i} = []", "base": "import lib\nlib.STATE{i}.append(2)", "other": "import lib\nlib.STATE{i}.append(3)"}),
-    "effect of a lazy import": ("lazy{i}()", {"app": "import lib\ndef lazy{i}():\n    import other\n    return lib.STATE{i}", "lib": "STATE{i} = [1]", "other": "import lib\nlib.STATE{i}.append(2)"}),
-    "unused effect in an import": ("5", {"app": "import other", "other": "import lib\ndef unseen{i}(): return 4\nVALUE{i} = [3]"}),
-    "circular imports": ("ping{i}(2)", {"app": "from lib import ping{i}", "lib": "import other\ndef ping{i}(n): return n and other.pong{i}(n - 1) + 1", "other": "import lib\ndef pong{i}(n): return n and lib.ping{i}(n - 1) + 2"}),
-    "name of a class": ("Named{i}.__name__, Named{i}.__module__", {"app": "from lib import Named{i}", "lib": "class Named{i}: pass"}),
-    "module name": ("lib.where{i}()", {"app": "import lib", "lib": "def where{i}(): return __name__, 3"}),
-    "docstring": ("doc{i}.__doc__", {"app": "from lib import doc{i}", "lib": "def doc{i}():\n    'Doc 3.'\n    return 2"}),
-    "import_module": ("m{i}.dyn{i}()", {"app": "import importlib\nm{i} = importlib.import_module('lib')", "lib": "def dyn{i}(): return 4\ndef undyn{i}(): return 5"}),
-    "class made by type": ("Typ{i}().run()", {"app": "from lib import Typ{i}", "lib": "class Root{i}:\n    def run(self): return 3\nTyp{i} = type('Typ', (Root{i},), {{'x': 2}})"}),
-    "nested classes": ("Outer{i}.Inner.Deep().run()", {"app": "from lib import Outer{i}", "lib": "class Outer{i}:\n    class Inner:\n        class Deep:\n            def run(self): return 3\n    class Unused: size = 4"}),
-    "class in a function": ("maker{i}()().run()", {"app": "from lib import maker{i}", "lib": "def maker{i}(k=2):\n    size = k + 1\n    class Local:\n        width = size\n        def run(self): return self.width, size\n    return Local"}),
-    "generic base": ("Gen{i}().run()", {"app": "from lib import Gen{i}", "lib": "from typing import Generic, TypeVar\nT{i} = TypeVar('T{i}')\nclass Box{i}(Generic[T{i}]):\n    def run(self): return 3\nclass Gen{i}(Box{i}[int]): size = 4"}),
-    "operators": ("Vec{i}(1) + 2, Vec{i}(3)[4]", {"app": "from lib import Vec{i}", "lib": "class Vec{i}:\n    def __init__(self, a): self.a = a\n    def __add__(self, o): return self.a + o + 1\n    def __getitem__(self, k): return self.a * k"}),
-    "kept in a container": ("BOX{i}['f'][0](3)", {"app": "from lib import BOX{i}", "lib": "def boxed{i}(x): return x + 1\nBOX{i} = {{'f': [boxed{i}], 'n': 2}}"}),
-    "abc register": ("isinstance(Virt{i}(), Abs{i})", {"app": "from lib import Virt{i}, Abs{i}", "lib": "import abc\nclass Abs{i}(abc.ABC): n = 1\nclass Virt{i}: n = 2\nAbs{i}.register(Virt{i})"}),
-    "kwargs by name": ("kw{i}(**{{'al' + 'pha': 3}})", {"app": "from lib import kw{i}", "lib": "def kw{i}(alpha=1, beta=2): return alpha, beta"}),
-    "wrapped": ("wr{i}()", {"app": "from lib import wr{i}", "lib": "import functools\ndef deco{i}(f):\n    @functools.wraps(f)\n    def inner(*a): return f(*a), f.__name__, 2\n    return inner\n@deco{i}\ndef wr{i}(): return 3"}),
-    "cached": ("(c{i}(2), c{i}(2), CALLS{i})", {"app": "from lib import c{i}, CALLS{i}", "lib": "from functools import lru_cache\nCALLS{i} = []\n@lru_cache(maxsize=4)\ndef c{i}(x):\n    CALLS{i}.append(x)\n    return x + 1"}),
-    "globals of a function": ("sorted(k for k in spy{i}.__globals__ if k.startswith('seen{i}'))", {"app": "from lib import spy{i}", "lib": "def spy{i}(): pass\nseen{i} = 3\nseen{i}_b = 4"}),
-    "environment of a nested import": ("use{i}()", {"app": "from pkg.sub import use{i}", "pkg": "import lib\nlib.FLAG{i} = 3", "pkg.sub": "import lib\ndef use{i}(): return lib.FLAG{i}", "lib": "FLAG{i} = 1"}),
-    "pickle": ("pickled{i}()", {"app": "import pickle, lib\ndef pickled{i}(): return pickle.loads(b'clib\\n' + b'P{i}\\n.').size", "lib": "class P{i}: size = 3"}),
-}  # fmt: skip
+Feature = tuple[str, dict[str, str]]  # an expression in `app`, text by dotted name of a module
+
+
+def read_features() -> dict[str, Feature]:
+    """Return the parts that generated projects are made of, by name."""
+    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    return dict(map(_feature, text.split("\n=== ")[1:]))
+
+
+def _feature(text: str) -> tuple[str, Feature]:
+    head, *modules = text.rstrip("\n").split("\n--- ")
+    name, _, call = head.partition("\ncall: ")
+    return name, (call, {place: code for place, _, code in (m.partition("\n") for m in modules)})

@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.features import FEATURES as FIRST
-from tests.support.more_features import MORE
+from tests.support.features import read_features
 
-FEATURES = FIRST | MORE
+FEATURES = read_features()
 Project = dict[str, str]  # text by dotted name of the module
 MODULES = ("app", "lib", "base", "other", "pkg", "pkg.sub", "pkg.other")
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -163,7 +162,9 @@ def _moved(files: Project, rng: random.Random) -> Project:
     target = rng.choice([module for module in MODULES if module != name] + ["moved"])
     body[body.index(one)] = ast.parse(f"from {target} import {one.name}").body[0]
     if rng.random() < 0.5:
-        body.insert(0, body.pop(body.index(next(s for s in body if getattr(s, "module", "") == target))))
+        body.insert(
+            0, body.pop(body.index(next(s for s in body if getattr(s, "module", "") == target)))
+        )
     files[name] = "\n".join(map(ast.unparse, body)) + "\n"
     imports = [ast.unparse(s) for s in ast.parse(files[name]).body if isinstance(s, ast.Import | ast.ImportFrom)
                and getattr(s, "module", "") != target] if rng.random() < 0.7 else []  # fmt: skip

@@ -158,6 +158,8 @@ class Reach:
                 self._add((part.label, part.place))
             case Whole():
                 where = f"{part.reason} in {label}, line {line}" if line else part.reason
+                if label and not line:
+                    where = f"a name of {label}: {self.whole[label]}"
                 self.import_modules([part.label.partition(" (")[0]])
                 self._count_whole(part.label, where)
                 self._escape(part.label)
@@ -200,6 +202,7 @@ class Reach:
             if reason := self.flags.get("program"):
                 for label in list(self.run):
                     self._count_whole(label, reason)
+                for label in list(self.run):
                     self._escape(label)
                     self.ordered.add(label)
             for label in list(self.escaped):
