@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from shardline.identity.canonical import DIGEST_LENGTH
 from shardline.identity.expressions import Setting, is_text
 from shardline.identity.imports import never_run_conditions, static_importers
+from shardline.identity.literals import Bindings, Literals
 from shardline.identity.purity import is_built_in, is_plain
 from shardline.identity.scopes import (
     FUNCTIONS,
@@ -76,6 +77,7 @@ class Outline:
         symbols: what each name is bound to: places in `units`, or an import.
         setting: what the writer must know; None of a compiled module.
         source: its lines.
+        exports: the texts in `__all__`.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Outline:
     symbols: dict[str, list[int | Imported]] = field(default_factory=dict)
     setting: Setting | None = None
     source: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
     binary: str = ""
     _written: dict[tuple[int, frozenset[str]], Written] = field(default_factory=dict)
 
@@ -145,6 +148,9 @@ def outline_of(
         lazy=any(one.module == "__future__" for one in body if isinstance(one, ast.ImportFrom)),
         is_main=is_main,
     )
+    if b"__all__" in content:
+        bindings = Bindings(list(ast.walk(tree)))
+        outline.exports = Literals(bindings=bindings, known={}).texts(ast.Name("__all__"))
     for unit in outline.units:
         _judge(unit, outline, is_main=name == "__main__")
     return outline

@@ -100,19 +100,27 @@ class Reach:
             self.import_modules(one.modules)
             self._check(one)
             if one.star:
-                self._count_whole(label, f"star import, line {one.line}")
-                self._escape(label)
-                self.ordered.add(label)
-                for source in self.program.find(one.star):
-                    self._count_whole(source, f"star import in {label}")
-                    self._escape(source)
-                    self.ordered.add(source)
+                self._count_star(label, one)
         for place, unit in enumerate(outline.units):
             if unit.has_effects:
                 self._add((label, place))
             if "__getattr__" in unit.binds:
                 line = getattr(unit.node, "lineno", 0)
                 self._count_whole(label, f"__getattr__ of the module, line {line}")
+
+    def _count_star(self, label: str, one: Importing) -> None:
+        """Count both modules of a star import whole, and the submodules that it may import."""
+        self._count_whole(label, f"star import, line {one.line}")
+        self._escape(label)
+        for source, outline in self.program.find(one.star).items():
+            self._count_whole(source, f"star import in {label}")
+            self._escape(source)
+            below = [f"{one.star}.{name}" for name in sorted(outline.exports)]
+            for module in filter(self.program.find, below):
+                self.import_modules([module])
+                for found in self.program.find(module):
+                    self._count_whole(found, f"star import in {label}")
+                    self._escape(found)
 
     def _check(self, one: Importing) -> None:
         for imported in one.names:
