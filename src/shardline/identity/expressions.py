@@ -1,52 +1,22 @@
 """Writes expressions and imports: names by what they resolve to, local variables by number."""
 
 import ast
-import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardline.identity import escapes
-from shardline.identity.purity import Dotted, is_built_in
 from shardline.identity.scopes import (
     Imported,
     Scope,
     absolute,
-    comprehension_scope,
-    function_scope,
     imported_names,
 )
+from shardline.identity.setting import Setting
 from shardline.identity.tokens import Note, Ref, Run, Token, Written
 
 _SKIPPED = {"ctx", "type_comment", "kind"}
-_QUIET = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.BinOp, ast.BitOr,
-          ast.Load, ast.Starred)  # fmt: skip
 _HELP = {"description", "epilog", "help", "usage"}  # what a command line shows
 _BODIES = {"body", "orelse", "finalbody"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What the writer must know of a module.
-
-    Attributes:
-        package: from which relative imports start.
-        scope: the module's own names.
-        dotted: full names of imported and built-in things.
-        positions: where each name of the module is first bound, counted in statements.
-        imported_by: the modules that a call imports, by the call's node.
-        never_run: conditions that are false, as `TYPE_CHECKING`.
-        lazy: whether annotations are not evaluated (`from __future__ import annotations`).
-        is_main: whether the module runs as a script.
-    """
-
-    package: str
-    scope: Scope
-    dotted: Dotted
-    positions: Mapping[str, int]
-    imported_by: Mapping[ast.AST, tuple[str, ...]]
-    never_run: frozenset[str]
-    lazy: bool
-    is_main: bool
 
 
 @dataclass
@@ -125,8 +95,6 @@ class Expressions:
         value = node.value
         if isinstance(value, str) and value in escapes.SPECIAL:
             self._emit(*escapes.of_attribute(value, node.lineno))
-        if self._annotates and isinstance(value, str):
-            self._text_of_annotation(value, scope)
         text = hex(value) if type(value) is int else repr(value)
         self._emit(f"{type(value).__name__} {text}")
 
@@ -243,84 +211,6 @@ class Expressions:
                 self._emit(self._ref((name,), node.lineno, "", (imported,)))
             elif len(owner.imports[name]) > 1:
                 self._emit(self._ref((name,), node.lineno, "Import", (imported,)))
-
-    # --- scopes within expressions ------------------------------------------------------------
-
-    def _visit_Lambda(self, node: ast.Lambda, scope: Scope) -> None:
-        self._emit("Lambda", "(")
-        inner = self._open(function_scope(node, scope, self.setting.package))
-        self._parameters(node.args, scope, annotated=False)
-        before, self._deferred = self._deferred, True
-        self._visit(node.body, inner)
-        self._deferred = before
-        self._emit(")")
-
-    def _comprehension(
-        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp, scope: Scope
-    ) -> None:
-        self._emit(type(node).__name__, "(")
-        inner = self._open(comprehension_scope(node.generators, scope))
-        for place, one in enumerate(node.generators):
-            self._visit(one.iter, inner if place else scope)
-            self._emit("async" if one.is_async else "for")
-            self._visit(one.target, inner)
-            self._list(one.ifs, inner)
-        for name in ("elt", "key", "value"):
-            if part := getattr(node, name, None):
-                self._visit(part, inner)
-        self._emit(")")
-
-    _visit_ListComp = _visit_SetComp = _visit_DictComp = _visit_GeneratorExp = _comprehension
-
-    def _parameters(self, args: ast.arguments, scope: Scope, *, annotated: bool) -> None:
-        named = [
-            *(("/", one) for one in args.posonlyargs),
-            *(("", one) for one in args.args),
-            *(("*", one) for one in (args.vararg,) if one),
-            *(("keyword ", one) for one in args.kwonlyargs),
-            *(("**", one) for one in (args.kwarg,) if one),
-        ]
-        for kind, one in named:
-            self._emit(f"parameter {kind}{one.arg}")
-            if one.annotation:
-                self._annotation(one.annotation, scope, counts=annotated)
-        self._list([*args.defaults, "keywords", *args.kw_defaults], scope)
-
-    def _annotation(self, node: ast.expr, scope: Scope, *, counts: bool) -> None:
-        """Write an annotation if it counts, or may fail or do something where it is evaluated."""
-        if counts or not (self.setting.lazy or self._is_quiet(node, scope)):
-            before, self._annotates = self._annotates, True
-            self._emit("annotation")
-            self._visit(node, scope)
-            self._annotates = before
-
-    def _text_of_annotation(self, text: str, scope: Scope) -> None:
-        """Write what a text as annotation names, as `typing.get_type_hints` finds it."""
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            self._visit(ast.parse(text.strip(), mode="eval").body, scope)
-
-    def _is_quiet(self, node: ast.expr, scope: Scope) -> bool:
-        return all(
-            isinstance(one, _QUIET)
-            and not (isinstance(one, ast.Name) and not self._is_bound(one.id, scope))
-            for one in ast.walk(node)
-        )
-
-    def _is_bound(self, name: str, scope: Scope) -> bool:
-        """Return whether a name is bound for certain once this statement is executed."""
-        if scope.owner(name).kind != "module":
-            return True
-        if name not in self.setting.positions:
-            return is_built_in(name)
-        return _in_function(scope) or self.setting.positions[name] < self.position
-
-
-def _in_function(scope: Scope | None) -> bool:
-    while scope:
-        if scope.kind == "function":
-            return True
-        scope = scope.parent
-    return False
 
 
 def _use(context: ast.expr_context) -> str:

@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardline.identity.canonical import DIGEST_LENGTH
-from shardline.identity.expressions import Setting, is_text
+from shardline.identity.effects import dotted_name, has_effects
+from shardline.identity.expressions import is_text
 from shardline.identity.imports import never_run_conditions, static_importers
 from shardline.identity.literals import Bindings, Literals
-from shardline.identity.purity import is_built_in, is_plain
 from shardline.identity.scopes import (
     FUNCTIONS,
     Imported,
     Scope,
     absolute,
     collect,
-    defaults_of,
     imported_names,
 )
+from shardline.identity.setting import Setting
 from shardline.identity.tokens import Written
 from shardline.identity.writer import write
 
@@ -141,7 +141,7 @@ def outline_of(
     outline.setting = Setting(
         package=package,
         scope=Scope("module"),
-        dotted=lambda node: _dotted(node, outline.symbols, is_own),
+        dotted=lambda node: dotted_name(node, outline.symbols, is_own),
         positions=_positions(outline),
         imported_by=static_importers(tree, content, name, package, never_run),
         never_run=never_run,
@@ -253,68 +253,7 @@ def _judge(unit: Unit, outline: Outline, *, is_main: bool) -> None:
     assert node is not None
     assert setting is not None
     definition = isinstance(node, (*FUNCTIONS, ast.ClassDef))
-    unit.has_effects = not is_plain(node, setting.dotted) or not _is_bound(
-        node, unit.position, setting
-    )
+    unit.has_effects = has_effects(node, unit.position, setting)
     unit.has_effects |= is_main and not definition
     rebound = any(len(outline.symbols[name]) > 1 for name in unit.binds)
     unit.is_ordered = unit.has_effects or rebound
-
-
-def _is_bound(node: ast.stmt, position: int, setting: Setting) -> bool:
-    """Return whether all names that a statement reads at once exist, so that it does not fail."""
-    parts = [part for one in _eager(node) for part in ast.walk(one)]
-    inner = {one.arg for one in parts if isinstance(one, ast.arg)}
-    inner |= {one.id for one in parts if isinstance(one, ast.Name) and _is_store(one)}
-    inner |= {one.name for one in parts if isinstance(one, (*FUNCTIONS, ast.ClassDef))}
-    read = {one.id for one in parts if isinstance(one, ast.Name) and not _is_store(one)}
-    known = setting.positions
-    return all(
-        known[name] < position if name in known else is_built_in(name) or name == "__file__"
-        for name in read - inner
-    )
-
-
-def _eager(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the parts of a statement that run where it stands, and not later in a function."""
-    if isinstance(node, FUNCTIONS):
-        yield from (*node.decorator_list, *defaults_of(node.args))
-    elif isinstance(node, ast.ClassDef):
-        yield from (*node.decorator_list, *node.bases, *node.keywords)
-        for one in node.body:
-            yield from _eager(one)
-        yield from (ast.arg(name) for one in node.body for name in _defined(one))
-    elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda):
-        yield from (*defaults_of(node.value.args), *_targets(node))
-    else:
-        yield node
-
-
-def _defined(node: ast.stmt) -> list[str]:
-    return [node.name] if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else []
-
-
-def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
-
-
-def _is_store(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
-
-
-def _dotted(
-    node: ast.expr, symbols: dict[str, list[int | Imported]], is_own: Callable[[str], bool]
-) -> str:
-    chain: list[str] = []
-    while isinstance(node, ast.Attribute):
-        chain.insert(0, node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    bound = symbols.get(node.id, [])
-    if not bound:
-        return ".".join(["builtins", node.id, *chain]) if is_built_in(node.id) else ""
-    only = bound[0]
-    if len(bound) > 1 or not isinstance(only, Imported) or is_own(only.module.partition(".")[0]):
-        return ""
-    return ".".join([only.module, *filter(None, [only.name]), *chain])

@@ -10,9 +10,11 @@ import re
 from collections.abc import Sequence
 
 from shardline.identity import escapes
-from shardline.identity.expressions import Expressions, Setting, is_text
+from shardline.identity.expressions import is_text
+from shardline.identity.nested import Nested
 from shardline.identity.purity import is_pure_decorator
 from shardline.identity.scopes import FUNCTIONS, Scope, collect, function_scope
+from shardline.identity.setting import Setting
 from shardline.identity.tokens import Written
 
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -29,7 +31,7 @@ def write(statement: ast.stmt, setting: Setting, options: frozenset[str], positi
     return _Writer(setting, options, position).written(statement)
 
 
-class _Writer(Expressions):
+class _Writer(Nested):
     """Writes statements and definitions."""
 
     def written(self, statement: ast.stmt) -> Written:
