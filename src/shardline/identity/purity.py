@@ -47,7 +47,7 @@ PURE_CALLS = {
     "logging.getLogger", "numpy.array", "numpy.asarray", "operator.attrgetter", "operator.itemgetter",
     "os.path.abspath", "os.path.dirname", "os.path.join", "os.path.realpath",
     "pathlib.Path", "pathlib.PurePath", "re.compile", "threading.Lock", "threading.RLock", "threading.local",
-    "torch.Size", "torch.device", "torch.tensor", "types.MappingProxyType", "types.SimpleNamespace",
+    "torch.Size", "torch.device", "types.MappingProxyType", "types.SimpleNamespace",
     "typing.NamedTuple", "typing.NewType", "typing.ParamSpec", "typing.TypeVar", "typing.TypeVarTuple",
     "typing.TypedDict", "typing.cast",
     *(f"builtins.{name}" for name in ("abs", "bool", "bytes", "classmethod", "complex", "dict", "enumerate",
@@ -55,6 +55,14 @@ PURE_CALLS = {
       "slice", "staticmethod", "str", "sum", "tuple", "zip")),
     *(f"math.{name}" for name in ("ceil", "exp", "floor", "log", "log2", "prod", "radians", "sqrt")),
 }  # fmt: skip
+# Calls that go over what they are given, and may so use up a generator that has a name.
+_ITERATING = {
+    "collections.Counter", "collections.OrderedDict", "collections.deque", "numpy.array", "numpy.asarray",
+    *(f"builtins.{name}" for name in ("bytes", "dict", "enumerate", "frozenset", "list", "reversed", "set",
+      "sum", "tuple", "zip")),
+    "math.prod",
+}  # fmt: skip
+_ITERATORS = {"builtins.enumerate", "builtins.reversed", "builtins.zip"}
 _PURE_METHODS = {"absolute", "format", "joinpath", "lower", "resolve", "split", "upper"}
 # Installed packages whose base classes learn of no subclass, and whose import alone changes no other.
 INERT_PACKAGES = {
@@ -93,7 +101,9 @@ def is_pure(node: ast.AST, dotted: Dotted) -> bool:
         case ast.Subscript(value=value, slice=index):  # `tuple[int]`; another may lack the key
             return bool(dotted(value)) and is_pure(index, dotted)
         case ast.comprehension(iter=iterated, ifs=ifs):
-            return all(is_pure(one, dotted) for one in (iterated, *ifs))
+            return not _has_name(iterated) and all(is_pure(one, dotted) for one in (iterated, *ifs))
+        case ast.Starred(value=value):
+            return not _has_name(value) and is_pure(value, dotted)
         case ast.expr_context() | ast.operator() | ast.unaryop() | ast.cmpop() | ast.boolop():
             return True
     return isinstance(node, _SIMPLE) and all(
@@ -105,12 +115,24 @@ def _is_pure_call(node: ast.Call, dotted: Dotted) -> bool:
     given = [*node.args, *(one.value for one in node.keywords)]
     if not all(is_pure(one, dotted) for one in given):
         return False
-    if dotted(node.func) in PURE_CALLS:
-        return True
+    if (name := dotted(node.func)) in PURE_CALLS:
+        return name not in _ITERATING or not any(map(_has_name, node.args))
     match node.func:
         case ast.Attribute(value=ast.Call() | ast.Constant() as value, attr=method):
             return method in _PURE_METHODS and is_pure(value, dotted)
     return False
+
+
+def _has_name(node: ast.expr) -> bool:
+    """Return whether an expression is a name, which may stand for a generator."""
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def _is_iterator(node: ast.expr | None, dotted: Dotted) -> bool:
+    """Return whether an expression makes something that can be gone over once."""
+    if isinstance(node, ast.Call):
+        return dotted(node.func) in _ITERATORS
+    return isinstance(node, ast.GeneratorExp)
 
 
 def is_pure_decorator(node: ast.expr, dotted: Dotted) -> bool:
@@ -147,6 +169,9 @@ def _is_plain_statement(node: ast.stmt, dotted: Dotted) -> bool:
         case ast.Pass() | ast.Expr(value=ast.Constant()):
             return True
         case ast.Assign(targets=targets, value=value):
+            unpacked = any(isinstance(one, ast.Tuple | ast.List) for one in targets)
+            if _is_iterator(value, dotted) or (unpacked and _has_name(value)):
+                return False
             return all(map(_is_name, targets)) and is_pure(value, dotted)
         case ast.AnnAssign(target=ast.Name(), annotation=annotation, value=value):
             return _are_pure((annotation, *filter(None, [value])), dotted)
