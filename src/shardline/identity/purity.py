@@ -79,9 +79,11 @@ Dotted = Callable[[ast.expr], str]  # the full name of an imported or built-in t
 
 
 def is_inert(dotted: str) -> bool:
-    """Return whether a name is of Python's own library or of a package that keeps no register."""
-    top = dotted.partition(".")[0]
-    return top in INERT_PACKAGES or top in sys.stdlib_module_names or top == "builtins"
+    """Return whether a base class is of Python's own library, or of a package that keeps no register."""
+    top, _, rest = dotted.partition(".")
+    if top == "builtins":
+        return isinstance(getattr(builtins, rest, None), type)
+    return top in INERT_PACKAGES or top in sys.stdlib_module_names
 
 
 def is_pure(node: ast.AST, dotted: Dotted) -> bool:

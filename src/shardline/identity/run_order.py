@@ -34,7 +34,12 @@ class RunOrder:
 
     def __post_init__(self) -> None:
         self.fixed = Fixed(self.reach)
-        self.sequence = list(self._executed([self.entry], {}))
+        done: dict[str, None] = {}
+        self.sequence = list(self._executed([self.entry], done))
+        # modules that functions import: their place is that of the import
+        for label, outline in sorted(self.reach.run.items()):
+            if label not in done:
+                list(self._executed([outline.name], done))
 
     def of_import(self, token: Run) -> list[Key]:
         """Return the units that an import executes where it is the first of its modules."""
