@@ -23,10 +23,10 @@ def _is_bound(node: ast.stmt, position: int, setting: Setting) -> bool:
     """Return whether all names that a statement reads at once exist, so that it does not fail."""
     parts = [part for one in _eager(node) for part in ast.walk(one)]
     inner = {one.arg for one in parts if isinstance(one, ast.arg)}
-    bodies: list[ast.AST] = [one.target for one in parts if isinstance(one, ast.comprehension)]
-    bodies += parts if isinstance(node, ast.ClassDef) else []
-    stored = (one for body in bodies for one in ast.walk(body) if isinstance(one, ast.Name))
-    inner |= {one.id for one in stored if _is_store(one)}
+    targets = (one.target for one in parts if isinstance(one, ast.comprehension))
+    bound = [part for target in targets for part in ast.walk(target)]
+    bound += parts if isinstance(node, ast.ClassDef) else []
+    inner |= {one.id for one in bound if isinstance(one, ast.Name) and _is_store(one)}
     inner |= {one.name for one in parts if isinstance(one, (*FUNCTIONS, ast.ClassDef))}
     read = {one.id for one in parts if isinstance(one, ast.Name) and not _is_store(one)}
     known = setting.positions
