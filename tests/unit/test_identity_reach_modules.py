@@ -242,3 +242,9 @@ def test_the_result_is_remembered(tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text("class Net: pass")
     index = CodeIndex((tmp_path,))
     assert index.reach(ENTRY) is index.reach(ENTRY)
+
+
+def test_a_long_chain_of_imports_ends(tmp_path: Path) -> None:
+    files = {f"m{n}": f"import m{n + 1}\ndef f(): return m{n + 1}.f()" for n in range(1200)}
+    files |= {"models": "import m0\nclass Net:\n    f = m0.f", "m1200": "def f(): return 1"}
+    assert "m1200:f" in reached(tmp_path, files).definitions

@@ -52,6 +52,8 @@ class Graph:
         ]
         flags = sorted(self.reach.flags.keys() & {"classes", "text", "places", "main"})
         places = self._places() if {"places", "program"} & self.reach.flags.keys() else []
+        if len(self.reach.program.searched) > 1:  # which of two modules Python takes may change
+            places += sorted(self.reach.run)
         known = [self._numbers[node] for node in nodes]
         return short_digest(
             [texts, known, program, sorted(early, key=str), numbered, sorted(self.reach.broken), self.reach.loaded,

@@ -47,6 +47,7 @@ class Reach:
     broken: set[str] = field(default_factory=set)
     flags: dict[str, str] = field(default_factory=dict)
     _pending: list[Key] = field(default_factory=list)
+    _waiting: list[str] = field(default_factory=list)  # modules, not yet executed
 
     def __post_init__(self) -> None:
         self.resolver = Resolver(self.program.find, self.program.is_folder)
@@ -91,7 +92,7 @@ class Reach:
                 for label, outline in found.items():
                     if label not in self.run:
                         self.run[label] = outline
-                        self._execute(label, outline)
+                        self._waiting.append(label)
                 if not found and not self.program.is_folder(one):
                     self.third_party.add(one)
 
@@ -182,7 +183,12 @@ class Reach:
             self.flags.setdefault(note.effect, f"{note.text} in {label}, line {note.line}")
 
     def _drain(self) -> None:
-        while self._pending:
+        while self._pending or self._waiting:
+            while self._waiting:
+                label = self._waiting.pop(0)
+                self._execute(label, self.run[label])
+            if not self._pending:
+                break
             key = self._pending.pop()
             for token in self.written(key).tokens:
                 match token:

@@ -10,6 +10,7 @@ from shardline.identity.resolution import Defined
 from shardline.identity.surface import is_public
 from shardline.identity.tokens import Ref, Run
 
+Task = tuple[str, str, Importing | Key | None]  # what to do, label of a module, with what
 Early = tuple[Key | str, str]  # what is executed, and a name that it needs before that is bound
 
 
@@ -50,28 +51,46 @@ class RunOrder:
         return self._imports[token.modules]
 
     def _executed(self, names: Iterable[str], done: dict[str, None]) -> Iterator[Key]:
-        for name in names:
-            for one in _with_parents(name):
-                if is_public(one):
-                    continue
-                for label in self.reach.program.find(one):
-                    if label in self.reach.run and label not in done:
-                        done[label] = None
-                        yield from self._module(label, done)
+        """Yield the ordered units that importing these modules executes, and note early names.
 
-    def _module(self, label: str, done: dict[str, None]) -> Iterator[Key]:
-        self._open[label] = None
-        for event in self._events_of(label):
-            if isinstance(event, Importing):
-                yield from self._executed(event.modules, done)
+        Args:
+            names: dotted names of modules.
+            done: labels of the modules that are executed already; these are added.
+        """
+        # tasks in place of recursion: modules may import each other in a long chain
+        tasks: list[Task] = self._openings(names)
+        while tasks:
+            kind, label, event = tasks.pop()
+            if kind == "close":
+                del self._open[label]
+            elif kind == "bind" and isinstance(event, Importing):
                 self._import_names(event, label)
-            else:
+            elif kind == "open" and label not in done:
+                done[label] = None
+                self._open[label] = None
+                tasks.append(("close", label, None))
+                tasks.extend(("event", label, one) for one in reversed(self._events_of(label)))
+            elif isinstance(event, Importing):
+                tasks.append(("bind", label, event))
+                tasks.extend(self._openings(event.modules))
+            elif event:
                 self._check(event)
                 self._bound.add(event)
                 self._named.update((label, name) for name in self.reach.unit(event).binds)
                 if self.fixed.is_ordered(event):
                     yield event
-        del self._open[label]
+
+    def _openings(self, names: Iterable[str]) -> list[Task]:
+        """Return tasks that execute modules and the packages around them, the first one last."""
+        tasks: list[Task] = [
+            ("open", label, None)
+            for name in names
+            for one in _with_parents(name)
+            if not is_public(one)
+            for label in self.reach.program.find(one)
+            if label in self.reach.run
+        ]
+        return tasks[::-1]
 
     def _events_of(self, label: str) -> list[Importing | Key]:
         if label not in self._events:
