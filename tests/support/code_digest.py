@@ -16,3 +16,9 @@ def digest(entry: str, roots: Sequence[Path]) -> str:
     """
     code, third_party = CodeIndex(roots).closure(entry)
     return digest_of_document({"code": code, "third party": sorted(third_party)})
+
+
+def reached(entry: str, roots: Sequence[Path]) -> str:
+    """Return the digest of the definitions that `call` of an entry module can reach."""
+    code = CodeIndex(roots).reach(f"{entry}:call")
+    return digest_of_document({"code": code.digest, "third party": sorted(code.third_party)})

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.support.campaigns import campaign_seed
-from tests.support.code_digest import digest
+from tests.support.code_digest import digest, reached
 from tests.support.imported import Interpreter
 from tests.support.small_packages import edits, projects, write
 
@@ -60,14 +60,22 @@ def test_another_value_has_another_digest(
         told = []
         for files in (before, after):
             roots = write(place, files)
-            told.append((interpreter.call(entry, roots), digest(entry, roots)))
+            code = digest(entry, roots), reached(entry, roots)
+            told.append((interpreter.call(entry, roots), *code))
             shutil.rmtree(place)
-        (old_value, old_digest), (new_value, new_digest) = told
+        (old_value, old_digest, old_reach), (new_value, new_digest, new_reach) = told
         same = "equal" if old_value == new_value else "other"
         found[f"{same} value, {'equal' if old_digest == new_digest else 'other'} digest"] += 1
+        found[f"{same} value, {'equal' if old_reach == new_reach else 'other'} reach"] += 1
         found["imported"] += not old_value.endswith("Error")
         assert old_value == new_value or old_digest != new_digest, (
             f"{entry} gives {old_value}, then {new_value}, and has one digest"
+        )
+        failed = old_value.endswith(
+            "Error"
+        )  # which has no result that could be taken for the new one
+        assert failed or old_value == new_value or old_reach != new_reach, (
+            f"{entry} gives {old_value}, then {new_value}, and reaches the same"
         )
 
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shardline.identity import CodeIndex, search
-from tests.support.code_digest import digest
+from tests.support.code_digest import digest, reached
 from tests.support.imported import Interpreter
 from tests.support.small_packages import ABSOLUTE, INITS, PATHS, RELATIVE, write
 
@@ -28,10 +28,11 @@ def check(
     told = []
     for n in (1, 2):
         roots = write(folder / str(n), files | {changed: VALUE.format(n=n)})
-        told.append((interpreter.call(entry, roots), digest(entry, roots)))
-    (old, old_digest), (new, new_digest) = told
+        told.append((interpreter.call(entry, roots), digest(entry, roots), reached(entry, roots)))
+    (old, old_digest, old_reach), (new, new_digest, new_reach) = told
     assert (old, new) == ("1", "2")
     assert old_digest != new_digest
+    assert old_reach != new_reach
 
 
 @pytest.mark.parametrize("form", ABSOLUTE)

@@ -22,7 +22,7 @@ from shardline.config import documents, load_project
 from shardline.config.before import KEYWORD, schema_of
 from shardline.config.schema import parts_of
 from shardline.identity import CodeIndex, Lock, short_digest
-from shardline.identity.standin import UserCode, user_code
+from shardline.identity.user_code import UserCode
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "identities"
 PROJECTS = sorted(path.parent.name for path in GOLDEN.glob("*/config.yaml"))
@@ -32,12 +32,12 @@ Identities = dict[str, dict[str, Any]]
 @pytest.fixture
 def alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what differs between machines."""
-    environment = Lock.environment
+    environment, reach = Lock.environment, CodeIndex.reach
 
     def named(index: CodeIndex, entry: str) -> UserCode:
-        return replace(user_code(index, entry), digest=f"code of {entry}")
+        return replace(reach(index, entry), digest=f"code of {entry}")
 
-    monkeypatch.setattr(documents, "user_code", named)
+    monkeypatch.setattr(CodeIndex, "reach", named)
     monkeypatch.setattr(documents, "_page_files", dict)
     monkeypatch.setattr(
         Lock, "environment", lambda self, imports: {**environment(self, imports), "python": "3.x"}

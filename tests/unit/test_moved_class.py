@@ -71,9 +71,6 @@ def test_ranks_fill_in_what_an_earlier_version_did_not_know(
     assert before.without_before({"mix": {"alpha": 0.0}}, schema) == {}
 
 
-@pytest.mark.xfail(
-    reason="needs CodeIndex.reach; user_code() still digests modules by name", strict=True
-)
 def test_a_moved_class_has_the_digest_that_it_had(fake: FakeProject) -> None:
     old = fake.run("net")
     fake.workspace.write("nets/deep.py", MODEL)

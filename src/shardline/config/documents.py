@@ -10,7 +10,7 @@ from shardline.config.before import schema_of, without_before
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.identity import CodeIndex, Lock, short_digest
-from shardline.identity.standin import UserCode, user_code
+from shardline.identity.user_code import UserCode
 from shardline.identity.versions import PACKAGES, PUBLIC, versions_of
 from shardline.workflow import report_folder
 
@@ -192,7 +192,7 @@ class Documents:
         Args:
             shown: what modules are called among the definitions, where not by their name.
         """
-        found = user_code(index, entry)
+        found = index.reach(entry)
         definitions = {}
         for name, digest in found.definitions.items():
             module, colon, definition = name.partition(":")

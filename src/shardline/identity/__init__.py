@@ -4,12 +4,14 @@ from shardline.identity.canonical import DIGEST_LENGTH, canonical_json, digest, 
 from shardline.identity.code import CodeIndex
 from shardline.identity.content import FileDigests
 from shardline.identity.environment import Lock, load_lock
+from shardline.identity.user_code import UserCode
 
 __all__ = [
     "DIGEST_LENGTH",
     "CodeIndex",
     "FileDigests",
     "Lock",
+    "UserCode",
     "canonical_json",
     "digest",
     "load_lock",

@@ -9,62 +9,25 @@ import ast
 import itertools
 import os
 import sys
-import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from shardline.errors import ConfigError
 from shardline.identity.literals import Literals
+from shardline.identity.outline import Outline, compiled_outline, outline_of
+from shardline.identity.roots import INSTALLED, LIBRARY, holds_own_code, import_roots
 from shardline.identity.search import Found, find_in, portions_of
 from shardline.identity.syntax import Module, binary_module, parse_module
+from shardline.identity.user_code import UserCode, reach
 
-LIBRARY = Path(__file__).parents[2]  # the folder that holds the package shardline
-INSTALLED = {"site-packages", "dist-packages"}  # folders whose packages count by version
-# Lines of a .pth file that Python's `site` reads otherwise.
-_NO_FOLDER = ("#", "import ", "import\t")
+__all__ = ["INSTALLED", "LIBRARY", "CodeIndex", "import_roots"]
 _LONGEST_NAME = 200  # of a module; a text that is longer is none
 
 Folders = tuple[Path, ...]
+Parsed = TypeVar("Parsed")
 Closure = tuple[dict[str, dict[str, str]], frozenset[str]]
-
-
-def import_roots(workdir: Path) -> tuple[Path, ...]:
-    """Return the folders that hold a project's own code, in import order.
-
-    These are the working directory, the folders of PYTHONPATH and those of
-    editable installs; what is installed counts through the environment digest.
-    `sys.path` would not do: Snakemake adds its scripts' folders to it in jobs
-    only, and a job must find the identity that the parse found.
-    """
-    named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    entries: list[str | Path] = [workdir, *named, *_editable_folders()]
-    roots: list[Path] = []
-    for entry in entries:
-        path = (workdir / entry).resolve()
-        if _holds_own_code(path) and path not in roots:
-            roots.append(path)
-    return tuple(roots)
-
-
-def _holds_own_code(path: Path) -> bool:
-    stdlib = {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib")}
-    # os.path.isdir takes any text for a path, also one that is too long
-    return os.path.isdir(path) and path.name not in INSTALLED and path not in stdlib  # noqa: PTH112
-
-
-def _editable_folders() -> Iterator[Path]:
-    """Yield what editable installs add: lines of `.pth` files, or an import hook's mapping."""
-    for folder in {Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")}:
-        for file in sorted(folder.glob("*.pth")):
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-            named = (line.strip() for line in lines if not line.startswith(_NO_FOLDER))
-            yield from (folder / line for line in named if line)
-    for finder in sys.meta_path:
-        module = getattr(finder, "__module__", "")
-        if module.startswith("__editable__"):
-            mapping = getattr(sys.modules[module], "MAPPING", {})
-            yield from (Path(target).parent for target in mapping.values())
 
 
 @dataclass
@@ -83,10 +46,12 @@ class CodeIndex:
     _found: dict[tuple[Folders, str], Found | None] = field(default_factory=dict)
     _modules: dict[tuple[Path, str], Module] = field(default_factory=dict)
     _closures: dict[tuple[str, ...], Closure] = field(default_factory=dict)
+    _outlines: dict[tuple[Path, str, bool], Outline] = field(default_factory=dict)
+    _reached: dict[str, UserCode] = field(default_factory=dict)
 
     def find(self, name: str) -> Path | None:
         """Return the file of a dotted module name, or None if it is not project code."""
-        found = self._locate(tuple(self.roots), name)
+        found = self.locate(tuple(self.roots), name)
         return found.file if found else None
 
     def module(self, name: str) -> Module:
@@ -125,6 +90,51 @@ class CodeIndex:
             self._closures[key] = closure
         return self._closures[key]
 
+    def reach(self, entry: str) -> UserCode:
+        """Digest the definitions that an entry point can reach, wherever they lie.
+
+        Args:
+            entry: `models:Net`, `pkg.sources:Rings`; `__main__` for the script.
+
+        Raises:
+            ConfigError: a module cannot be read or is not valid Python; the
+                message names file and line.
+        """
+        if entry not in self._reached:
+            self._reached[entry] = reach(self, tuple(self.roots), entry)
+        return self._reached[entry]
+
+    def outline(self, path: Path, name: str, *, is_main: bool) -> Outline:
+        """Return a module as its definitions and statements.
+
+        Args:
+            path: its file.
+            name: its dotted name.
+            is_main: whether it may run as `__main__`.
+        """
+        key = (path, name, is_main)
+        if key not in self._outlines:
+            self._outlines[key] = _parsed(path, lambda text: self._outline(text, *key))
+        return self._outlines[key]
+
+    def _outline(self, content: bytes, path: Path, name: str, is_main: bool) -> Outline:
+        if path.suffix != ".py":
+            return compiled_outline(content, name)
+        return outline_of(
+            content,
+            name,
+            is_package=path.name == "__init__.py",
+            is_main=is_main,
+            is_own=lambda top: self.find(top) is not None,
+        )
+
+    def folders_added_by(self, path: Path, name: str) -> Folders:
+        """Return the folders that a module adds to `sys.path`."""
+        source = self._outlines.get((path, name, False)) or self._outlines[path, name, True]
+        if not any("path" in line or "addsitedir" in line for line in source.source):
+            return ()
+        return tuple(self._added_roots(self._module(path, name), path))
+
     def _closure(
         self, entries: tuple[str, ...], searched: list[Folders]
     ) -> tuple[Closure, Folders]:
@@ -157,7 +167,7 @@ class CodeIndex:
 
     def _files(self, searched: list[Folders], name: str) -> dict[int, Path]:
         """Return a module's file by the number of the list of folders that holds it."""
-        places = ((number, self._locate(folders, name)) for number, folders in enumerate(searched))
+        places = ((number, self.locate(folders, name)) for number, folders in enumerate(searched))
         return {number: place.file for number, place in places if place and place.file}
 
     def _exported(self, searched: list[Folders], module: Module) -> Iterator[str]:
@@ -167,7 +177,7 @@ class CodeIndex:
                 exports = sorted(self._module(file, package).exports)
                 yield from (f"{package}.{name}" for name in exports)
 
-    def _locate(self, folders: Folders, name: str) -> Found | None:
+    def locate(self, folders: Folders, name: str) -> Found | None:
         """Return what a dotted name is, where these folders are searched for its first part."""
         if name == "__main__" and self.main:
             return Found(self.main, ())
@@ -186,7 +196,7 @@ class CodeIndex:
 
     def _folders_of(self, folders: Folders, package: str) -> Folders:
         """Return a package's `__path__`."""
-        found = self._locate(folders, package)
+        found = self.locate(folders, package)
         if not found or not found.file or not found.folders:
             return found.folders if found else ()
         module = self._module(found.file, package)
@@ -203,7 +213,7 @@ class CodeIndex:
         roots = {Path(root).resolve() for root in self.roots} if module.sys_path else set()
         for folder in self._evaluated(module.sys_path, module, file):
             path = folder.resolve()
-            if _holds_own_code(path) and path not in roots:
+            if holds_own_code(path) and path not in roots:
                 yield path
 
     def _evaluated(self, expressions: Sequence[ast.expr], module: Module, file: Path) -> Folders:
@@ -236,11 +246,17 @@ def _parents(name: str) -> Iterator[str]:
 
 
 def _read_module(path: Path, name: str) -> Module:
-    try:
-        content = path.read_bytes()
+    def parse(content: bytes) -> Module:
         if path.suffix != ".py":
             return binary_module(content)
         return parse_module(content, name, is_package=path.name == "__init__.py")
+
+    return _parsed(path, parse)
+
+
+def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
+    try:
+        return parse(path.read_bytes())
     except OSError as error:
         found, line = f"cannot be read ({error.strerror})", ""
     except (SyntaxError, ValueError, RecursionError) as error:

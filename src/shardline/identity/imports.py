@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import resolve_name
 
-from shardline.identity.literals import Literals
+from shardline.identity.literals import Bindings, Literals
 
 _FLAG = "TYPE_CHECKING"
 _TYPING = {"typing", "typing_extensions"}
@@ -55,6 +55,24 @@ def imports_of(
         sys_path=tuple(finder.added_to(finder.sys_paths)) if _EDITS_PATH.search(text) else (),
         own_path=tuple(finder.added_to({"__path__"})) if b"__path__" in text else None,
     )
+
+
+def never_run_conditions(tree: ast.Module) -> frozenset[str]:
+    """Return the conditions of a module that are false, as `TYPE_CHECKING`."""
+    return frozenset(_never_run(list(ast.walk(tree))))
+
+
+def static_importers(
+    tree: ast.Module, text: bytes, name: str, package: str, never_run: frozenset[str]
+) -> dict[ast.AST, tuple[str, ...]]:
+    """Return what each call of `import_module` and its like imports, by the call's node."""
+    if not any(importer.encode() in text for importer in _IMPORTERS):
+        return {}
+    known = {"__name__": name, "__package__": package}
+    literals = Literals(bindings=Bindings(list(ast.walk(tree))), known=known)
+    finder = _Finder(list(_walk_executed(tree, set(never_run))), literals)
+    found = {node: tuple(sorted({*finder.imported_by(node)} - {""})) for node in finder.nodes}
+    return {node: names for node, names in found.items() if names}
 
 
 class _Finder:

@@ -11,6 +11,7 @@ _MOST = 64  # texts that one expression is put together to; more is no list that
 _SAME = {"str", "fspath", "as_posix", "list", "tuple", "sorted", "set", "values", "items"}
 _ABSOLUTE = {"abspath", "realpath", "resolve", "absolute"}
 _PATHS = {"Path", "PurePath", "PosixPath", "PurePosixPath"}
+_RESOURCES = {"files", "get_data", "open_binary", "open_text", "read_binary", "read_text"}
 _WORKDIR = {"getcwd", "cwd"}
 
 Texts = tuple[str, ...]
@@ -118,8 +119,20 @@ class Literals:
             yield from self._joined([owner, *node.args])
         elif name == "get":
             yield from (text for part in (owner, *node.args[1:]) for text in self.texts(part))
+        elif name in _RESOURCES and self._is_own_package(node):
+            folder = os.path.dirname(self.known["__file__"])  # noqa: PTH120
+            rest = self._product(node.args[1:])
+            yield from (os.path.join(folder, *parts) for parts in rest)  # noqa: PTH118
         elif name in _SAME:
             yield from self.texts(subject)
+
+    def _is_own_package(self, node: ast.Call) -> bool:
+        """Return whether the first argument is the module's own package, as of `resources.files`."""
+        if not node.args or not {"__file__", "__package__"} <= self.known.keys():
+            return False
+        first = node.args[0]
+        is_name = isinstance(first, ast.Name) and first.id in ("__name__", "__package__")
+        return is_name or self.known["__package__"] in self.texts(first)
 
     def _joined(self, parts: list[ast.expr]) -> Iterator[str]:
         for texts in self._product(parts):

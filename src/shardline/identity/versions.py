@@ -66,6 +66,7 @@ HISTORIES: dict[str, History] = {
 PUBLIC: dict[str, str] = {
     "shardline": "",
     "shardline.errors": "",
+    "shardline.ledger": "",
     "shardline.models": "",
     "shardline.models.base": "classifier",
     "shardline.sources": "data",

@@ -1,0 +1,226 @@
+"""Writes expressions and imports: names by what they resolve to, local variables by number."""
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shardline.identity import escapes
+from shardline.identity.scopes import (
+    Imported,
+    Scope,
+    absolute,
+    imported_names,
+)
+from shardline.identity.setting import Setting
+from shardline.identity.tokens import Note, Ref, Run, Token, Written
+
+_SKIPPED = {"ctx", "type_comment", "kind"}
+_HELP = {"description", "epilog", "help", "usage"}  # what a command line shows
+_BODIES = {"body", "orelse", "finalbody"}
+
+
+@dataclass
+class Expressions:
+    """The part of the writer that deals with expressions.
+
+    Attributes:
+        setting: the module's.
+        options: `annotations` and `docstrings`, where those count.
+        position: of the statement in its module.
+    """
+
+    setting: Setting
+    options: frozenset[str]
+    position: int
+    _out: Written = field(default_factory=Written)
+    _opened: int = 0
+    _numbers: dict[tuple[int, str], int] = field(default_factory=dict)
+    _spoken: frozenset[str] | None = frozenset()  # local names that count; None for all
+    _annotates: bool = False
+    _deferred: bool = False
+
+    # --- the general case -------------------------------------------------------------------
+
+    def _emit(self, *tokens: Token) -> None:
+        self._out.tokens.extend(tokens)
+
+    def _visit(self, node: ast.AST, scope: Scope) -> None:
+        method = getattr(self, f"_visit_{type(node).__name__}", None)
+        if method:
+            method(node, scope)
+        else:
+            self._generic(node, scope)
+
+    def _generic(self, node: ast.AST, scope: Scope) -> None:
+        context = getattr(node, "ctx", None)
+        self._emit(
+            type(node).__name__,
+            "" if isinstance(context, ast.Load) else type(context).__name__,
+            "(",
+        )
+        for name, value in ast.iter_fields(node):
+            if name in _SKIPPED:
+                continue
+            if isinstance(value, list):
+                self._body(value, scope) if name in _BODIES else self._list(value, scope)
+            elif isinstance(value, ast.AST):
+                self._visit(value, scope)
+            else:
+                self._emit(repr(value))
+        self._emit(")")
+
+    def _list(self, values: Sequence[object], scope: Scope) -> None:
+        self._emit("[")
+        for value in values:
+            if isinstance(value, ast.AST):
+                self._visit(value, scope)
+            else:
+                self._emit(repr(value))
+        self._emit("]")
+
+    def _body(self, body: Sequence[ast.stmt], scope: Scope, *, documented: bool = False) -> None:
+        self._emit("[")
+        kept = documented and "docstrings" in self.options
+        for place, statement in enumerate(body):
+            if not (is_text(statement) and not (kept and place == 0)):
+                self._visit(statement, scope)
+        self._emit("]")
+
+    def _open(self, scope: Scope) -> Scope:
+        self._opened += 1
+        scope.number = self._opened
+        return scope
+
+    def _visit_Constant(self, node: ast.Constant, scope: Scope) -> None:
+        value = node.value
+        if isinstance(value, str) and value in escapes.SPECIAL:
+            self._emit(*escapes.of_attribute(value, node.lineno))
+        text = hex(value) if type(value) is int else repr(value)
+        self._emit(f"{type(value).__name__} {text}")
+
+    # --- names --------------------------------------------------------------------------------
+
+    def _visit_Name(self, node: ast.Name, scope: Scope) -> None:
+        self._name(node.id, scope, node.lineno, _use(node.ctx))
+
+    def _name(self, name: str, scope: Scope, line: int = 0, use: str = "Store") -> None:
+        owner = scope.owner(name)
+        if owner.kind == "module":
+            self._global(name, scope, line, use)
+        elif owner.kind == "class":
+            self._emit(f"member {use} {name}")
+            if not use:  # where the class has not bound it yet, it is the module's
+                self._emit(self._ref((name,), line))
+        elif name in owner.imports and name not in owner.local | owner.kept:
+            if not use:
+                self._emit(self._ref((name,), line, "", tuple(owner.imports[name])))
+        else:
+            self._emit(f"local {use} {self._number(name, owner)}")
+
+    def _global(self, name: str, scope: Scope, line: int, use: str) -> None:
+        if use == "Store" and scope.kind == "module":
+            self._emit(f"bind {name}")
+        else:
+            self._emit(self._ref((name,), line, use))
+
+    def _ref(
+        self, chain: tuple[str, ...], line: int, use: str = "", imported: tuple[Imported, ...] = ()
+    ) -> Ref:
+        return Ref(chain, line, use, imported, self._deferred)
+
+    def _number(self, name: str, owner: Scope) -> str:
+        if self._spoken is None or name in owner.kept or name in self._spoken:
+            return f"{name} of {owner.number}"
+        number = self._numbers.setdefault((owner.number, name), len(self._numbers))
+        return f"{number}"
+
+    def _visit_Attribute(self, node: ast.Attribute, scope: Scope) -> None:
+        self._emit(*escapes.of_attribute(node.attr, node.lineno))
+        chain, base = [node.attr], node.value
+        while isinstance(base, ast.Attribute):
+            self._emit(*escapes.of_attribute(base.attr, base.lineno))
+            chain.insert(0, base.attr)
+            base = base.value
+        if isinstance(base, ast.Name) and (found := self._chained(base, chain, scope, node)):
+            self._emit(found)
+            return
+        self._emit("Attribute", _use(node.ctx), *(f".{name}" for name in chain), "(")
+        self._visit(base, scope)
+        self._emit(")")
+
+    def _chained(
+        self, base: ast.Name, chain: list[str], scope: Scope, node: ast.Attribute
+    ) -> Ref | None:
+        owner = scope.owner(base.id)
+        names, use = (base.id, *chain), _use(node.ctx)
+        if owner.kind == "module":
+            return self._ref(names, node.lineno, use)
+        is_import = owner.kind == "function" and base.id in owner.imports
+        if is_import and base.id not in owner.local | owner.kept:
+            return self._ref(names, node.lineno, use, tuple(owner.imports[base.id]))
+        return None
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def _visit_Call(self, node: ast.Call, scope: Scope) -> None:
+        if modules := self.setting.imported_by.get(node):
+            self._emit(Run(modules, node.lineno, escapes=True))
+        if escapes.loads_code(node):
+            self._emit(Note("program", "weights_only", node.lineno))
+        match node:
+            case ast.Call(
+                func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(name)), *rest]
+            ) if scope.owner("getattr").kind == "module" and name.isidentifier():
+                as_attribute = ast.Attribute(owner, name, ast.Load())
+                self._emit("getattr", "(")
+                self._visit(ast.copy_location(as_attribute, node), scope)
+                self._list(rest, scope)
+                self._emit(")")
+            case ast.Call(func=func, args=[ast.Name(id="__name__")], keywords=[]) if (
+                self.setting.dotted(func) == "logging.getLogger"
+            ):
+                self._emit("logger of the module")
+            case _:
+                self._generic(node, scope)
+
+    def _visit_keyword(self, node: ast.keyword, scope: Scope) -> None:
+        named = getattr(node.value, "id", getattr(node.value, "attr", None))
+        if node.arg in _HELP and named == "__doc__":
+            self._emit(f"{node.arg} of the command line")
+        else:
+            self._generic(node, scope)
+
+    # --- imports ------------------------------------------------------------------------------
+
+    def _visit_Import(self, node: ast.Import, scope: Scope) -> None:
+        self._import(node, [alias.name for alias in node.names], scope)
+
+    def _visit_ImportFrom(self, node: ast.ImportFrom, scope: Scope) -> None:
+        module = absolute(node, self.setting.package)
+        below = [f"{module}.{alias.name}" for alias in node.names if alias.name != "*"]
+        self._import(node, [module, *below] if module else [], scope)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, modules: list[str], scope: Scope) -> None:
+        self._emit("import", Run(tuple(modules), node.lineno))
+        for name, imported in imported_names(node, self.setting.package):
+            owner = scope.owner(name)
+            if owner.kind == "module":
+                self._emit(f"bind {name}", self._ref((name,), node.lineno, "Import", (imported,)))
+            elif owner.kind == "class" or name in owner.local | owner.kept:  # a value like others
+                self._name(name, scope)
+                self._emit(self._ref((name,), node.lineno, "", (imported,)))
+            elif len(owner.imports[name]) > 1:
+                self._emit(self._ref((name,), node.lineno, "Import", (imported,)))
+
+
+def _use(context: ast.expr_context) -> str:
+    return "" if isinstance(context, ast.Load) else type(context).__name__
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Return whether a statement is a text alone, as a docstring."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and type(node.value.value) is str
+    )

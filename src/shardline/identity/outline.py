@@ -1,0 +1,259 @@
+"""One module as units: its definitions and statements, what each binds, which have effects."""
+
+import ast
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from shardline.identity.canonical import DIGEST_LENGTH
+from shardline.identity.effects import dotted_name, has_effects
+from shardline.identity.expressions import is_text
+from shardline.identity.imports import never_run_conditions, static_importers
+from shardline.identity.literals import Bindings, Literals
+from shardline.identity.scopes import (
+    FUNCTIONS,
+    Imported,
+    Scope,
+    absolute,
+    collect,
+    imported_names,
+)
+from shardline.identity.setting import Setting
+from shardline.identity.tokens import Written
+from shardline.identity.writer import write
+
+_MAIN = {"__name__ == '__main__'", "'__main__' == __name__"}
+
+
+@dataclass
+class Unit:
+    """A top-level statement of a module that counts or does not as a whole.
+
+    Attributes:
+        label: as `why` shows it; `<module>` for a statement.
+        node: the statement; None of a compiled module.
+        position: in the module, counted in statements.
+        binds: names that it gives to the module.
+        has_effects: whether executing it does more than bind these.
+        is_ordered: whether its place among the others counts.
+    """
+
+    label: str
+    node: ast.stmt | None
+    position: int
+    binds: tuple[str, ...]
+    has_effects: bool
+    is_ordered: bool = False
+
+
+@dataclass(frozen=True)
+class Importing:
+    """An import statement at the top level of a module.
+
+    Attributes:
+        modules: what it imports, see `tokens.Run`.
+        names: what it takes from these.
+        binds: what it gives to the module.
+        star: the module of which it imports `*`; else nothing.
+    """
+
+    position: int
+    line: int
+    modules: tuple[str, ...]
+    names: tuple[Imported, ...]
+    binds: tuple[str, ...]
+    star: str = ""
+
+
+@dataclass
+class Outline:
+    """A parsed module.
+
+    Attributes:
+        name: its dotted name.
+        units: in the order of the source.
+        importing: its top-level import statements.
+        symbols: what each name is bound to: places in `units`, or an import.
+        setting: what the writer must know; None of a compiled module.
+        source: its lines.
+        exports: the texts in `__all__`.
+    """
+
+    name: str
+    units: list[Unit] = field(default_factory=list)
+    importing: list[Importing] = field(default_factory=list)
+    symbols: dict[str, list[int | Imported]] = field(default_factory=dict)
+    setting: Setting | None = None
+    source: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
+    binary: str = ""
+    _written: dict[tuple[int, frozenset[str]], Written] = field(default_factory=dict)
+
+    def written(self, place: int, options: frozenset[str]) -> Written:
+        """Return a unit's text and references."""
+        if (place, options) not in self._written:
+            self._written[place, options] = self._write(self.units[place], options)
+        return self._written[place, options]
+
+    def _write(self, unit: Unit, options: frozenset[str]) -> Written:
+        if unit.node is None or self.setting is None:
+            return Written([f"compiled {self.binary}"])
+        written = write(unit.node, self.setting, options - {"text"}, unit.position)
+        if "text" in options:
+            decorators = getattr(unit.node, "decorator_list", ())
+            first = min([unit.node.lineno, *(one.lineno for one in decorators)])
+            written.tokens.append("".join(self.source[first - 1 : unit.node.end_lineno]))
+        return written
+
+
+def compiled_outline(content: bytes, name: str) -> Outline:
+    """Return a module without source, of which any name stands for its bytes."""
+    digest = hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]
+    return Outline(name=name, units=[Unit("<binary>", None, 0, (), True, True)], binary=digest)
+
+
+def outline_of(
+    content: bytes, name: str, *, is_package: bool, is_main: bool, is_own: Callable[[str], bool]
+) -> Outline:
+    """Parse a module.
+
+    Args:
+        name: its dotted name.
+        is_package: whether this is a package's `__init__`.
+        is_main: whether what stands under `if __name__ == "__main__"` is executed.
+        is_own: whether the project has a module of this name itself.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError: it is not valid Python.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python says them again when it imports the module
+        tree = ast.parse(content)
+    package = name if is_package else name.rpartition(".")[0]
+    never_run = never_run_conditions(tree) if b"TYPE_CHECKING" in content else frozenset()
+    hidden = never_run if is_main or b"__main__" not in content else never_run | _MAIN
+    body = list(_executed(tree.body, hidden, package))
+    outline = Outline(
+        name=name, source=tuple(content.decode(errors="replace").splitlines(keepends=True))
+    )
+    _add_bindings(outline, body, package, has_globals=b"global" in content)
+    outline.setting = Setting(
+        package=package,
+        scope=Scope("module"),
+        dotted=lambda node: dotted_name(node, outline.symbols, is_own),
+        positions=_positions(outline),
+        imported_by=static_importers(tree, content, name, package, never_run),
+        never_run=never_run,
+        lazy=any(one.module == "__future__" for one in body if isinstance(one, ast.ImportFrom)),
+        is_main=is_main,
+    )
+    if b"__all__" in content:
+        bindings = Bindings(list(ast.walk(tree)))
+        outline.exports = Literals(bindings=bindings, known={}).texts(ast.Name("__all__"))
+    for unit in outline.units:
+        _judge(unit, outline, is_main=name == "__main__")
+    return outline
+
+
+def _executed(
+    body: list[ast.stmt], never_run: frozenset[str], package: str, bound: set[str] | None = None
+) -> Iterator[ast.stmt]:
+    """Yield the statements that are executed, without those below a condition that is false."""
+    bound = {"__name__"} if bound is None else bound
+    for statement in body:
+        if not never_run:
+            yield statement
+            continue
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) in never_run:
+            names = {one.id for one in ast.walk(statement.test) if isinstance(one, ast.Name)}
+            if names <= bound:
+                yield from _executed(statement.orelse, never_run, package, bound)
+                continue
+        scope = Scope("module")
+        collect([statement], scope, package)
+        bound |= scope.local | scope.kept | scope.imports.keys()
+        yield statement
+
+
+def _add_bindings(
+    outline: Outline, body: list[ast.stmt], package: str, *, has_globals: bool
+) -> None:
+    for position, statement in enumerate(body):
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            bound = list(imported_names(statement, package))
+            for name, imported in bound:
+                outline.symbols.setdefault(name, []).append(imported)
+            outline.importing.append(_importing(statement, position, package, bound))
+            continue
+        if isinstance(statement, ast.Pass) or (is_text(statement) and position):
+            continue
+        scope = Scope("module")
+        collect([statement], scope, package)
+        place = len(outline.units)
+        binds = _bound_by(statement, scope)
+        label = getattr(statement, "name", binds[0] if len(binds) == 1 else "<module>")
+        outline.units.append(Unit(label, statement, position, binds, False))
+        for name in binds:
+            outline.symbols.setdefault(name, []).append(place)
+        for name, imports in scope.imports.items():
+            outline.symbols[name] += imports
+        if has_globals:
+            _add_globals(outline, statement, place)
+
+
+def _bound_by(statement: ast.stmt, scope: Scope) -> tuple[str, ...]:
+    if is_text(statement):
+        return ("__doc__",)
+    if isinstance(statement, ast.AnnAssign) and statement.value is None:
+        return ()
+    return tuple(sorted(scope.kept | scope.local | scope.imports.keys()))
+
+
+def _add_globals(outline: Outline, statement: ast.stmt, place: int) -> None:
+    """Bind the names that functions of a statement declare `global` to that statement as well."""
+    declared = (one.names for one in ast.walk(statement) if isinstance(one, ast.Global))
+    for name in sorted({name for names in declared for name in names}):
+        bound = outline.symbols.setdefault(name, [])
+        if place not in bound:
+            bound.append(place)
+
+
+def _importing(
+    node: ast.Import | ast.ImportFrom,
+    position: int,
+    package: str,
+    bound: list[tuple[str, Imported]],
+) -> Importing:
+    if isinstance(node, ast.Import):
+        names = tuple(alias.name for alias in node.names)
+        return Importing(position, node.lineno, names, (), tuple(name for name, _ in bound))
+    module = absolute(node, package)
+    star = module if any(alias.name == "*" for alias in node.names) else ""
+    below = tuple(f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+    modules = (module, *below) if module else ()
+    names, taken = zip(*bound, strict=True) if bound else ((), ())
+    return Importing(position, node.lineno, modules, taken, names, star)
+
+
+def _positions(outline: Outline) -> dict[str, int]:
+    """Return where each name is first bound."""
+    imported = {name: one.position for one in outline.importing[::-1] for name in one.binds}
+    found: dict[str, int] = {}
+    for unit in reversed(outline.units):
+        found.update(dict.fromkeys(unit.binds, unit.position))
+    for name, position in imported.items():
+        found[name] = min(position, found.get(name, position))
+    return found
+
+
+def _judge(unit: Unit, outline: Outline, *, is_main: bool) -> None:
+    """Decide whether a unit has effects, and whether its place counts."""
+    node, setting = unit.node, outline.setting
+    assert node is not None
+    assert setting is not None
+    definition = isinstance(node, (*FUNCTIONS, ast.ClassDef))
+    unit.has_effects = has_effects(node, unit.position, setting)
+    unit.has_effects |= is_main and not definition
+    rebound = any(len(outline.symbols[name]) > 1 for name in unit.binds)
+    unit.is_ordered = unit.has_effects or rebound

@@ -1,0 +1,208 @@
+"""Which expressions and definitions do nothing but make a value, as far as names can show it."""
+
+import ast
+import builtins
+import sys
+from collections.abc import Callable, Iterable
+
+from shardline.identity.scopes import FUNCTIONS, defaults_of
+
+# Full names of decorators that keep the function to itself: nothing else learns of it.
+PURE_DECORATORS = {
+    "abc.abstractmethod",
+    "builtins.classmethod",
+    "builtins.property",
+    "builtins.staticmethod",
+    "contextlib.asynccontextmanager",
+    "contextlib.contextmanager",
+    "dataclasses.dataclass",
+    "functools.cache",
+    "functools.cached_property",
+    "functools.lru_cache",
+    "functools.total_ordering",
+    "functools.wraps",
+    "torch.compile",
+    "torch.enable_grad",
+    "torch.inference_mode",
+    "torch.jit.export",
+    "torch.jit.ignore",
+    "torch.jit.script",
+    "torch.jit.unused",
+    "torch.no_grad",
+    "torch.autograd.function.once_differentiable",
+    "typing.final",
+    "typing.overload",
+    "typing.override",
+    "typing.runtime_checkable",
+    "typing_extensions.final",
+    "typing_extensions.overload",
+    "typing_extensions.override",
+}  # fmt: skip
+_PARTS_OF_PROPERTY = {"setter", "getter", "deleter"}
+# Calls that make a value of their arguments and call none of them.
+PURE_CALLS = {
+    "argparse.Namespace", "collections.Counter", "collections.OrderedDict", "collections.defaultdict",
+    "collections.deque", "collections.namedtuple", "contextvars.ContextVar", "dataclasses.field",
+    "datetime.timedelta", "decimal.Decimal", "enum.auto", "fractions.Fraction", "functools.partial",
+    "logging.getLogger", "numpy.array", "numpy.asarray", "operator.attrgetter", "operator.itemgetter",
+    "os.path.abspath", "os.path.dirname", "os.path.join", "os.path.realpath",
+    "pathlib.Path", "pathlib.PurePath", "re.compile", "threading.Lock", "threading.RLock", "threading.local",
+    "torch.Size", "torch.device", "types.MappingProxyType", "types.SimpleNamespace",
+    "typing.NamedTuple", "typing.NewType", "typing.ParamSpec", "typing.TypeVar", "typing.TypeVarTuple",
+    "typing.TypedDict", "typing.cast",
+    *(f"builtins.{name}" for name in ("abs", "bool", "bytes", "classmethod", "complex", "dict", "enumerate",
+      "float", "frozenset", "int", "len", "list", "object", "property", "range", "reversed", "round", "set",
+      "slice", "staticmethod", "str", "sum", "tuple", "zip")),
+    *(f"math.{name}" for name in ("ceil", "exp", "floor", "log", "log2", "prod", "radians", "sqrt")),
+}  # fmt: skip
+# Calls that go over what they are given, and may so use up a generator that has a name.
+_ITERATING = {
+    "collections.Counter", "collections.OrderedDict", "collections.deque", "numpy.array", "numpy.asarray",
+    *(f"builtins.{name}" for name in ("bytes", "dict", "enumerate", "frozenset", "list", "reversed", "set",
+      "sum", "tuple", "zip")),
+    "math.prod",
+}  # fmt: skip
+_ITERATORS = {"builtins.enumerate", "builtins.reversed", "builtins.zip"}
+_PURE_METHODS = {"absolute", "format", "joinpath", "lower", "resolve", "split", "upper"}
+# Installed packages whose base classes learn of no subclass, and whose import alone changes no other.
+INERT_PACKAGES = {
+    "lightning", "matplotlib", "numpy", "pandas", "PIL", "pytorch_lightning", "safetensors", "scipy",
+    "shardline", "torch", "torchmetrics", "torchvision", "tqdm", "typing_extensions", "yaml",
+}  # fmt: skip
+_INERT_METACLASSES = {"abc.ABCMeta", "enum.EnumMeta", "builtins.type"}
+_SIMPLE = (ast.Constant, ast.Name, ast.Attribute, ast.Lambda, ast.Tuple, ast.List, ast.Set, ast.Dict,
+           ast.Starred, ast.IfExp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.JoinedStr, ast.FormattedValue,
+           ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # fmt: skip
+_DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod)
+
+Dotted = Callable[[ast.expr], str]  # the full name of an imported or built-in thing; else nothing
+
+
+def is_inert(dotted: str) -> bool:
+    """Return whether a base class is of Python's own library, or of a package that keeps no register."""
+    top, _, rest = dotted.partition(".")
+    if top == "builtins":
+        return isinstance(getattr(builtins, rest, None), type)
+    return top in INERT_PACKAGES or top in sys.stdlib_module_names
+
+
+def is_pure(node: ast.AST, dotted: Dotted) -> bool:
+    """Return whether evaluating an expression changes nothing.
+
+    Operators and attributes are taken for such: who gives them effects writes a call as well.
+    """
+    match node:
+        case ast.Call():
+            return _is_pure_call(node, dotted)
+        case ast.Lambda(args=args):
+            return all(is_pure(one, dotted) for one in defaults_of(args))
+        case ast.BinOp(op=op, right=ast.Constant(value=0)) if isinstance(op, _DIVISIONS):
+            return False
+        case ast.BinOp(left=left, right=right):
+            return is_pure(left, dotted) and is_pure(right, dotted)
+        case ast.Subscript(value=value, slice=index):  # `tuple[int]`; another may lack the key
+            return bool(dotted(value)) and is_pure(index, dotted)
+        case ast.comprehension(iter=iterated, ifs=ifs):
+            return not _has_name(iterated) and all(is_pure(one, dotted) for one in (iterated, *ifs))
+        case ast.Starred(value=value):
+            return not _has_name(value) and is_pure(value, dotted)
+        case ast.expr_context() | ast.operator() | ast.unaryop() | ast.cmpop() | ast.boolop():
+            return True
+    return isinstance(node, _SIMPLE) and all(
+        is_pure(child, dotted) for child in ast.iter_child_nodes(node)
+    )
+
+
+def _is_pure_call(node: ast.Call, dotted: Dotted) -> bool:
+    given = [*node.args, *(one.value for one in node.keywords)]
+    if not all(is_pure(one, dotted) for one in given):
+        return False
+    if (name := dotted(node.func)) in PURE_CALLS:
+        return name not in _ITERATING or not any(map(_has_name, node.args))
+    match node.func:
+        case ast.Attribute(value=ast.Call() | ast.Constant() as value, attr=method):
+            return method in _PURE_METHODS and is_pure(value, dotted)
+    return False
+
+
+def _has_name(node: ast.expr) -> bool:
+    """Return whether an expression is a name, which may stand for a generator."""
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def _is_iterator(node: ast.expr | None, dotted: Dotted) -> bool:
+    """Return whether an expression makes something that can be gone over once."""
+    if isinstance(node, ast.Call):
+        return dotted(node.func) in _ITERATORS
+    return isinstance(node, ast.GeneratorExp)
+
+
+def is_pure_decorator(node: ast.expr, dotted: Dotted) -> bool:
+    """Return whether a decorator only wraps: listed, or a part of a property."""
+    if isinstance(node, ast.Attribute) and node.attr in _PARTS_OF_PROPERTY:
+        return isinstance(node.value, ast.Name)
+    if isinstance(node, ast.Call):
+        given = [*node.args, *(one.value for one in node.keywords)]
+        return dotted(node.func) in PURE_DECORATORS and all(is_pure(one, dotted) for one in given)
+    return dotted(node) in PURE_DECORATORS
+
+
+def is_plain(node: ast.stmt, dotted: Dotted) -> bool:
+    """Return whether executing a definition of a function or class has no effect but its name.
+
+    Of a class this does not look at what its bases do about it, see `reach`.
+    """
+    if isinstance(node, FUNCTIONS):
+        return all(is_pure_decorator(one, dotted) for one in node.decorator_list) and all(
+            is_pure(one, dotted) for one in defaults_of(node.args)
+        )
+    if not isinstance(node, ast.ClassDef):
+        return _is_plain_statement(node, dotted)
+    return (
+        all(is_pure_decorator(one, dotted) for one in node.decorator_list)
+        and all(is_pure(one, dotted) for one in node.bases)
+        and all(_is_inert_keyword(one, dotted) for one in node.keywords)
+        and all(is_plain(one, dotted) for one in node.body)
+    )
+
+
+def _is_plain_statement(node: ast.stmt, dotted: Dotted) -> bool:
+    match node:
+        case ast.Pass() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Assign(targets=targets, value=value):
+            unpacked = any(isinstance(one, ast.Tuple | ast.List) for one in targets)
+            if _is_iterator(value, dotted) or (unpacked and _has_name(value)):
+                return False
+            return all(map(_is_name, targets)) and is_pure(value, dotted)
+        case ast.AnnAssign(target=ast.Name(), annotation=annotation, value=value):
+            return _are_pure((annotation, *filter(None, [value])), dotted)
+    return False
+
+
+def _are_pure(nodes: Iterable[ast.expr], dotted: Dotted) -> bool:
+    return all(
+        is_pure(node, dotted) or (isinstance(node, ast.Subscript) and not _calls(node))
+        for node in nodes
+    )
+
+
+def _calls(node: ast.AST) -> bool:
+    return any(isinstance(one, ast.Call | ast.NamedExpr | ast.Await) for one in ast.walk(node))
+
+
+def _is_inert_keyword(node: ast.keyword, dotted: Dotted) -> bool:
+    if node.arg == "metaclass":
+        return dotted(node.value) in _INERT_METACLASSES
+    return isinstance(node.value, ast.Constant)
+
+
+def _is_name(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple | ast.List):
+        return all(map(_is_name, node.elts))
+    return isinstance(node, ast.Name)
+
+
+def is_built_in(name: str) -> bool:
+    """Return whether a name is one of `builtins`."""
+    return name in vars(builtins)

@@ -1,0 +1,261 @@
+"""The definitions that an entry point can reach, found by following references from the roots."""
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from shardline.identity import escapes
+from shardline.identity.hooks import Hooks
+from shardline.identity.outline import Importing, Outline, Unit
+from shardline.identity.program import Program
+from shardline.identity.purity import INERT_PACKAGES
+from shardline.identity.resolution import Defined, Named, Part, Resolver, Whole
+from shardline.identity.scopes import Imported
+from shardline.identity.surface import is_public
+from shardline.identity.tokens import Note, Ref, Run, Written
+
+Key = tuple[str, int]  # label of a module, place of a unit in it
+_OPTIONS = {"annotations", "docstrings", "text", "main"}
+
+
+@dataclass
+class Reach:
+    """Everything that a program may execute, as far as its source shows it.
+
+    Attributes:
+        program: the modules.
+        options: what counts besides the usual: `annotations`, `docstrings`, `text`, `main`.
+        run: labels of the modules that are executed, in the order in which they were found.
+        units: reached definitions and statements.
+        whole: why a module counts whole, by label.
+        ordered: modules of which the order of all definitions counts.
+        third_party: dotted names of imported modules that are not the project's.
+        escaped: modules that code has as values.
+        broken: names that a project module lacks, though one imports them.
+        flags: effects of constructs on the whole program, see `escapes`.
+    """
+
+    program: Program
+    options: frozenset[str]
+    run: dict[str, Outline] = field(default_factory=dict)
+    units: dict[Key, None] = field(default_factory=dict)
+    whole: dict[str, str] = field(default_factory=dict)
+    ordered: set[str] = field(default_factory=set)
+    escaped: set[str] = field(default_factory=set)
+    third_party: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
+    flags: dict[str, str] = field(default_factory=dict)
+    _pending: list[Key] = field(default_factory=list)
+    _waiting: list[str] = field(default_factory=list)  # modules, not yet executed
+
+    def __post_init__(self) -> None:
+        self.resolver = Resolver(self.program.find, self.program.is_folder)
+        self.hooks = Hooks(self.resolver)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The options that what was reached asks for."""
+        return self.options | (_OPTIONS & self.flags.keys())
+
+    def written(self, key: Key) -> Written:
+        """Return a unit's text and references."""
+        return self.outline(key[0]).written(key[1], self.options)
+
+    def outline(self, label: str) -> Outline:
+        """Return a module by its label."""
+        return self.program.find(label.partition(" (")[0])[label]
+
+    def unit(self, key: Key) -> Unit:
+        """Return a unit by its key."""
+        return self.outline(key[0]).units[key[1]]
+
+    def resolve(self, label: str, ref: Ref) -> tuple[Part, ...]:
+        """Return what a reference of a module means."""
+        return self.resolver.resolve(label, self.outline(label), ref)
+
+    def follow(self, parts: Iterable[Part]) -> None:
+        """Reach these, and all that they reach."""
+        for part in parts:
+            self._reach(part, "", 0)
+        self._close()
+
+    # --- modules ------------------------------------------------------------------------------
+
+    def import_modules(self, names: Iterable[str]) -> None:
+        """Execute modules, and the packages that they lie in."""
+        for name in names:
+            for one in (*_parents(name), name):
+                if is_public(one):
+                    continue
+                found = self.program.find(one)
+                for label, outline in found.items():
+                    if label not in self.run:
+                        self.run[label] = outline
+                        self._waiting.append(label)
+                if not found and not self.program.is_folder(one):
+                    self.third_party.add(one)
+
+    def _execute(self, label: str, outline: Outline) -> None:
+        for one in outline.importing:
+            self.import_modules(one.modules)
+            self._check(one)
+            if one.star:
+                self._count_star(label, one)
+        for place, unit in enumerate(outline.units):
+            if unit.has_effects:
+                self._add((label, place))
+            if "__getattr__" in unit.binds:
+                line = getattr(unit.node, "lineno", 0)
+                self._count_whole(label, f"__getattr__ of the module, line {line}")
+
+    def _count_star(self, label: str, one: Importing) -> None:
+        """Count both modules of a star import whole, and the submodules that it may import."""
+        self._count_whole(label, f"star import, line {one.line}")
+        self._escape(label)
+        for source, outline in self.program.find(one.star).items():
+            self._count_whole(source, f"star import in {label}")
+            self._escape(source)
+            below = [f"{one.star}.{name}" for name in sorted(outline.exports)]
+            for module in filter(self.program.find, below):
+                self.import_modules([module])
+                for found in self.program.find(module):
+                    self._count_whole(found, f"star import in {label}")
+                    self._escape(found)
+
+    def _check(self, one: Importing) -> None:
+        for imported in one.names:
+            if self.program.find(imported.module):
+                found = list(self.resolver.imported(imported, ()))
+                if any(isinstance(part, Whole) and part.reason.startswith("no ") for part in found):
+                    self.broken.add(str(imported.name))
+
+    def _count_whole(self, label: str, reason: str) -> None:
+        if label in self.whole:
+            return
+        self.whole[label] = reason
+        for place in range(len(self.outline(label).units)):
+            self._add((label, place))
+
+    def _escape(self, label: str) -> None:
+        """Reach all that a module's names are bound to: code has the module itself."""
+        if label in self.escaped:
+            return
+        self.escaped.add(label)
+        self.ordered.add(label)
+        outline = self.outline(label)
+        for bound in outline.symbols.values():
+            for one in bound:
+                if isinstance(one, Imported):
+                    for part in self.resolver.imported(one, ()):
+                        self._reach(part, label, 0)
+
+    # --- definitions --------------------------------------------------------------------------
+
+    def _add(self, key: Key) -> None:
+        if key not in self.units:
+            self.units[key] = None
+            self._pending.append(key)
+
+    def _reach(self, part: Part, label: str, line: int) -> None:
+        match part:
+            case Named(dotted=dotted):
+                for note in escapes.of_name(dotted, line) if label else ():
+                    self._heed(note, label)
+            case Defined():
+                self.import_modules([part.label.partition(" (")[0]])
+                self._add((part.label, part.place))
+            case Whole():
+                where = f"{part.reason} in {label}, line {line}" if line else part.reason
+                if label and not line:
+                    where = f"a name of {label}: {self.whole[label]}"
+                self.import_modules([part.label.partition(" (")[0]])
+                self._count_whole(part.label, where)
+                self._escape(part.label)
+
+    def _heed(self, note: Note, label: str) -> None:
+        if note.effect in ("module", "globals"):
+            self._count_whole(label, f"{note.text}, line {note.line}")
+        if note.effect == "globals":
+            self._escape(label)
+            self.ordered.add(label)
+        elif note.effect != "module":
+            self.flags.setdefault(note.effect, f"{note.text} in {label}, line {note.line}")
+
+    def _drain(self) -> None:
+        while self._pending or self._waiting:
+            while self._waiting:
+                label = self._waiting.pop(0)
+                self._execute(label, self.run[label])
+            if not self._pending:
+                break
+            key = self._pending.pop()
+            for token in self.written(key).tokens:
+                match token:
+                    case Ref(use=use) if use != "Import":
+                        for part in self.resolve(key[0], token):
+                            self._reach(part, key[0], token.line)
+                    case Run():
+                        self._run(token, key[0])
+                    case Note():
+                        self._heed(token, key[0])
+
+    def _run(self, token: Run, label: str) -> None:
+        self.import_modules(token.modules)
+        if token.escapes:
+            for name in token.modules:
+                for found in self.program.find(name):
+                    self._reach(Whole(found, "imported by name"), label, token.line)
+
+    def _close(self) -> None:
+        """Reach what counts because something else is reached, until nothing is added."""
+        before = None
+        while before != (len(self.units), len(self.run), len(self.whole), len(self.flags)):
+            before = (len(self.units), len(self.run), len(self.whole), len(self.flags))
+            self._drain()
+            if reason := self.flags.get("program"):
+                for label in list(self.run):
+                    self._count_whole(label, reason)
+                for label in list(self.run):
+                    self._escape(label)
+                    self.ordered.add(label)
+            for label in list(self.escaped):
+                inside = [one for one in self.run if one.startswith(f"{label}.")]
+                for one in inside:  # a package has its submodules for attributes
+                    self._count_whole(one, f"part of {label}, {self.whole[label]}")
+                    self._escape(one)
+            for key in self._classes():
+                self._add(key)
+
+    def _classes(self) -> Iterator[Key]:
+        """Yield classes that count unnamed: their bases, or all code, may learn of them."""
+        for label, outline in list(self.run.items()):
+            for place, unit in enumerate(outline.units):
+                if (label, place) in self.units or not isinstance(unit.node, ast.ClassDef):
+                    continue
+                bases = list(self.hooks.bases(label, outline, unit.node))
+                below = any(
+                    (part.label, part.place) in self.units
+                    for part in bases
+                    if isinstance(part, Defined)
+                )
+                if below or "classes" in self.flags or self.hooks.tells(label, place, outline):
+                    yield (label, place)
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """Top-level names of the installed packages among what is imported."""
+        own = {label.partition(".")[0].partition(" (")[0] for label in self.run} | {"shardline"}
+        tops = {name.partition(".")[0] for name in self.third_party}
+        return frozenset(filter(str.isidentifier, tops - own - sys.stdlib_module_names))
+
+    @property
+    def loaded(self) -> list[str]:
+        """Modules of other packages whose import alone may change something."""
+        tops = self.packages - INERT_PACKAGES
+        return sorted(name for name in self.third_party if name.partition(".")[0] in tops)
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]

@@ -1,0 +1,172 @@
+"""What a name of a module resolves to: definitions of the project, or names of other packages."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from shardline.identity.outline import Outline
+from shardline.identity.purity import is_built_in
+from shardline.identity.scopes import Imported
+from shardline.identity.surface import is_public
+from shardline.identity.tokens import Ref
+
+_OF_MODULE = {"__name__", "__package__", "__spec__", "__loader__", "__path__"}
+
+
+@dataclass(frozen=True)
+class Named:
+    """Something that is no definition of the project: `numpy.array`, `builtins.len`.
+
+    Attributes:
+        dotted: its full name; begins with `?` where nothing binds it.
+    """
+
+    dotted: str
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A unit of a project module, and the attributes behind it.
+
+    Attributes:
+        label: of the module.
+        place: of the unit in it.
+        chain: `("Net", "Inner", "size")` of `Net.Inner.size`, as its module names it.
+    """
+
+    label: str
+    place: int
+    chain: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A module as a value, or a name that it has not: all of the module may be meant.
+
+    Attributes:
+        label: of the module.
+        reason: as a user is told.
+        chain: the name that it has not, and the attributes behind it.
+    """
+
+    label: str
+    reason: str
+    chain: tuple[str, ...] = ()
+
+
+Part = Named | Defined | Whole
+Seen = frozenset[tuple[str, str, tuple[str, ...]]]
+
+
+@dataclass
+class Resolver:
+    """Follows names through imports and re-exports to what they truly are.
+
+    Attributes:
+        find: labels and outlines of the project modules of a dotted name.
+        is_folder: whether a dotted name is a namespace package of the project.
+    """
+
+    find: Callable[[str], dict[str, Outline]]
+    is_folder: Callable[[str], bool]
+    _known: dict[tuple[str, Ref], tuple[Part, ...]] = field(default_factory=dict)
+
+    def resolve(self, label: str, outline: Outline, ref: Ref) -> tuple[Part, ...]:
+        """Return all that a reference may mean, in one order."""
+        key = (label, Ref(ref.chain, 0, "", ref.imported))
+        if key not in self._known:
+            name, rest = ref.chain[0], ref.chain[1:]
+            parts = (
+                (part for one in ref.imported for part in self.imported(one, rest))
+                if ref.imported
+                else self._symbol(label, outline, name, rest, frozenset())
+            )
+            self._known[key] = tuple(dict.fromkeys(parts))
+        return self._known[key]
+
+    def imported(
+        self, one: Imported, rest: tuple[str, ...], seen: Seen = frozenset()
+    ) -> Iterator[Part]:
+        """Yield what an import binds, with attributes behind it."""
+        if one.name is None:
+            yield from self._module(one.module, rest, seen)
+        else:
+            yield from self._member(one.module, one.name, rest, seen)
+
+    def exists(self, module: str) -> bool:
+        """Return whether a dotted name is a module or package of the project."""
+        return bool(self.find(module)) or self.is_folder(module)
+
+    def _symbol(
+        self, label: str, outline: Outline, name: str, rest: tuple[str, ...], seen: Seen
+    ) -> Iterator[Part]:
+        parts = list(self._bound(label, outline, name, rest, seen))
+        below = f"{outline.name}.{name}"
+        if parts:
+            yield from parts
+        elif name in _OF_MODULE:
+            yield Named(".".join([f"{name} of {outline.name}", *rest]))
+        elif self.exists(below):  # an imported submodule is a name of its package
+            yield from self._module(below, rest, seen)
+        else:
+            top = "builtins" if is_built_in(name) else "?"
+            yield Named(".".join([top, name, *rest]))
+
+    def _bound(
+        self, label: str, outline: Outline, name: str, rest: tuple[str, ...], seen: Seen
+    ) -> Iterator[Part]:
+        """Yield what a module itself binds a name to, also by `import *`."""
+        if (label, name, rest) in seen:
+            return
+        seen |= {(label, name, rest)}
+        if outline.binary:
+            yield Defined(label, 0, (name, *rest))
+        for bound in outline.symbols.get(name, ()):
+            if isinstance(bound, Imported):
+                yield from self.imported(bound, rest, seen)
+            else:
+                yield Defined(label, bound, (name, *rest))
+        if name.startswith("__"):
+            return
+        for star in (one.star for one in outline.importing if one.star):
+            for other, source in self.find(star).items():
+                found = list(self._bound(other, source, name, rest, seen))
+                yield from ([Named(f"? {name} by star"), *found] if found else ())
+
+    def _module(self, module: str, rest: tuple[str, ...], seen: Seen) -> Iterator[Part]:
+        if rest:
+            yield from self._member(module, rest[0], rest[1:], seen)
+        elif is_public(module) or not self.exists(module):
+            yield Named(module)
+        else:
+            yield from (Whole(label, "used as a value") for label in self.find(module))
+
+    def _member(self, module: str, name: str, rest: tuple[str, ...], seen: Seen) -> Iterator[Part]:
+        below = f"{module}.{name}"
+        if is_public(below) or (is_public(module) and not self.exists(below)):
+            yield Named(".".join([below, *rest]))
+            return
+        if not self.exists(module):
+            yield Named(".".join([below, *rest]))
+            return
+        places = self.find(module)
+        parts: list[Part] = []
+        for label, outline in places.items():
+            parts += self._bound(label, outline, name, rest, seen)
+        if self.exists(below) and Imported(module, name) not in _imports(places, name):
+            parts += self._module(below, rest, seen)
+        if not parts and name in ("__name__", "__file__", "__doc__", "__package__"):
+            parts.append(Named(f"{name} of {module}"))
+        lacking = any((label, name, rest) in seen for label in places)
+        if not parts and not lacking:
+            reason, chain = f"no definition of {name} seen", (name, *rest)
+            parts += (Whole(label, reason, chain) for label in places)
+        yield from parts
+
+
+def _imports(places: dict[str, Outline], name: str) -> set[Imported]:
+    return {
+        bound
+        for outline in places.values()
+        for bound in outline.symbols.get(name, ())
+        if isinstance(bound, Imported)
+    }

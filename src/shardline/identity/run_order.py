@@ -1,0 +1,158 @@
+"""The order in which a program executes its modules, as far as that order counts."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from shardline.identity.fixed import Fixed
+from shardline.identity.outline import Importing
+from shardline.identity.reach import Key, Reach
+from shardline.identity.resolution import Defined
+from shardline.identity.surface import is_public
+from shardline.identity.tokens import Ref, Run
+
+Task = tuple[str, str, Importing | Key | None]  # what to do, label of a module, with what
+Early = tuple[Key | str, str]  # what is executed, and a name that it needs before that is bound
+
+
+@dataclass
+class RunOrder:
+    """Puts the reached units whose place counts into the order of their execution.
+
+    Attributes:
+        reach: what was reached.
+        entry: the module that is imported first.
+        early: what needs a name before it is bound; such a program fails, or did before an edit.
+    """
+
+    reach: Reach
+    entry: str
+    early: list[Early] = field(default_factory=list)
+    _bound: set[Key] = field(default_factory=set)
+    _named: set[tuple[str, str]] = field(default_factory=set)
+    _events: dict[str, list[Importing | Key]] = field(default_factory=dict)
+    _imports: dict[tuple[str, ...], list[Key]] = field(default_factory=dict)
+    _open: dict[str, None] = field(default_factory=dict)  # modules that are being executed
+
+    def __post_init__(self) -> None:
+        self.fixed = Fixed(self.reach)
+        done: dict[str, None] = {}
+        self.sequence = list(self._executed([self.entry], done))
+        # modules that functions import: their place is that of the import
+        for label, outline in sorted(self.reach.run.items()):
+            if label not in done:
+                list(self._executed([outline.name], done))
+
+    def of_import(self, token: Run) -> list[Key]:
+        """Return the units that an import executes where it is the first of its modules."""
+        if token.modules not in self._imports:
+            early, self.early = self.early, []
+            self._imports[token.modules] = list(self._executed(token.modules, {}))
+            self.early = early
+        return self._imports[token.modules]
+
+    def _executed(self, names: Iterable[str], done: dict[str, None]) -> Iterator[Key]:
+        """Yield the ordered units that importing these modules executes, and note early names.
+
+        Args:
+            names: dotted names of modules.
+            done: labels of the modules that are executed already; these are added.
+        """
+        # tasks in place of recursion: modules may import each other in a long chain
+        tasks: list[Task] = self._openings(names)
+        while tasks:
+            kind, label, event = tasks.pop()
+            if kind == "close":
+                del self._open[label]
+            elif kind == "bind" and isinstance(event, Importing):
+                self._import_names(event, label)
+            elif kind == "open" and label not in done:
+                done[label] = None
+                self._open[label] = None
+                tasks.append(("close", label, None))
+                tasks.extend(("event", label, one) for one in reversed(self._events_of(label)))
+            elif isinstance(event, Importing):
+                tasks.append(("bind", label, event))
+                tasks.extend(self._openings(event.modules))
+            elif event:
+                self._check(event)
+                self._bound.add(event)
+                self._named.update((label, name) for name in self.reach.unit(event).binds)
+                if self.fixed.is_ordered(event):
+                    yield event
+
+    def _openings(self, names: Iterable[str]) -> list[Task]:
+        """Return tasks that execute modules and the packages around them, the first one last."""
+        tasks: list[Task] = [
+            ("open", label, None)
+            for name in names
+            for one in _with_parents(name)
+            if not is_public(one)
+            for label in self.reach.program.find(one)
+            if label in self.reach.run
+        ]
+        return tasks[::-1]
+
+    def _events_of(self, label: str) -> list[Importing | Key]:
+        if label not in self._events:
+            outline = self.reach.run[label]
+            units = ((label, place) for place in range(len(outline.units)))
+            placed: list[tuple[int, Importing | Key]] = [
+                (outline.units[key[1]].position, key) for key in units if key in self.reach.units
+            ]
+            placed += [(one.position, one) for one in outline.importing]
+            placed.sort(key=lambda item: item[0])
+            self._events[label] = [event for _, event in placed]
+        return self._events[label]
+
+    # --- what is needed before it is bound ----------------------------------------------------
+
+    def _import_names(self, event: Importing, label: str) -> None:
+        """Bind what an import statement binds; note what the module has not bound yet."""
+        for one in event.names:
+            if one.name and one.module in self._open and self._is_late(one.module, one.name):
+                self.early.append(("import", one.name))
+        self._named.update((label, name) for name in event.binds)
+
+    def _is_late(self, label: str, name: str) -> bool:
+        bound = self.reach.run[label].symbols.get(name)
+        return bool(bound) and (label, name) not in self._named
+
+    def _check(self, key: Key) -> None:
+        """Note the names of modules in execution that a unit needs, and that come later."""
+        effects = self.reach.unit(key).has_effects
+        seen, pending = {key}, [key]
+        found: dict[str, None] = {}
+        while pending:
+            one = pending.pop()
+            for token in self.reach.written(one).tokens:
+                if not isinstance(token, Ref) or token.use == "Import":
+                    continue
+                if token.deferred and not effects:
+                    continue
+                if not token.imported and self._misses(one, key, token.chain[0]):
+                    found[token.chain[0]] = None
+                for part in self.reach.resolve(one[0], token):
+                    if not isinstance(part, Defined) or (part.label, part.place) in seen:
+                        continue
+                    target = (part.label, part.place)
+                    if part.label not in self._open:
+                        continue
+                    if (
+                        target not in self._bound
+                        and target in self.reach.units
+                        and part.label != one[0]
+                    ):
+                        found[self.reach.unit(target).label] = None
+                    if effects and target in self.reach.units:
+                        seen.add(target)
+                        pending.append(target)
+        self.early += [(key, name) for name in found]
+
+    def _misses(self, one: Key, key: Key, name: str) -> bool:
+        own = one == key and name in self.reach.unit(key).binds
+        return not own and one[0] in self._open and self._is_late(one[0], name)
+
+
+def _with_parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -1,0 +1,30 @@
+"""Twenty everyday edits of a research code base: which of them retrain, as documented."""
+
+from pathlib import Path
+
+import pytest
+
+from shardline.identity import CodeIndex
+from tests.conftest import REPOSITORY
+from tests.support.reached import reached
+from tests.support.research_code import CODE, EDITS, Edit
+
+ANSWER = {True: "retrains", False: "nothing"}
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.name)
+def test_what_an_edit_makes_stale(tmp_path: Path, edit: Edit) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    digests = [reached(old, CODE).digest, reached(new, edit.apply(CODE)).digest]
+    closures = [CodeIndex((root,)).closure("models") for root in (old, new)]
+    assert (closures[0] != closures[1], digests[0] != digests[1]) == (edit.before, edit.now)
+
+
+def test_nothing_of_this_code_counts_whole(tmp_path: Path) -> None:
+    assert reached(tmp_path, CODE).whole == {}
+
+
+def test_the_documentation_has_this_table() -> None:
+    text = (REPOSITORY / "docs" / "identity.md").read_text()
+    rows = [f"| {one.name} | {ANSWER[one.before]} | {ANSWER[one.now]} |" for one in EDITS]
+    assert "\n".join(rows) in text
