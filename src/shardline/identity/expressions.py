@@ -178,6 +178,7 @@ class Expressions:
                 self._emit(")")
             case ast.Call(func=func, args=[ast.Name(id="__name__")], keywords=[]) if (
                 self.setting.dotted(func) == "logging.getLogger"
+                and "__name__" not in self.setting.positions
             ):
                 self._emit("logger of the module")
             case _:

@@ -51,9 +51,10 @@ class Graph:
             for what, name in self.order.early
         ]
         flags = sorted(self.reach.flags.keys() & {"classes", "text", "places", "main"})
-        places = self._places() if {"places", "program"} & self.reach.flags.keys() else []
-        if len(self.reach.program.searched) > 1:  # which of two modules Python takes may change
-            places += sorted(self.reach.run)
+        # modules that add folders to `sys.path` decide which of two others Python takes
+        in_folders = len(self.reach.program.searched) > 1
+        has_places = in_folders or {"places", "program"} & self.reach.flags.keys()
+        places = [*self._places(), *sorted(self.reach.run)] if has_places else []
         known = [self._numbers[node] for node in nodes]
         return short_digest(
             [texts, known, program, sorted(early, key=str), numbered, sorted(self.reach.broken), self.reach.loaded,

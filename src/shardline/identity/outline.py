@@ -173,6 +173,8 @@ def _executed(
         scope = Scope("module")
         collect([statement], scope, package)
         bound |= scope.local | scope.kept | scope.imports.keys()
+        if scope.binds("__name__"):  # which then is any
+            bound.discard("__name__")
         yield statement
 
 

@@ -83,7 +83,8 @@ def is_inert(dotted: str) -> bool:
     top, _, rest = dotted.partition(".")
     if top == "builtins":
         return isinstance(getattr(builtins, rest, None), type)
-    return top in INERT_PACKAGES or top in sys.stdlib_module_names
+    looks_like_a_class = rest.rpartition(".")[2].lstrip("_")[:1].isupper()
+    return looks_like_a_class and (top in INERT_PACKAGES or top in sys.stdlib_module_names)
 
 
 def is_pure(node: ast.AST, dotted: Dotted) -> bool:
