@@ -90,7 +90,7 @@ def measure(folder: Path, batch: int) -> None:
     from shardline.evaluate import evaluate
 
     spec = {
-        "name": "nearest",
+        "run": "nearest",
         "model_class": "benchmarks.evaluation:Nearest",
         "settings": {
             "model_args": {},

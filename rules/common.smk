@@ -12,7 +12,7 @@ from shardline.environments.pins import existing_pin_file
 from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.errors import ShardlineError
 from shardline.launch.request import REQUESTED, requested, threads_of
-from shardline.names import NamesOf
+from shardline.names import titles_of
 from shardline.opening import check_one_owner, open_project, settle
 from shardline.storage import Storage, logs_of
 
@@ -51,7 +51,7 @@ ASSETS = [
 # What says where the ranks' environment is, where they have one of their own.
 ENVIRONMENT = str(PROJECT.environment) if PROJECT.environment else []
 EVALUATIONS = [str(run.evaluation) for run in PROJECT.runs.values()]
-NAMES = NamesOf(PROJECT)
+TITLES = titles_of(PROJECT)
 MEASURED = [PROJECT.runs[run] for run in PROJECT.measured]
 
 
@@ -151,6 +151,20 @@ def run_of(wildcards):
 def sealed_by(run, wildcards):
     is_evaluation = "evaluation" in wildcards.keys()
     return run.evaluation if is_evaluation else run.model
+
+
+# Names for messages. What a function of `output` returns is no parameter that Snakemake
+# compares with an earlier run's, and another name must make nothing stale.
+def title_of_run(wildcards, output):
+    return TITLES.get(wildcards.run, wildcards.run)
+
+
+def title_of_dataset(wildcards, output):
+    return TITLES.get(wildcards.dataset, wildcards.dataset)
+
+
+def labels_of(file):
+    return lambda wildcards: {"run": TITLES[wildcards.run], "file": file}
 
 
 def threads_of_run(wildcards):

@@ -8,8 +8,10 @@ rule resolve_run:
         "benchmarks/resolve_run/{run}.tsv"
     conda:
         "../envs/train.yaml"
+    params:
+        title=title_of_run,
     message:
-        "Resolving {NAMES:{wildcards.run}}"
+        "Resolving {params.title}"
     script:
         "../scripts/resolve_run.py"
 
@@ -26,7 +28,7 @@ rule train:
             "results/runs/{run}/provenance.json",
             caption="../report/captions/provenance.rst",
             category="Runs",
-            labels={"run": NAMES.of_run, "file": "provenance"},
+            labels=labels_of("provenance"),
         ),
     log:
         "logs/train/{run}.log",
@@ -40,8 +42,10 @@ rule train:
     resources:
         **RANKS,
         attempt=lambda wildcards, attempt: attempt,
+    params:
+        title=title_of_run,
     message:
-        "Training {NAMES:{wildcards.run}}"
+        "Training {params.title}"
     script:
         "../scripts/train.py"
 
@@ -57,7 +61,7 @@ rule evaluate:
             "results/runs/{run}/evaluations/{evaluation}.json",
             caption="../report/captions/evaluation.rst",
             category="Runs",
-            labels={"run": NAMES.of_run, "file": "evaluation"},
+            labels=labels_of("evaluation"),
         ),
     log:
         "logs/evaluate/{run}-{evaluation}.log",
@@ -65,8 +69,10 @@ rule evaluate:
         "benchmarks/evaluate/{run}-{evaluation}.tsv"
     conda:
         "../envs/train.yaml"
+    params:
+        title=title_of_run,
     message:
-        "Evaluating {NAMES:{wildcards.run}}"
+        "Evaluating {params.title}"
     script:
         "../scripts/evaluate.py"
 
@@ -88,8 +94,10 @@ rule rehearse:
     threads: threads_of_run
     resources:
         **RANKS,
+    params:
+        title=title_of_run,
     message:
-        "Rehearsing {NAMES:{wildcards.run}}"
+        "Rehearsing {params.title}"
     script:
         "../scripts/rehearse.py"
 

@@ -77,7 +77,7 @@ def evaluated(folder, source, num_steps=0, model_class=Flat):
     fit(model, source, num_steps)
     save_file(model.state_dict(), folder / "model.safetensors")
     spec = {
-        "name": "flat",
+        "run": "flat",
         "model_class": f"{model_class.__module__}:{model_class.__name__}",
         "settings": {
             "model_args": {},

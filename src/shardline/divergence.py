@@ -17,7 +17,7 @@ from pytorch_lightning.callbacks import Callback
 
 from shardline.agreement import NO_LOSS, Agreement, Reading
 from shardline.checkpoints.saver import LastCheckpoint
-from shardline.errors import ConfigError
+from shardline.errors import ConfigError, name_in_messages
 from shardline.interventions import Plan, Trouble, write_plan
 from shardline.launch.world import World
 from shardline.stepping import LEFT_OUT
@@ -205,7 +205,7 @@ def intervene(
             training checkpoint and the remedies.
     """
     settings = spec["settings"]["divergence"]
-    plan = plan.extended(trouble, settings, _remedy(saver.last_step()), spec["run"])
+    plan = plan.extended(trouble, settings, _remedy(saver.last_step()), name_in_messages(spec))
     done = plan.interventions[-1]
     if world.rank == 0:
         saver.discard_from(done.first)

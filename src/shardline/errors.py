@@ -1,5 +1,6 @@
 """Errors that a user can act on; everything else is a bug of ours and keeps its traceback."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -78,3 +79,15 @@ class Diverged(ShardlineError):
 
     exit_code = 6
     kind = "diverged"
+
+
+NAME_FILE = "name"  # in a run's folder of the store: what messages call it
+
+
+def name_in_messages(spec: Mapping[str, Any]) -> str:
+    """Return what messages call a run: by its names, which its job tells, else by its id.
+
+    Args:
+        spec: `run.json`, which holds no name, with `name` where its job has told it.
+    """
+    return str(spec.get("name") or spec["run"])

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from shardline.datamodule import Dataset, Normalizer
+from shardline.errors import name_in_messages
 from shardline.evidence import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.integrity import Policy
 from shardline.modelling import make_model
@@ -47,7 +48,7 @@ def evaluate(
     split, batch = settings["evaluation"]["split"], settings["evaluation"]["batch"]
     window_bytes = settings["data"]["window_bytes"]
     order = dataset.held_out_order(split, batch=batch, window_bytes=window_bytes)
-    task = make_task(schema, order.num_rows, run=spec["run"])
+    task = make_task(schema, order.num_rows, run=name_in_messages(spec))
     typical, hardest = Spread(order.num_rows, MAX_SAMPLES), Hardest()
     normalize = Normalizer(dataset.manifest, settings["data"]["normalize"], torch.float32)
     batches = dataset.stream(order, num_epochs=1).batches()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from shardline.errors import ConfigError
+from shardline.errors import ConfigError, name_in_messages
 
 _MAX_FRAMES = 4
 
@@ -58,10 +58,10 @@ def make_model(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.Lightni
         ConfigError: the class does not import, is no LightningModule, or
             refuses its arguments.
     """
-    cls = import_class(spec["model_class"], f"run {spec['run']}: model")
+    cls = import_class(spec["model_class"], f'run "{name_in_messages(spec)}": model')
     if not (isinstance(cls, type) and issubclass(cls, pl.LightningModule)):
         raise ConfigError(
-            f"run {spec['run']}: model={spec['model_class']} is not a "
+            f'run "{name_in_messages(spec)}": model={spec["model_class"]} is not a '
             "pytorch_lightning.LightningModule; derive it from one"
         )
     arguments = arguments_of(spec, schema)
@@ -69,7 +69,7 @@ def make_model(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.Lightni
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
         raise ConfigError(
-            f"run {spec['run']}: model={spec['model_class']} does not take {arguments} ({error}); "
+            f'run "{name_in_messages(spec)}": model={spec["model_class"]} does not take {arguments} ({error}); '
             "change the model_args columns"
         ) from None
     return cls(**arguments)
@@ -77,7 +77,7 @@ def make_model(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.Lightni
 
 def arguments_of(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run's model is constructed with; see `make_model`."""
-    cls = import_class(spec["model_class"], f"run {spec['run']}: model")
+    cls = import_class(spec["model_class"], f'run "{name_in_messages(spec)}": model')
     given = {"feature_shape": tuple(schema["feature_shape"]), "num_classes": len(schema["classes"])}
     parameters = inspect.signature(cls).parameters
     arguments = {key: value for key, value in given.items() if key in parameters}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from shardline.config.project import RESULTS, Dataset, Project, Run
 from shardline.errors import ConfigError, DataError
@@ -16,28 +16,13 @@ Kind = Literal["run", "dataset"]
 Names = dict[str, list[str]]
 
 
-class NamesOf:
-    """The names of a project's runs and datasets, as the messages of rules show them.
-
-    `{NAMES:{wildcards.run}}` is `wide (1f0c4c8e2d3b)`.
-    """
-
-    def __init__(self, project: Project) -> None:
-        """Take the names as the config gives them."""
-        self._names: dict[str, str] = {}
-        every: list[Dataset | Run] = [*project.datasets.values(), *project.runs.values()]
-        for one in every:
-            known = self._names.get(one.id)
-            self._names[one.id] = f"{known}, {one.name}" if known else one.name
-
-    def __format__(self, identity: str) -> str:
-        """Return the names of an identity, with its digest."""
-        name = self._names.get(identity)
-        return f"{name} ({identity})" if name else identity
-
-    def of_run(self, wildcards: Any) -> str:
-        """Return the names of a rule's run."""
-        return format(self, wildcards.run)
+def titles_of(project: Project) -> dict[str, str]:
+    """Return what runs and datasets are called now, with their ids, by id: `wide (1f0c4c8e2d3b)`."""
+    names: Names = {}
+    every: list[Dataset | Run] = [*project.datasets.values(), *project.runs.values()]
+    for one in every:
+        names.setdefault(one.id, []).extend(one.names)
+    return {identity: f"{', '.join(known)} ({identity})" for identity, known in names.items()}
 
 
 def check_layout() -> None:

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from shardline.errors import ConfigError
+from shardline.errors import ConfigError, name_in_messages
 
 
 def attach_optimizer(
@@ -35,7 +35,7 @@ def attach_optimizer(
         ignored = [key for key in set_by_row if key.startswith(("optim.", "schedule."))]
         if ignored:
             raise ConfigError(
-                f"the row sets {', '.join(ignored)}, but {spec['model']} has its own "
+                f'run "{name_in_messages(spec)}" sets {", ".join(ignored)}, but {spec["model"]} has its own '
                 "configure_optimizers, which ignores it; drop the column's cell or the method"
             )
         return

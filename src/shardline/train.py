@@ -19,7 +19,7 @@ from shardline.checkpoints.saver import LastCheckpoint
 from shardline.datamodule import ShardDataModule
 from shardline.divergence import GoBack, LossWatch, check_policy, intervene
 from shardline.elastic import settings_at
-from shardline.errors import ConfigError, Diverged
+from shardline.errors import ConfigError, Diverged, name_in_messages
 from shardline.files import write_bytes
 from shardline.heartbeat import Heartbeat
 from shardline.integrity import Policy
@@ -141,7 +141,10 @@ def _fit(
         GoBack: a step is bad.
     """
     settings = settings_at(
-        spec["settings"], run=spec["run"], nodes=world.num_nodes, devices=world.local_world_size
+        spec["settings"],
+        run=name_in_messages(spec),
+        nodes=world.num_nodes,
+        devices=world.local_world_size,
     )
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     pin = resolve_accelerator(settings) == "gpu"
@@ -152,7 +155,7 @@ def _fit(
         model.double()  # Lightning does it after a state is restored, which would round its weights
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=options.set_by_row)
     _check_validates(settings, model)
-    check_policy(settings, model, spec["run"])
+    check_policy(settings, model, name_in_messages(spec))
     best = BestCheckpoint(
         work / "checkpoints", saver.keep_best, **settings["checkpoint"], top_k=options.best_kept
     )
@@ -235,7 +238,8 @@ def seal_model(trained: Trained, spec: Mapping[str, Any], path: Path) -> None:
     for name, value in weights.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise Diverged(
-                f"run {spec['run']}: weight {name} is NaN or infinite; lower optim.lr or set trainer.gradient_clip"
+                f'run "{name_in_messages(spec)}": weight {name} is NaN or infinite; lower optim.lr or set '
+                "trainer.gradient_clip"
             )
     # one key of metadata: safetensors writes several in no fixed order
     weights = {name: value.clone().contiguous() for name, value in sorted(weights.items())}

@@ -5,6 +5,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from shardline.certificates import find_certificate
 from shardline.config.before import schema_of, with_before
 from shardline.config.scripts import is_script
 from shardline.environments.observed import explain_differences, find_differences, machine
+from shardline.errors import NAME_FILE, name_in_messages
 from shardline.files import read_json, write_bytes, write_json
 from shardline.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.identity.content import file_sha256
@@ -131,7 +133,7 @@ def _run(args: argparse.Namespace, world: World) -> None:
     rehearsed = rehearse_run(
         {**settings, **here},
         world,
-        run=spec["run"],
+        run=name_in_messages(spec),
         timeout_s=args.rendezvous_timeout_s,
         oversubscribe=args.oversubscribe,
         differences=differences,
@@ -172,6 +174,8 @@ def _read_spec(args: argparse.Namespace) -> dict[str, Any]:
     )
     spec["settings"] = with_before(spec["settings"], schema_of("train"))
     spec["model_class"] = args.model_class or spec["model_class"]
+    with suppress(OSError):  # ranks that were started without a job have none
+        spec["name"] = (args.work / NAME_FILE).read_text(encoding="utf-8")
     return spec
 
 

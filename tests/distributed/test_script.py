@@ -116,7 +116,7 @@ def check_commands(workspace: Workspace) -> None:
     workspace.write("train.py", SCRIPT.replace("torch.nn.Linear(", "torch.nn.LazyLinear("))
     why = shardline(workspace, "why", "stops")
     assert "model script: stops.py --lr 0.01 -> script: stops.py --lr 0.1" in why
-    assert "code of the model changed" in shardline(workspace, "why", "plain")
+    assert "code of the model: train.py: main changed" in shardline(workspace, "why", "plain")
 
 
 def check_sealed(run: dict, workspace: Workspace) -> None:

@@ -15,11 +15,11 @@ from shardline.errors import ConfigError
 from shardline.links import publish
 from shardline.names import (
     LAYOUT,
-    NamesOf,
     check_layout,
     identities_of,
     names_that_have_been,
     record_names,
+    titles_of,
 )
 from shardline.opening import check_addresses
 from tests.unit.conftest import DIGEST, FakeProject
@@ -67,7 +67,7 @@ def test_two_evaluations_of_one_training_are_two_runs_of_one_identity(fake):
     assert first.evaluation != second.evaluation
     assert project.evaluated(first.id, second.evaluation_id) is second
     assert project.evaluated(first.id, DIGEST) is None
-    assert format(NamesOf(project), first.id) == f"a, b, c ({first.id})"
+    assert titles_of(project)[first.id] == f"a, b, c ({first.id})"
 
 
 def test_what_a_row_sets_counts_for_all_that_share_its_run(fake):

@@ -147,12 +147,15 @@ def test_other_code_than_the_recorded_is_refused_by_name_unless_it_is_wanted(pro
     assert "nothing is recorded of run" in shardline("replay", "own").stderr
     result = shardline("replay", run)
     assert result.exit_code == 2
-    assert f"{run} was evaluated with other code" in result.stderr
-    assert "code of the model changed" in result.stderr
+    assert f"({run}) was evaluated with other code" in result.stderr
+    assert "code of the model: mine: Net.forward changed" in result.stderr
     assert shardline("export", run, "--to", "safetensors").exit_code == 2
     anyway = shardline("replay", run, "--anyway")
     assert anyway.exit_code == 3, "another forward gives other numbers"
-    assert "with other code than were recorded: code of the model changed" in anyway.stdout
+    assert (
+        "with other code than were recorded: code of the model: mine: Net.forward changed"
+        in anyway.stdout
+    )
 
 
 def test_another_environment_than_the_recorded_is_refused_by_name_unless_it_is_wanted(project):

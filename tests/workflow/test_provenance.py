@@ -172,7 +172,8 @@ def test_every_job_left_a_record_of_itself(made):
         document = read(path)
         action = document["action"]
         assert action["rule"] == rule
-        assert action["id"].startswith(f"{rule}/{'digits' if rule == 'seal_dataset' else 'pair'}-")
+        about = made.identity("digits" if rule == "seal_dataset" else "pair")
+        assert action["id"].startswith(f"{rule}/{about}")
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", action["ended"])
         assert action["started"] <= action["ended"]
         assert action["num_cpus"] == len(os.sched_getaffinity(0))
@@ -186,6 +187,8 @@ def test_every_job_left_a_record_of_itself(made):
     trained = read(documents["train"])["action"]
     assert "shardline.worker" in trained["command"]
     assert trained["variables"]["WORLD_SIZE"] == "2"
+    for path in made.path.glob("results/runs/**/*.json*"):
+        assert not re.search(r"\b(pair|far)\b", path.read_text()), f"{path} holds a name"
 
 
 @pytest.mark.slow

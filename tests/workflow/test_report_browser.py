@@ -191,7 +191,7 @@ def test_two_chosen_runs_are_compared(browser):
     assert "code of the model differs" in told
     assert re.search(r"Their 95 % intervals .* (overlap|do not overlap)", told)
     assert "held-out accuracy" in told
-    assert re.search(r"evaluate/digits-linear-[0-9a-f]{12}/evaluation", told)
+    assert re.search(r"evaluate/[0-9a-f]{12}/evaluation", told)
     assert "other data" in compare(browser, "digits-linear", "diabetes-mlp_lr=0.1")
     same = compare(browser, "digits-mlp_lr=0.1_seed=1", "digits-mlp_lr=0.1_seed=2")
     assert "nothing but the seed" in same

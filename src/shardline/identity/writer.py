@@ -103,7 +103,7 @@ class _Writer(Nested):
     def _visit_AnnAssign(self, node: ast.AnnAssign, scope: Scope) -> None:
         counts = scope.kind == "class" or "annotations" in self.options
         if scope.kind == "class":
-            self._emit("annotated")
+            self._emit("annotated" if node.simple else "evaluated")  # `(x): int` is not recorded
         if scope.kind != "function":  # where annotations of variables are not evaluated
             self._annotation(node.annotation, scope, counts=counts)
         if node.value:

@@ -13,8 +13,8 @@ from shardline.attempts import attempted, read_attempts, started_s
 from shardline.checkpoints.folder import last_step
 from shardline.config import Project, Run
 from shardline.config.checks import num_cpus, num_gpus
-from shardline.errors import CrashLoop, LaunchError, ShardlineError, Stopped
-from shardline.files import make_folder
+from shardline.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
+from shardline.files import make_folder, write_bytes
 from shardline.jobs.common import find_run
 from shardline.jobs.turns import only_one
 from shardline.retries import check_retry, crash_loop, is_final, log_of_attempt
@@ -43,6 +43,8 @@ def train(
     runtime = project.runtime
     work = project.store / "work" / run.id
     make_folder(work)
+    # what is sealed holds no name, nor the command line that it records
+    write_bytes(work / NAME_FILE, run.name.encode())
     named = files_of(run, inputs)
     files = [str(named["spec"]), str(named["manifest"])]
     program = [
@@ -223,7 +225,7 @@ def _start_ranks(
     cpus = num_cpus() * planned[1] // project.measured.get(run.id, planned[1])
     nodes, devices = find_geometry(
         run.settings,
-        run=run.id,
+        run=run.name,
         runtime=project.runtime,
         env=os.environ,
         num_cpus=cpus,

@@ -77,7 +77,7 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
 
     document = read_json(files["spec"], remedy=_REBUILD)
     # the file may be older than the place of the class, and than a setting
-    document |= {"model_class": run.model_class, "settings": run.settings}
+    document |= {"name": run.name, "model_class": run.model_class, "settings": run.settings}
     result = evaluate_model(
         document,
         model_file=files["model"],
