@@ -26,13 +26,18 @@ def rehearse(workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_one_run_of_each_geometry_meets_and_nothing_is_trained(workspace, tiny):
     rows = [("a", 1), ("b", 2), ("c", 2)]
     init_project(workspace.path)  # has a Snakefile of its own, which uses ours
-    tiny(*({**ROW, "name": name, "devices": devices} for name, devices in rows))
+    tiny(
+        *(
+            {**ROW, "name": name, "devices": devices, "seed": seed}
+            for seed, (name, devices) in enumerate(rows)
+        )
+    )
     done = rehearse(workspace)
     assert done.returncode == 0, done.stdout + done.stderr
-    table = done.stdout[done.stdout.rindex("\nb-") :]
+    table = done.stdout[done.stdout.rindex("\nb (") :]
     assert "rehearsal: nodes=1 x devices=2 by torchrun, backend=gloo" in table
     assert [line.split()[0] for line in table.splitlines()[4:6]] == ["0", "1"]
-    assert "\nc-" not in done.stdout
+    assert "\nc (" not in done.stdout
     assert not (workspace.path / "store" / "datasets").exists()
     assert not list(workspace.path.glob("results/runs/*"))
 
