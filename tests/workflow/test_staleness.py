@@ -20,7 +20,15 @@ from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace
 _JOB = re.compile(r"^Job \d+: (.*)$", re.MULTILINE)
 _DIGEST = re.compile(r" \([0-9a-f]{12}\)")
 REPORT = {"Writing the report"}
-MODEL = "import pytorch_lightning\nfrom helpers import scale\n\n\nclass Net(pytorch_lightning.LightningModule):\n    def forward(self, x):\n        return scale(x)\n"
+MODEL = """\
+import pytorch_lightning
+from helpers import scale
+
+
+class Net(pytorch_lightning.LightningModule):
+    def forward(self, x):
+        return scale(x)
+"""
 
 
 def write_results(workspace: Workspace) -> None:
