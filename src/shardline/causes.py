@@ -22,6 +22,7 @@ _DOCUMENT_KEYS = {
     "source",
     "versions",
     "code",
+    "code_files",
     "environment",
 }
 
@@ -63,6 +64,7 @@ def find_causes(
         *part("source", _sources),
         *part("versions", _versions),
         *part("code", lambda before, after: _code(before, after, definitions)),
+        *part("code_files", _sources),
         *part("environment", _environment),
         *_plain_causes(old, new, (old.keys() | new.keys()) - _DOCUMENT_KEYS | {"stage"}),
     ]

@@ -2,6 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 from shardline.config.project import RESULTS, Dataset, Project, Run
@@ -57,14 +60,10 @@ def record_names(project: Project) -> None:
     """
     if not _LAYOUT_FILE.exists():
         write_json(_LAYOUT_FILE, {"layout": LAYOUT})
-    last = {(kind, name): identity for kind, name, identity in _history()}
     now = utc_stamp(timespec="seconds")
     lines = [
-        json.dumps({"kind": kind, "name": name, "id": one.id, "since": now}) + "\n"
-        for kind, known in (("dataset", project.datasets), ("run", project.runs))
-        for one in known.values()
-        for name in one.names
-        if last.get((kind, name)) != one.id
+        json.dumps({"kind": kind, "name": name, "id": identity, "since": now}) + "\n"
+        for kind, name, identity in _new_names(project)
     ]
     if not lines:
         return
@@ -75,28 +74,72 @@ def record_names(project: Project) -> None:
         raise DataError(f"{_HISTORY} could not be written: {remedy_of(error)}") from error
 
 
+def _new_names(project: Project) -> Iterator[tuple[Kind, str, str]]:
+    """Yield each name that stands for another identity than last, and one that is an identity's name again."""
+    history = _told()
+    asked: list[tuple[Kind, Dataset | Run]] = [
+        *(("dataset", one) for one in project.datasets.values()),
+        *(("run", one) for one in project.runs.values()),
+    ]
+    for kind, one in asked:
+        latest = history.names.get(kind, {}).get(one.id, [])[-1:]
+        for number, name in enumerate(one.names):
+            is_again = number == 0 and not set(latest) <= set(one.names)
+            if is_again or history.identities.get((kind, name), [])[:1] != [one.id]:
+                yield kind, name, one.id
+
+
 def names_that_have_been(kind: Kind) -> Names:
     """Return the names that each identity has had, by identity; the latest comes last."""
-    names: Names = {}
-    for known, name, identity in _history():
-        if known == kind:
-            had = names.setdefault(identity, [])
-            if name in had:
-                had.remove(name)
-            had.append(name)
-    return names
+    return _told().names.get(kind, {})
 
 
 def identities_of(kind: Kind, name: str) -> list[str]:
     """Return the identities that a name has stood for, the latest first."""
-    found = [identity for known, one, identity in _history() if (known, one) == (kind, name)]
-    return list(dict.fromkeys(reversed(found)))
+    return _told().identities.get((kind, name), [])
 
 
 def title_of(identity: str, names: Mapping[str, list[str]]) -> str:
     """Return an identity with its latest name, as people read it."""
     had = names.get(identity)
     return f"{had[-1]} ({identity})" if had else identity
+
+
+@dataclass(frozen=True)
+class _History:
+    """Both ways through the history.
+
+    Attributes:
+        names: by kind and identity, the latest last.
+        identities: by kind and name, the latest first.
+    """
+
+    names: dict[str, Names]
+    identities: dict[tuple[str, str], list[str]]
+
+
+def _told() -> _History:
+    try:
+        status = _HISTORY.stat()
+    except OSError:
+        return _History({}, {})
+    return _read_history(Path.cwd(), status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _read_history(workdir: Path, size: int, mtime_ns: int) -> _History:
+    """Return the history as it is in a folder at a time; of 10,000 runs each asks for it."""
+    names: dict[str, Names] = {}
+    latest: dict[tuple[str, str], dict[str, None]] = {}
+    for kind, name, identity in _history():
+        had = names.setdefault(kind, {}).setdefault(identity, [])
+        if name in had:
+            had.remove(name)
+        had.append(name)
+        stood = latest.setdefault((kind, name), {})
+        stood.pop(identity, None)
+        stood[identity] = None
+    return _History(names, {key: list(reversed(stood)) for key, stood in latest.items()})
 
 
 def _history() -> Iterator[tuple[str, str, str]]:

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from shardline.accept import accept_dataset, accept_run, candidate_of_dataset, candidate_of_run
+from shardline.accept import (
+    accept_dataset,
+    accept_run,
+    accept_unasked,
+    candidate_of_dataset,
+    candidate_of_run,
+)
 from shardline.accepted import read_accepted
 from shardline.differences import compare_runs
 from shardline.errors import ConfigError, DataError
@@ -335,3 +341,53 @@ def test_diff_and_report_tell_of_an_acceptance(stale):
     assert [cause.kind for cause in found.circumstances] == ["accepted"]
     assert REASON in found.circumstances[0].text
     assert found.causes
+
+
+# --- identity.environment -----------------------------------------------------------------------
+
+
+LEVELS = [
+    ("exact", "torch==2.12.0", "torch==2.12.1", False),
+    ("minor", "torch==2.12.0", "torch==2.12.1", True),
+    ("minor", "torch==2.12.0", "torch==2.13.0", False),
+    ("minor", "torch==2.12.0", "torch==3.12.0", False),
+    ("minor", "torch==2.12", "torch==2.12.0.post1", False),
+    ("off", "torch==2.12.0", "torch==3.0.0", True),
+]
+
+
+@pytest.mark.parametrize(("level", "old", "new", "taken"), LEVELS)
+def test_a_looser_level_takes_over_by_itself_what_differs_so_little(fake, level, old, new, taken):
+    fake.rows = fake.rows[1:]
+    fake.config["identity"] = {"environment": level}
+    fake.workspace.write("my.lock", LOCK.replace("torch=={torch}", old))
+    fake.seal_all()
+    before = fake.run("flat")
+    fake.workspace.write("my.lock", LOCK.replace("torch=={torch}", new))
+    accept_unasked(fake.load())
+    run = fake.run("flat")
+    assert run.id != before.id, "a level changes no digest"
+    assert (run.has_model, run.is_sealed) == (taken, taken)
+    if taken:
+        assert verify_run(run.id).problems == []
+        accepted = read_accepted(run.folder)
+        assert accepted is not None
+        assert accepted["reason"] == f"identity.environment: {level}"
+    fake.rows[0]["seed"] = 9
+    accept_unasked(fake.load())
+    assert not fake.run("flat").has_model, "more than the environment differs"
+
+
+def test_a_looser_level_takes_datasets_over_with_their_runs(fake):
+    fake.rows = fake.rows[1:]
+    fake.config["identity"] = {"environment": "minor"}
+    fake.seal_all()
+    before = fake.run("flat")
+    fake.workspace.write("my.lock", LOCK.format(torch="2.12.0").replace("2.4.6", "2.4.9"))
+    told = accept_unasked(fake.load())
+    run = fake.run("flat")
+    assert run.dataset.id != before.dataset.id
+    assert len(told) == 2
+    assert run.is_sealed
+    assert run.dataset.manifest.exists()
+    assert verify_run(run.id).problems == []

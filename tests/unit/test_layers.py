@@ -79,10 +79,9 @@ LAYERS = [
         "verify",
         "rehearsals",
         "init",
-        "opening",
     ],
     ["recorded", "selection", "repair", "accept"],
-    ["replay", "differences", "lineage", "export", "drills"],
+    ["replay", "differences", "lineage", "export", "drills", "opening"],
     ["display"],
     ["cli"],
 ]

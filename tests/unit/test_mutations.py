@@ -69,7 +69,7 @@ def others(key: str) -> list[Any]:
         "boolean": [not default],
         "integer": [2 * (default or 1), 1],
         "number": [0.5, 0.25],
-        "string": [f"{default}_of_another_kind"],
+        "string": [f"{default}_of_another_kind", "config/runs.tsv"],  # a file, where it names one
         "object": [{"hidden": 8}],
     }
     kind = part["type"] if isinstance(part["type"], str) else part["type"][0]

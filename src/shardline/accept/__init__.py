@@ -11,11 +11,13 @@ from shardline.accept.candidates import (
     find_by_cause,
 )
 from shardline.accept.take import accept_dataset, accept_run
+from shardline.accept.unasked import accept_unasked
 
 __all__ = [
     "Candidate",
     "accept_dataset",
     "accept_run",
+    "accept_unasked",
     "candidate_of_dataset",
     "candidate_of_run",
     "find_by_cause",

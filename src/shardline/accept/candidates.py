@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from shardline.accepted import read_accepted
 from shardline.causes import Cause, find_causes
 from shardline.config import Dataset, Project, Run
@@ -121,6 +123,31 @@ def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidat
         is_same = earlier in (run.dataset.id, taken.get(run.dataset.id), _taken_before(run.dataset))
         if is_same and differing <= set(kinds):
             yield found
+
+
+def is_near(old: Mapping[str, Any], new: Mapping[str, Any], level: str) -> bool:
+    """Return whether the environments of two identity documents differ by no more than a level allows.
+
+    Args:
+        level: `minor` (one Python, and versions that differ by their patch level) or `off` (anything).
+    """
+    before, after = old["environment"], new["environment"]
+    if level == "off":
+        return True
+    packages = before["packages"], after["packages"]
+    is_same = before["python"] == after["python"] and packages[0].keys() == packages[1].keys()
+    return is_same and all(
+        _minor(packages[0][name]) == _minor(packages[1][name]) for name in packages[0]
+    )
+
+
+def _minor(version: str) -> tuple[object, ...]:
+    """Return a version without its patch level; a URL or a version of another form as it is."""
+    try:
+        found = Version(version)
+    except InvalidVersion:
+        return (version,)
+    return found.epoch, *found.release[:2], *([] if len(found.release) > 2 else [found.pre])
 
 
 def _if_any(find: Callable[[Any], Candidate], asked: Run | Dataset) -> Candidate | None:

@@ -124,23 +124,30 @@ def _record(
     )
 
 
+def fitting_evaluation(run: Run, earlier: Path) -> Path | None:
+    """Return the newest evaluation of an earlier result that has the run's settings; None if there is none."""
+    asked = run.evaluation_document["settings"]
+    files = (earlier / "evaluations").glob("*.json")
+    for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
+        if read_json(path, remedy=_REMAKE)["identity"]["settings"] == asked:
+            return path
+    return None
+
+
 def _take_evaluation(
     candidate: Candidate, run: Run, earlier: Path, scratch: Path, action: Action
 ) -> None:
-    """Take over the earlier evaluation of the same settings, else the newest.
+    """Take over the earlier evaluation of the same settings.
 
     Raises:
         ConfigError: there is none.
     """
-    files = sorted((earlier / "evaluations").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    found = [(path, dict(read_json(path, remedy=_REMAKE))) for path in files]
-    asked = run.evaluation_document["settings"]
-    fitting = [one for one in found if one[1]["identity"]["settings"] == asked]
-    if not fitting:
+    path = fitting_evaluation(run, earlier)
+    if path is None:
         raise ConfigError(
             f"{earlier} has no evaluation of the present settings; have the model evaluated again: --evaluations again"
         )
-    path, evaluation = fitting[-1]
+    evaluation = dict(read_json(path, remedy=_REMAKE))
     taken = {
         **evaluation,
         "run": run.id,

@@ -96,18 +96,24 @@ class Documents:
             **self._made_by("data", "source", program, settings),
         }
 
-    def training(self, settings: Mapping[str, Any], model_class: str, dataset: str) -> Document:
+    def training(
+        self, settings: Mapping[str, Any], model_class: str, dataset: str,
+        files: Mapping[str, str] | None = None,
+    ) -> Document:  # fmt: skip
         """Return the document of a training.
 
         Args:
             settings: the run's, resolved.
             dataset: digest of its dataset.
+            files: digests of the files of `code_files`, by place and name.
         """
         program, is_script = self.program(model_class), scripts.is_script(model_class)
         counted = counted_settings(settings)
         evaluation = counted.pop("evaluation", None)
         # a script judges its model while it trains
         own = {"evaluation": evaluation} if is_script and evaluation else {}
+        if files:
+            own["code_files"] = dict(files)
         return {
             "stage": "train",
             "settings": counted,
@@ -225,7 +231,9 @@ def script_index(code: CodeIndex, workdir: Path, script: str) -> CodeIndex:
 
 def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as its identity documents hold them."""
-    return dict(without_before(settings, schema_of("train")))
+    counted = dict(without_before(settings, schema_of("train")))
+    counted.pop("code_files", None)  # whose bytes count, and not where they lie
+    return counted
 
 
 def _named(key: str, program: Program) -> dict[str, str]:

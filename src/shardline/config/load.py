@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardline.config import checks, credentials, schema, scripts, sources
+from shardline.config import checks, credentials, schema, scripts, source_files, sources
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
@@ -53,6 +53,7 @@ def load_project(
         store=Path(os.environ.get("SHARDLINE_STORE") or config["runtime"]["store"]),
         table=config["runs"],
         runtime=config["runtime"],
+        identity=config["identity"],
         azureml=config["azureml"],
         conda=config["conda"],
         image=config["image"],
@@ -60,6 +61,7 @@ def load_project(
         lock=load_lock(lock_file),
         code=CodeIndex(import_roots(workdir)),
     )
+    project.digests = FileDigests(workdir / ".snakemake" / "shardline-digests.json")
     rows = read_rows(workdir / config["runs"], config["runs"], not_secret=allowed)
     datasets = _load_datasets(project, rows, config["datasets"], where)
     for row in rows:
@@ -70,6 +72,7 @@ def load_project(
         lambda row, base: _load_run(project, row, config["defaults"], base.dataset),
         where,
     )
+    project.digests.save()
     return project
 
 
@@ -88,7 +91,7 @@ def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         "scaling": {key: {**study, **item} for key, item in config.get("scaling", {}).items()},
         **{
             key: schema.merge(schema.defaults_of(shape)[key], config.get(key, {}))
-            for key in ("runtime", "azureml", "conda", "image")
+            for key in ("runtime", "azureml", "conda", "image", "identity")
         },
     }
 
@@ -104,7 +107,6 @@ def _fill_dataset(given: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[st
 def _load_datasets(
     project: Project, rows: list[Row], entries: Mapping[str, Any], config_file: str
 ) -> dict[str, Dataset]:
-    digests = FileDigests(project.workdir / ".snakemake" / "shardline-digests.json")
     loaded: dict[str, Dataset] = {}
     for row in rows:
         name = row.dataset
@@ -115,8 +117,7 @@ def _load_datasets(
             )
         if name not in loaded:
             where = f"{config_file}: datasets.{name}"
-            loaded[name] = _load_dataset(project, name, entries[name], digests, where)
-    digests.save()
+            loaded[name] = _load_dataset(project, name, entries[name], where)
     for name, dataset in loaded.items():
         known = project.datasets.get(dataset.id)
         names = (*known.names, name) if known else (name,)
@@ -129,13 +130,11 @@ def _load_datasets(
     return {name: project.datasets[dataset.id] for name, dataset in loaded.items()}
 
 
-def _load_dataset(
-    project: Project, name: str, settings: dict[str, Any], digests: FileDigests, where: str
-) -> Dataset:
+def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: str) -> Dataset:
     source_class = checks.resolve_class(
         settings["source"]["type"], sources.SHIPPED_SOURCES, project.code, f"{where}.source.type"
     )
-    found = sources.locate(settings, project.workdir, project.store, digests, where)
+    found = sources.locate(settings, project.workdir, project.store, project.digests, where)
     counted = {**settings, "source": found.counted}
     document = project.documents.dataset(counted, source_class, found.content)
     return Dataset(
@@ -159,7 +158,9 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
             f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"
         )
     documents = project.documents
-    document = documents.training(settings, model_class, dataset.id)
+    document = documents.training(
+        settings, model_class, dataset.id, _code_files(project, settings, row.where)
+    )
     digest = short_digest(document)
     return Run(
         id=digest,
@@ -171,6 +172,14 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
         evaluation_document=documents.evaluation(settings, model_class, digest),
         definitions=documents.definitions("model", model_class),
     )
+
+
+def _code_files(project: Project, settings: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Return the digests of the files that a run's code reads, by place and name."""
+    if not settings["code_files"]:
+        return {}
+    files = source_files.find_code_files(settings["code_files"], project.workdir, where)
+    return project.digests.digest_all(files, workdir=project.workdir)
 
 
 def _resolve_model(project: Project, row: Row) -> str:

@@ -1,5 +1,6 @@
 """The whole of what a config asks for: datasets and runs with identities and paths."""
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ from shardline.config.documents import Documents
 from shardline.config.notes import Note, read_notes
 from shardline.config.runs import Row
 from shardline.errors import ConfigError
-from shardline.identity import CodeIndex, Lock, short_digest
+from shardline.identity import CodeIndex, FileDigests, Lock, short_digest
 from shardline.studies import Study
 from shardline.workflow import workflow_folder
 
@@ -180,6 +181,8 @@ class Project:
         store: root of bulky data.
         table: path of the run table, as the config names it.
         runtime: settings that change no result.
+        identity: how closely an earlier result must fit to be taken over.
+        digests: what is known of external files.
         azureml: what is told to Azure ML; changes no result either.
         conda: what the stages' conda environments are solved with.
         image: how the container image is built and run; nor does this.
@@ -194,12 +197,14 @@ class Project:
     store: Path
     table: str
     runtime: dict[str, Any]
+    identity: dict[str, Any]
     azureml: dict[str, Any]
     conda: dict[str, Any]
     image: dict[str, Any]
     lock_file: Path
     lock: Lock
     code: CodeIndex
+    digests: FileDigests = field(default_factory=lambda: FileDigests(Path(os.devnull)))
     datasets: dict[str, Dataset] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()

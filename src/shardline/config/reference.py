@@ -95,6 +95,11 @@ _IMAGE = """
 The container image (Shardline's `docs/containers.md`). `base` belongs into `config.yaml`, what one
 site needs into its profile.
 """
+_IDENTITY = """
+## `identity`
+
+When an earlier result stands for a present one without being asked (Shardline's `docs/cli.md`, `shardline accept`).
+"""
 _TOP = """
 ## Other keys of `config.yaml`
 """
@@ -121,6 +126,8 @@ def reference() -> str:
         _table(_rows(parts["conda"], "nothing")),
         _IMAGE,
         _table(_rows(parts["image"], "nothing")),
+        _IDENTITY,
+        _table(_rows(parts["identity"], "nothing", "identity.")),
         _TOP,
         _table(_row(key, parts[key], config, "nothing") for key in ("runs", "lock")),
     ]
@@ -129,7 +136,8 @@ def reference() -> str:
 
 # where a key counts, unless the table that it stands in says it
 _COUNTS = {
-    "name": "its path only",
+    "name": "nothing",
+    "code_files": "train, by their bytes",
     "evaluation.split": "evaluate",
     "evaluation.batch": "evaluate",
     "shards_per_job": "nothing",

@@ -56,6 +56,21 @@ def find_files(
     return list(dict.fromkeys(found)), known
 
 
+def find_code_files(patterns: str, workdir: Path, where: str) -> list[Path]:
+    """Return the files that a run names in `code_files`: entries in their order, what a pattern matches sorted.
+
+    Raises:
+        ConfigError: a name or pattern matches no file.
+    """
+    found: list[Path] = []
+    for pattern in patterns.split():
+        files = _match(pattern, workdir)
+        if not files:
+            raise ConfigError(f"{where}: code_files: {pattern} matches no file; check the path")
+        found.extend(files)
+    return list(dict.fromkeys(found))
+
+
 def _remote_file(entry: Mapping[str, Any], store: Path, where: str) -> tuple[Path, str]:
     sha256, path = entry["sha256"], PurePosixPath(entry["path"])
     shown = f"{where}.source.files: {without_secrets(entry['url'])}"

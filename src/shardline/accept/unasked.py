@@ -1,0 +1,57 @@
+"""What `identity.environment` takes over by itself, at the start of a pipeline."""
+
+import logging
+
+from shardline.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
+from shardline.accept.take import accept_dataset, accept_run, fitting_evaluation
+from shardline.config import Dataset, Project, Run
+from shardline.errors import ShardlineError
+from shardline.garbage import check_unlocked
+
+
+def accept_unasked(project: Project) -> list[str]:
+    """Take over what differs by its environment alone, as far as `identity.environment` allows.
+
+    What cannot be taken over is made again, and the log says why.
+
+    Returns:
+        What was taken over, in words.
+    """
+    level = project.identity["environment"]
+    if level == "exact":
+        return []
+    told = []
+    for kind in (Dataset, object):  # datasets first: what is asked of runs depends on them
+        for found in find_by_cause(project, {"environment"}):
+            if isinstance(found.asked, kind) and _fits(found, level):
+                try:
+                    check_unlocked(project.workdir)
+                    _accept(project, found, f"identity.environment: {level}")
+                except ShardlineError as error:
+                    logging.warning("%s is not taken over: %s", found.earlier_title, error)
+                    continue
+                told.append(f"{found.earlier_title} is taken over as {found.title}")
+    return told
+
+
+def _fits(found: Candidate, level: str) -> bool:
+    if not is_near(found.document, found.asked.document, level):
+        return False
+    if isinstance(found.asked, Dataset):
+        return True
+    earlier = str(found.document["inputs"]["dataset"])
+    dataset = found.asked.dataset
+    return earlier == dataset.id or is_near(
+        read_manifest(earlier)["identity"], dataset.document, level
+    )
+
+
+def _accept(project: Project, found: Candidate, reason: str) -> None:
+    if isinstance(found.asked, Dataset):
+        accept_dataset(project, found, reason=reason)
+        return
+    # nothing but the environment differs, so the model is the same
+    assert isinstance(found.asked, Run)
+    earlier = found.asked.folder.with_name(found.earlier)
+    has_evaluation = fitting_evaluation(found.asked, earlier) is not None
+    accept_run(project, found, reason=reason, with_evaluation=has_evaluation, checks_model=False)
