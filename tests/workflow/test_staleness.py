@@ -210,3 +210,32 @@ def test_another_name_a_twin_and_a_longer_list_train_nothing_known(finished: Wor
     datasets = {**TINY_CONFIG["datasets"], "again": TINY_CONFIG["datasets"]["table"]}
     finished.configure({**TINY_CONFIG, "datasets": datasets}, rows)
     assert jobs(finished) == of_run("renamed_lr=0.3")
+
+
+def test_a_refactoring_of_the_model_trains_nothing(finished: Workspace) -> None:
+    finished.write("nets/__init__.py", "")
+    moved = MODEL.replace("scale(x)", "scaled").replace(
+        "        return", '        """Scale."""\n        scaled = scale(x)\n        return'
+    )
+    finished.write("nets/own.py", MODEL + "\n\nclass Another(Net):\n    width = 3\n")
+    finished.write("mymodels.py", "from nets.own import Net as Net\n")
+    assert jobs(finished) == of_run("own"), "a subclass may be registered somewhere: it counts"
+    finished.write("nets/own.py", MODEL + "\n\ndef unused(x):\n    return x\n")
+    assert jobs(finished) == set()
+    finished.write("nets/own.py", moved)
+    assert jobs(finished) == of_run("own"), "another statement"
+
+
+def test_a_class_that_is_added_to_the_librarys_errors_makes_nothing_stale(
+    finished: Workspace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("library")
+    for path in REPOSITORY.iterdir():
+        if path.name != "src" and not path.name.startswith("."):
+            (root / path.name).symlink_to(path)
+    shutil.copytree(REPOSITORY / "src" / "shardline", root / "src" / "shardline")
+    environment = {"PYTHONPATH": str(root / "src")}
+    assert "Nothing to be done" in finished.snakemake("--dry-run", env=environment).stdout
+    errors = root / "src" / "shardline" / "errors.py"
+    errors.write_text(errors.read_text() + "\n\nclass Novel(DataError):\n    exit_code = 9\n")
+    assert "Nothing to be done" in finished.snakemake("--dry-run", env=environment).stdout
