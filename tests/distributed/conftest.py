@@ -14,6 +14,7 @@ import pytest
 
 from shardline import jobs
 from shardline.config import load_project
+from shardline.errors import NAME_FILE
 from shardline.files import read_json_lines
 from shardline.launch.commands import Plan, launch_command
 from tests.conftest import end_of_ranks, rank_environment, wait_until
@@ -53,6 +54,9 @@ class Ranks:
     def start(self, name: str, *extra: str) -> "subprocess.Popen[str] | Launch":
         """Start the ranks in a process group of their own."""
         arguments = self.arguments(name, *extra)
+        work = self.root / name / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        (work / NAME_FILE).write_text("run")  # as the job tells its ranks
         if not self.is_by_torchrun:
             return Launch(
                 self.devices, arguments, cwd=self.root, output=self.root / f"{name}.output"
