@@ -82,7 +82,7 @@ def run_of(name: str, settings: Mapping[str, Any], value: float, ranks: int = 1)
         name=name,
         key=f"{name}-0123456789ab",
         value=value,
-        spec={"varied": settings},
+        asked=SimpleNamespace(varied=settings),
         setting=settings.get,
         num_steps=600,
         num_samples=180,

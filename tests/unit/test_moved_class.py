@@ -39,7 +39,9 @@ def test_ranks_are_told_where_the_class_is(
     ranks.train(fake.config, run.id, Path("log"), str(run.model), {})
     program = started[2]
     assert program[program.index("--model-class") + 1] == MOVED
-    args = argparse.Namespace(run_json=run.folder / "run.json", model_class=MOVED)
+    args = argparse.Namespace(
+        work=Path("store"), run_json=run.folder / "run.json", model_class=MOVED
+    )
     assert worker._read_spec(args)["model_class"] == MOVED
     args.model_class = None  # a rank that is started by hand
     assert worker._read_spec(args)["model_class"] == "mypkg.models:Net"
@@ -66,7 +68,9 @@ def test_ranks_fill_in_what_an_earlier_version_did_not_know(
     schema = {"properties": {"mix": {"properties": {"alpha": {"type": "number", "before": 0}}}}}
     monkeypatch.setattr(worker, "schema_of", lambda _: schema)
     run = fake.run("net")
-    args = argparse.Namespace(run_json=run.folder / "run.json", model_class=None)
+    args = argparse.Namespace(
+        work=Path("store"), run_json=run.folder / "run.json", model_class=None
+    )
     assert worker._read_spec(args)["settings"] == {**run.settings, "mix": {"alpha": 0.0}}
     assert before.without_before({"mix": {"alpha": 0.0}}, schema) == {}
 

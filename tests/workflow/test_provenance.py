@@ -211,7 +211,14 @@ def test_nothing_that_was_written_holds_a_secret(made):
     }
     written = {name: files[name].read_bytes() for name in files.keys() - given} | packed
     assert len(written) > 60
-    for ending in ("errors/", "attempts.jsonl", "pair-", "rank-1.log", "tfevents", "metrics.csv"):
+    for ending in (
+        "errors/",
+        "attempts.jsonl",
+        made.identity("pair"),
+        "rank-1.log",
+        "tfevents",
+        "metrics.csv",
+    ):
         assert any(ending in name for name in written), ending
     assert any(
         b"RuntimeError: " in content for name, content in written.items() if "errors/" in name

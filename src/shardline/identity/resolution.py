@@ -108,7 +108,8 @@ class Resolver:
         elif self.exists(below):  # an imported submodule is a name of its package
             yield from self._module(below, rest, seen)
         else:
-            top = "builtins" if is_built_in(name) else "?"
+            # what nothing binds may be put into this module by others, and into no other module
+            top = "builtins" if is_built_in(name) else f"? of {outline.name}"
             yield Named(".".join([top, name, *rest]))
 
     def _bound(
