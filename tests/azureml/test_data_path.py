@@ -183,7 +183,7 @@ def _checkout(blobs: Blobs, folder: Path, container: str) -> Checkout:
 def jobs(done: "subprocess.CompletedProcess[str]") -> set[str]:
     """Return what was made, names without their digests."""
     assert done.returncode == 0, done.stdout
-    return {re.sub(r"-[0-9a-f]{12}\b", "", text) for text in _MESSAGE.findall(done.stdout)}
+    return {re.sub(r" \([0-9a-f]{12}\)", "", text) for text in _MESSAGE.findall(done.stdout)}
 
 
 def test_the_main_job_leaves_small_files_in_the_storage_and_copies_of_them_here(first):
