@@ -226,7 +226,7 @@ def test_the_whole_main_job(run):
 def test_the_dataset_is_a_data_asset_of_the_workspace(run):
     (file,) = run.path.glob("results/datasets/*/data_asset.json")
     asset, dataset = json.loads(file.read_text()), file.parent.name
-    assert (asset["name"], asset["version"]) == ("digits", dataset)
+    assert (asset["name"], asset["version"]) == ("table", dataset)
     assert asset["path"].endswith(f"/{run.name}/datasets/{dataset}/")
     kept = run.service.state.assets["data", asset["name"], asset["version"]]["properties"]
     assert kept["dataUri"] == asset["path"]
