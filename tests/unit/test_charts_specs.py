@@ -219,7 +219,7 @@ def test_names_are_values_never_fields_or_expressions():
         charts.Trial(
             series=entry.series,
             value=entry.run.value,
-            settings={**entry.run.spec["varied"], HOSTILE: index},
+            settings={**entry.run.asked.varied, HOSTILE: index},
         )
         for index, entry in enumerate(group.entries)
     ]
@@ -238,7 +238,7 @@ def test_the_same_runs_give_the_same_bytes():
     def text():
         runs = trials()
         found = [
-            charts.Trial(series=e.series, value=e.run.value, settings=e.run.spec["varied"])
+            charts.Trial(series=e.series, value=e.run.value, settings=e.run.asked.varied)
             for e in group_of(runs).entries
         ]
         specs = [
