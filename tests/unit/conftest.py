@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from shardline.names import LAYOUT, record_names
 from shardline.shardfile import file_digest
 from shardline.why import explain
 from tests.conftest import Workspace
+from tests.support.imported import Interpreter
 from tests.unit.mutated import Place
 
 DIGEST = "0123456789ab"
@@ -202,3 +204,21 @@ def shared(template_place: Place, use: Callable[[Place], Place]) -> Iterator[Pla
     yield use(template_place)
     for path, text in before.items():
         path.write_text(text)
+
+
+# --- code that is truly run, for the campaigns of identities ---------------------------------------
+
+
+@pytest.fixture
+def memory_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: a case makes and removes a dozen folders."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    started = Interpreter()
+    yield started
+    started.close()

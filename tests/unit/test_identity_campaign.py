@@ -4,9 +4,8 @@ import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -22,30 +21,15 @@ CASES = int(os.environ.get("SHARDLINE_CASES", "600"))
 LEAST_CHANGED = 0.2
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: a case makes and removes a dozen folders."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as name:
-        yield Path(name)
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    started = Interpreter()
-    yield started
-    started.close()
-
-
 # The test's id shows the seed; SHARDLINE_SEED and SHARDLINE_CASES give others.
 @pytest.mark.parametrize("number", [campaign_seed()], ids="seed={}".format)
 def test_another_value_has_another_digest(
-    folder: Path, interpreter: Interpreter, number: int,
+    memory_folder: Path, interpreter: Interpreter, number: int,
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
     """False fresh: none. False stale (another digest, the same value) is counted and reported."""
     found: Counter[str] = Counter()
-    places = (folder / str(i) for i in itertools.count())
+    places = (memory_folder / str(i) for i in itertools.count())
 
     @seed(number)
     @settings(

@@ -1,6 +1,5 @@
 """Each form of import, folder and flag that is followed: verified against what Python truly imports."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,6 @@ from tests.support.small_packages import ABSOLUTE, INITS, PATHS, RELATIVE, write
 
 VALUE = "def value(): return {n}\n"
 CALL = "{form}\ndef call(): return m.value()\n"
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    started = Interpreter()
-    yield started
-    started.close()
 
 
 def check(

@@ -4,9 +4,8 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -20,21 +19,6 @@ LEAST_CHANGED = 0.2  # a share below which the generator would prove little
 SHOWN = 5
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: a case makes and removes a dozen folders."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as name:
-        yield Path(name)
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    started = Interpreter()
-    yield started
-    started.close()
-
-
 def observed(folder: Path, interpreter: Interpreter, files: dict[str, str]) -> tuple[str, object]:
     """Return what `app.call()` gives, and what its identity would hold."""
     root = write(folder, files)
@@ -46,7 +30,7 @@ def observed(folder: Path, interpreter: Interpreter, files: dict[str, str]) -> t
 
 @pytest.mark.parametrize("number", [campaign_seed()], ids="seed={}".format)
 def test_another_value_has_another_digest(
-    folder: Path, interpreter: Interpreter, number: int, record_property: Callable[[str, object], None]
+    memory_folder: Path, interpreter: Interpreter, number: int, record_property: Callable[[str, object], None]
 ) -> None:  # fmt: skip
     """No other value has an equal digest; what is stale without need, or fails now, is counted."""
     found: Counter[str] = Counter()
@@ -55,7 +39,9 @@ def test_another_value_has_another_digest(
         rng = random.Random(f"{number} {case}")
         before, names = project(rng)
         after, kinds = edited(before, rng)
-        old, new = (observed(folder / "case", interpreter, files) for files in (before, after))
+        old, new = (
+            observed(memory_folder / "case", interpreter, files) for files in (before, after)
+        )
         if old[0].endswith("Error"):  # which has no result that could be taken for the new one
             found["error before"] += 1
             continue

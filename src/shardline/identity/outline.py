@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ from shardline.identity.scopes import (
     imported_names,
 )
 from shardline.identity.setting import Setting
+from shardline.identity.syntax import parse_quietly
 from shardline.identity.tokens import Written
 from shardline.identity.writer import write
 
@@ -127,9 +127,7 @@ def outline_of(
     Raises:
         SyntaxError, ValueError, RecursionError: it is not valid Python.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python says them again when it imports the module
-        tree = ast.parse(content)
+    tree = parse_quietly(content)
     package = name if is_package else name.rpartition(".")[0]
     never_run = never_run_conditions(tree) if b"TYPE_CHECKING" in content else frozenset()
     hidden = never_run if is_main or b"__main__" not in content else never_run | _MAIN

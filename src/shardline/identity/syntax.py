@@ -44,6 +44,13 @@ class Module:
     bindings: Bindings = field(default_factory=lambda: Bindings(()))
 
 
+def parse_quietly(content: bytes) -> ast.Module:
+    """Return a source's tree; Python's warnings come when it imports the module."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(content)
+
+
 def parse_module(content: bytes, name: str, *, is_package: bool) -> Module:
     """Parse a module's source.
 
@@ -54,9 +61,7 @@ def parse_module(content: bytes, name: str, *, is_package: bool) -> Module:
     Raises:
         SyntaxError, ValueError, RecursionError: it is not valid Python.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python says them again when it imports the module
-        tree = ast.parse(content)
+    tree = parse_quietly(content)
     package = name if is_package else name.rpartition(".")[0]
     nodes = list(ast.walk(tree))
     bindings = Bindings(nodes)
