@@ -137,6 +137,9 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) ->
         raise AssertionError(f"it ended with code {process.returncode} before the condition held")
 
 
+_NOTHING = "nothing of this name"
+
+
 @dataclass(frozen=True)
 class Workspace:
     """A project folder outside the repository."""
@@ -195,15 +198,20 @@ class Workspace:
 
         `<name>` stands for the identity that a run or dataset of this name has now.
         """
-        pattern = re.sub(r"<([^>]+)>", lambda match: self.identity(match[1]), pattern)
+        pattern = re.sub(r"<([^>]+)>", lambda match: self._latest(match[1]), pattern)
         return sorted(self.path.glob(pattern))
 
     def identity(self, name: str) -> str:
         """Return the digest of the run or dataset that has a name now."""
-        lines = (self.path / "results/names.jsonl").read_text().splitlines()
+        found = self._latest(name)
+        assert found != _NOTHING, f"nothing has had the name {name}"
+        return found
+
+    def _latest(self, name: str) -> str:
+        history = self.path / "results/names.jsonl"
+        lines = history.read_text().splitlines() if history.exists() else []
         found = [line["id"] for line in map(json.loads, lines) if line["name"] == name]
-        assert found, f"nothing has had the name {name}"
-        return str(found[-1])
+        return str(found[-1]) if found else _NOTHING
 
 
 @pytest.fixture
