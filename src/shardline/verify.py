@@ -9,7 +9,7 @@ from shardline.config.project import RESULTS, Project
 from shardline.crate.metadata import METADATA, check_crate_seal, files_of_crate
 from shardline.errors import DataError
 from shardline.findings import Findings, Verdict, count, judge
-from shardline.identity import DIGEST_LENGTH, short_digest
+from shardline.identity import short_digest
 from shardline.shardfile import file_digest, shard_path
 from shardline.verify_runs import verify_run
 from shardline.verify_store import check_markers, check_parts, check_statistics
@@ -63,7 +63,7 @@ def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) 
     manifest = findings.read(path)
     if manifest is None:
         return ""
-    found, expected = short_digest(manifest["identity"]), path.parent.name[-DIGEST_LENGTH:]
+    found, expected = short_digest(manifest["identity"]), path.parent.name
     findings.expect(f"{path}: the digest of its identity", found, expected)
     _check_dataset_provenance(findings, path)
     records = manifest["shards"]

@@ -87,14 +87,14 @@ def _check_spec(
     findings.expect(
         f"{folder / 'identity.json'}: its digest",
         identity[:DIGEST_LENGTH],
-        folder.name[-DIGEST_LENGTH:],
+        folder.name,
     )
     findings.expect(f"{path}: identity", spec.get("identity"), identity)
     findings.expect(f"{path}: run", spec.get("run"), folder.name)
     if named := document.get("model"):  # of a user's class its code alone counts
         model_class = SHIPPED_MODELS.get(named, named)
         findings.expect(f"{path}: model_class", spec.get("model_class"), model_class)
-    dataset = str(spec.get("dataset", {}).get("id"))[-DIGEST_LENGTH:]
+    dataset = spec.get("dataset", {}).get("id")
     findings.expect(f"{path}: dataset", dataset, document.get("inputs", {}).get("dataset"))
     settings = counted_settings(spec.get("settings", {}))
     settings.pop("evaluation", None)

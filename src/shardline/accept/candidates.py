@@ -59,10 +59,10 @@ def candidate_of_run(run: Run, earlier: str | None = None) -> Candidate:
     """
     if run.has_model:
         raise ConfigError(f"{run.name} ({run.id}) is trained already; nothing is to be accepted")
-    sealed = {path.parent.name for path in (RESULTS / "runs").glob("*/model.safetensors")}
     named = dict.fromkeys(i for name in run.names for i in identities_of("run", name))
-    known = [earlier] if earlier else [i for i in named if i in sealed]
-    if not set(known) & sealed:
+    asked = [earlier] if earlier else list(named)
+    known = [i for i in asked if (RESULTS / "runs" / i / "model.safetensors").exists()]
+    if not known:
         raise _no_earlier(run, "runs", earlier)
     found = nearest_document(_documents("runs", known), run.document)
     if found is None:

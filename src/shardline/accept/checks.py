@@ -65,11 +65,11 @@ def check_model(run: Run, earlier: Path) -> None:
         names = sorted(
             name for name in {**shapes, **expected} if shapes.get(name) != expected.get(name)
         )
-        told = ", ".join(
+        differences = ", ".join(
             f"{name} {shapes.get(name, 'missing')} -> {expected.get(name, 'missing')}"
             for name in names[:3]
         )
         raise ConfigError(
-            f"{run.name} ({run.id}): the model has other tensors than that of {earlier} ({told}), so it cannot be "
-            "taken over; train the run again"
+            f"{run.name} ({run.id}): the model has other tensors than that of {earlier} ({differences}), so it "
+            "cannot be taken over; train the run again"
         )

@@ -20,18 +20,19 @@ def accept_unasked(project: Project) -> list[str]:
     level = project.identity["environment"]
     if level == "exact":
         return []
-    told = []
-    for kind in (Dataset, object):  # datasets first: what is asked of runs depends on them
-        for found in find_by_cause(project, {"environment"}):
-            if isinstance(found.asked, kind) and _fits(found, level):
-                try:
-                    check_unlocked(project.workdir)
-                    _accept(project, found, f"identity.environment: {level}")
-                except ShardlineError as error:
-                    logging.warning("%s is not taken over: %s", found.earlier_title, error)
-                    continue
-                told.append(f"{found.earlier_title} is taken over as {found.title}")
-    return told
+    accepted = []
+    # one after the other: a run is looked for when its dataset has been taken over
+    for found in find_by_cause(project, {"environment"}):
+        if not _fits(found, level):
+            continue
+        try:
+            check_unlocked(project.workdir)
+            _accept(project, found, f"identity.environment: {level}")
+        except ShardlineError as error:
+            logging.warning("%s is not taken over: %s", found.earlier_title, error)
+            continue
+        accepted.append(f"{found.earlier_title} is taken over as {found.title}")
+    return accepted
 
 
 def _fits(found: Candidate, level: str) -> bool:
