@@ -62,6 +62,7 @@ wildcard_constraints:
     env="|".join(STAGES),
     evaluation=r"[0-9a-f]{12}",
     report=r"[0-9a-f]{12}",
+    steps=r"[1-9]\d*",
 
 
 def files_of_runs(name):

@@ -102,6 +102,33 @@ rule rehearse:
         "../scripts/rehearse.py"
 
 
+# Asked for by `shardline accept --after-steps` alone.
+rule train_first_steps:
+    input:
+        spec=ancient(spec_of_run),
+        manifest=ancient(manifest_of_run),
+        environment=ancient(ENVIRONMENT),
+    output:
+        metrics="results/first-steps/{run}-{steps}.jsonl",
+    log:
+        "logs/train_first_steps/{run}-{steps}.log",
+    benchmark:
+        "benchmarks/train_first_steps/{run}-{steps}.tsv"
+    conda:
+        "../envs/train.yaml"
+    container:
+        None if ENVIRONMENT else CONTAINER
+    threads: threads_of_run
+    resources:
+        **RANKS,
+    params:
+        title=title_of_run,
+    message:
+        "Training the first {wildcards.steps} steps of {params.title}"
+    script:
+        "../scripts/train_first_steps.py"
+
+
 # Asked for by name: the runs of all scaling studies, which `all` makes as well.
 rule scaling:
     input:

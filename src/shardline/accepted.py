@@ -36,4 +36,18 @@ def origin_of(accepted: Mapping[str, Any]) -> Mapping[str, Any]:
 def describe_acceptance(accepted: Mapping[str, Any]) -> str:
     """Return in one sentence from what, by whom, when and why a result was accepted."""
     action = accepted["action"]
-    return f"accepted from {accepted['from']['id']} by {action['agent']} on {action['ended']}: {accepted['reason']}"
+    return (
+        f"accepted from {accepted['from']['id']} by {action['agent']} on {action['ended']}: "
+        f"{describe_reason(accepted)}"
+    )
+
+
+def describe_reason(accepted: Mapping[str, Any]) -> str:
+    """Return why a result was accepted, with what was trained again before."""
+    compared = accepted.get("first_steps")
+    if not compared:
+        return str(accepted["reason"])
+    return (
+        f"{accepted['reason']} (the first {compared['steps']} steps, trained again, gave the {compared['values']} "
+        "recorded values)"
+    )

@@ -1,7 +1,5 @@
 """Rehearsing runs from the command line: Snakemake, one small job for each geometry."""
 
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from shardline.config.project import RESULTS
 from shardline.errors import LaunchError
 from shardline.files import read_json
 from shardline.launch.rehearsed import Rehearsal
-from shardline.workflow import snakefile_option
+from shardline.workflow import make_anew
 
 _GEOMETRY = ("nodes", "devices", "accelerator")
 
@@ -37,18 +35,10 @@ def rehearse_runs(
         LaunchError: a rehearsal failed; Snakemake has said why.
     """
     found = {run.id: RESULTS / "rehearsals" / f"{run.id}.json" for run in runs}
-    for path in found.values():
-        path.unlink(missing_ok=True)
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "snakemake", *snakefile_option(), "--profile", profile,
-            "--configfile", str(config), "--force", *arguments, "--", *map(str, found.values()),
-        ],
-        check=False,
-    )  # fmt: skip
+    is_done = make_anew(found.values(), config=config, profile=profile, arguments=arguments)
     for run in runs:
         if found[run.id].exists():
             document = read_json(found[run.id], remedy="rehearse again")
             yield run, Rehearsal.from_json(document)
-    if done.returncode:
+    if not is_done:
         raise LaunchError("the rehearsal failed; the reason stands above, and in logs/rehearse/")

@@ -1,5 +1,7 @@
 """An orderly stop: once any rank is asked to, all of them save at the same step, and end."""
 
+from typing import Any
+
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
@@ -63,3 +65,26 @@ class AgreedStop(Callback):
         if trainer.global_step:
             self._saver.save(trainer, wait=True)
         raise Stopped(reason, self._saver.step_saved())
+
+
+class StepsDone(Exception):
+    """A training has done the steps that it was started for."""
+
+
+class EndAfter(Callback):
+    """Ends a training before the step that follows the first `steps`.
+
+    What was logged of them, also at the end of an epoch, has been written then. Lightning's own
+    `max_steps` would tell a model's schedules of another length.
+
+    Args:
+        steps: optimiser steps.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Raise StepsDone, on all ranks at the same step."""
+        if trainer.global_step >= self._steps:
+            raise StepsDone

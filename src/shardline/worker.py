@@ -101,6 +101,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--ledger", action="store_true", help="runtime.ledger")
     parser.add_argument("--tracking", nargs="*", default=[], help="runtime.tracking")
     parser.add_argument("--oversubscribe", action="store_true", help="runtime.oversubscribe")
+    parser.add_argument(
+        "--first-steps", type=int, default=0, help="train so many steps only, and seal nothing"
+    )
+    parser.add_argument("--first-metrics", type=Path, help="file for the metrics of these steps")
     for name in ("nodes", "devices"):
         parser.add_argument(
             f"--{name}",
@@ -141,6 +145,10 @@ def _run(args: argparse.Namespace, world: World) -> None:
     )
     timeline.switch("environment")
     pulse.mine().tick(0, "startup")
+    if args.first_steps:
+        _train_first_steps(args, spec, world)
+        _leave()
+        return
     clock = time.monotonic()
     sources = (
         provenance.sources() if world.rank == 0 else {}
@@ -203,19 +211,7 @@ def _train(
     trained = train.train(
         spec,
         world,
-        train.Options(
-            log_every_steps=args.log_every_steps,
-            best_kept=args.best_kept,
-            verify=args.verify,
-            set_by_row=tuple(args.set_by_row),
-            # an unnamed error of torch must not come before the watchdog's
-            collective_timeout_s=max(_TORCH_TIMEOUT_S, 2 * args.hang_timeout_s),
-            save_every_steps=args.checkpoint_every_steps,
-            save_every_s=60 * args.checkpoint_every_min,
-            checkpoints_kept=args.checkpoints_kept,
-            is_synchronous=args.synchronous_checkpoints,
-            ledger=args.ledger,
-        ),
+        train.Options(**_options(args)),
         manifest=args.manifest,
         shards=args.shards,
         work=args.work,
@@ -230,6 +226,42 @@ def _train(
     told = {key: value for key, value in asdict(trained).items() if key != "best"}
     readings = stopwatch.readings, stopwatch.steps_a_reading
     return told, lambda: _measured(args.work, spec, stopwatch.kept(), used, readings)
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what `train.Options` is made of."""
+    return {
+        "log_every_steps": args.log_every_steps,
+        "best_kept": args.best_kept,
+        "verify": args.verify,
+        "set_by_row": tuple(args.set_by_row),
+        # an unnamed error of torch must not come before the watchdog's
+        "collective_timeout_s": max(_TORCH_TIMEOUT_S, 2 * args.hang_timeout_s),
+        "save_every_steps": args.checkpoint_every_steps,
+        "save_every_s": 60 * args.checkpoint_every_min,
+        "checkpoints_kept": args.checkpoints_kept,
+        "is_synchronous": args.synchronous_checkpoints,
+        "ledger": args.ledger,
+    }
+
+
+def _train_first_steps(args: argparse.Namespace, spec: dict[str, Any], world: World) -> None:
+    """Train some steps of a LightningModule; rank 0 writes their metrics."""
+    from shardline import train
+    from shardline.stopping import EndAfter, StepsDone
+
+    with suppress(StepsDone):
+        train.train(
+            spec,
+            world,
+            train.Options(**_options(args)),
+            manifest=args.manifest,
+            shards=args.shards,
+            work=args.work,
+            callbacks=[EndAfter(args.first_steps)],
+        )
+    if world.rank == 0:
+        write_bytes(args.first_metrics, (args.work / "metrics.jsonl").read_bytes())
 
 
 def _run_script(

@@ -1,5 +1,8 @@
 """The workflow that comes with this library: Snakefile, rules, scripts, profiles, config, lock."""
 
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -28,3 +31,29 @@ def snakefile_option() -> list[str]:
 def making(target: Path | str) -> str:
     """Return the command that makes one file of the pipeline, from the present folder."""
     return " ".join(["snakemake", *snakefile_option(), "--cores all", str(target)])
+
+
+def make_anew(
+    targets: Iterable[Path], *, config: Path, profile: str, arguments: Sequence[str]
+) -> bool:
+    """Have Snakemake make files from the present folder, whatever was found before.
+
+    Args:
+        config: the project's config.
+        profile: Snakemake's profile: where jobs run.
+        arguments: further words for Snakemake.
+
+    Returns:
+        Whether it could; Snakemake has said what went wrong.
+    """
+    targets = list(targets)
+    for path in targets:
+        path.unlink(missing_ok=True)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "snakemake", *snakefile_option(), "--profile", profile,
+            "--configfile", str(config), "--force", *arguments, "--", *map(str, targets),
+        ],
+        check=False,
+    )  # fmt: skip
+    return done.returncode == 0

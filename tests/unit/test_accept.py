@@ -1,6 +1,7 @@
 """Earlier results are taken over on the record: whole or not at all, and never another model."""
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from shardline.accept import (
@@ -17,8 +20,10 @@ from shardline.accept import (
     accept_unasked,
     candidate_of_dataset,
     candidate_of_run,
+    compare_first_steps,
 )
-from shardline.accepted import read_accepted
+from shardline.accept.first_steps import differences, values_of
+from shardline.accepted import describe_acceptance, read_accepted
 from shardline.differences import compare_runs
 from shardline.errors import ConfigError, DataError
 from shardline.files import read_json, write_json
@@ -391,3 +396,61 @@ def test_a_looser_level_takes_datasets_over_with_their_runs(fake):
     assert run.is_sealed
     assert run.dataset.manifest.exists()
     assert verify_run(run.id).problems == []
+
+
+# --- the first steps, trained again -------------------------------------------------------------
+
+VALUES = st.one_of(st.none(), st.floats(allow_nan=False), st.sampled_from([0.1, 0.1 + 2**-55]))
+RECORDS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "step": st.integers(1, 6),
+            "epoch": st.integers(0, 1),
+            "wall_s": st.floats(0, 9),
+            "train_loss": VALUES,
+        },
+        optional={"val_loss": VALUES},
+    ),
+    max_size=8,
+)
+
+
+@given(records=RECORDS, more=RECORDS, steps=st.integers(1, 6), data=st.data())
+def test_first_steps_are_equal_but_for_what_another_bit_changed(records, more, steps, data):
+    recorded = values_of(records, steps)
+    again = [*more, *({**record, "wall_s": 0.0} for record in records)]  # more may be logged now
+    assert differences(recorded, values_of(again, steps)) == []
+    assert all(step <= steps for step, _, _ in recorded)
+    if not recorded:
+        return
+    key = data.draw(st.sampled_from(sorted(recorded)))
+    changed = values_of(again, steps)
+    value = recorded[key]
+    if data.draw(st.booleans()):
+        changed[key] = 1.0 if value is None else math.nextafter(value, -math.inf)
+    else:
+        del changed[key]
+    (told,) = differences(recorded, changed)
+    assert told.startswith(f"{key[2]} at step {key[0]} {value} -> ")
+
+
+def test_first_steps_are_refused_where_nothing_can_be_compared(stale):
+    candidate = candidate_of_run(stale.run("flat"))
+    options: dict[str, Any] = {"config": Path("config/config.yaml"), "profile": "none"}
+    (earlier(stale) / "metrics.jsonl").write_text('{"step": 9, "epoch": 0, "wall_s": 1, "a": 1}\n')
+    with pytest.raises(ConfigError, match=r"--after-steps 8: .* its first record is of step 9"):
+        compare_first_steps(candidate, 8, **options)
+    path = earlier(stale) / "provenance.json"
+    document = read_json(path, remedy="")
+    document["training"] = {"interventions": [{"first": 5}]}
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match="trained in another way from step 5 on"):
+        compare_first_steps(candidate, 8, **options)
+
+
+def test_an_acceptance_after_first_steps_says_so(stale):
+    folder = accept(stale, first_steps={"steps": 8, "values": 3})
+    assert verify_run(folder.name).problems == []
+    accepted = read_accepted(folder)
+    assert accepted is not None
+    assert "the first 8 steps, trained again, gave the 3 recorded" in describe_acceptance(accepted)

@@ -88,7 +88,17 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # The report reads files and nothing else of ours; parsing needs four modules alone.
 ONLY = {
-    "report": {"errors", "files", "charts", "noise", "secrets", "studies", "visible", "workflow"},
+    "report": {
+        "accepted",
+        "errors",
+        "files",
+        "charts",
+        "noise",
+        "secrets",
+        "studies",
+        "visible",
+        "workflow",
+    },
     "charts": {"errors"},
     "config": {
         "credentials",

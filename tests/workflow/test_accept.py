@@ -1,25 +1,26 @@
 """An earlier training taken over in a real pipeline: nothing is trained again, and the report says so."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Workspace
+from tests.conftest import REPOSITORY, Workspace
 
 ROW = {"name": "run", "dataset": "table", "model": "linear", "devices": 1, "trainer.max_epochs": 1}
 REASON = "the penalty is too small to matter"
 
 
-def shardline(workspace: Workspace, *arguments: str) -> str:
+def shardline(workspace: Workspace, *arguments: str, code: int = 0) -> str:
     command = str(Path(sys.executable).with_name("shardline"))
     done = subprocess.run(
         [command, *arguments], cwd=workspace.path, text=True, capture_output=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + (done.stderr if code else "")
 
 
 @pytest.mark.slow
@@ -28,9 +29,15 @@ def test_an_accepted_training_is_evaluated_and_reported_and_not_trained_again(ti
     done = workspace.snakemake()
     assert done.returncode == 0, done.stdout
     earlier = workspace.identity("run")
+    steps = ("--after-steps", "10", "--profile", str(REPOSITORY / "profiles/local"))
+    tiny({**ROW, "optim.lr": 0.011})
+    told = shardline(workspace, "accept", "run", "--reason", REASON, "--yes", *steps, code=1)
+    assert re.search(r"\d came out otherwise \(train_loss at step \d", told), told
+    assert not workspace.matching("results/runs/<run>/model.safetensors")
     tiny({**ROW, "optim.weight_decay": 1e-9})
-    told = shardline(workspace, "accept", "run", "--reason", REASON, "--yes")
+    told = shardline(workspace, "accept", "run", "--reason", REASON, "--yes", *steps)
     assert "optim.weight_decay 0.0 -> 1e-09" in told
+    assert not list(workspace.path.glob("store/work/*-first-steps"))
     done = workspace.snakemake()
     assert done.returncode == 0, done.stdout
     assert "Training run" not in done.stdout
@@ -42,7 +49,8 @@ def test_an_accepted_training_is_evaluated_and_reported_and_not_trained_again(ti
         workspace.path / "results/runs" / earlier / "model.safetensors"
     )
     (record,) = json.loads((workspace.path / "results/report/report.json").read_text())["runs"]
-    assert (record["accepted"]["from"], record["accepted"]["reason"]) == (earlier, REASON)
+    assert record["accepted"]["from"] == earlier
+    assert record["accepted"]["reason"].startswith(f"{REASON} (the first 10 steps, trained again")
     assert REASON in (workspace.path / "results/report/index.html").read_text()
     assert "none with problems" in shardline(workspace, "verify")
     shardline(workspace, "gc", "--delete", "--yes")

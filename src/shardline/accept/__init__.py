@@ -10,6 +10,7 @@ from shardline.accept.candidates import (
     candidate_of_run,
     find_by_cause,
 )
+from shardline.accept.first_steps import compare_first_steps
 from shardline.accept.take import accept_dataset, accept_run
 from shardline.accept.unasked import accept_unasked
 
@@ -20,5 +21,6 @@ __all__ = [
     "accept_unasked",
     "candidate_of_dataset",
     "candidate_of_run",
+    "compare_first_steps",
     "find_by_cause",
 ]

@@ -1,5 +1,6 @@
 """The earlier results that could stand for what the config asks for now."""
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -154,6 +155,9 @@ def _if_any(find: Callable[[Any], Candidate], asked: Run | Dataset) -> Candidate
     try:
         return find(asked)
     except ConfigError:  # sealed already, or nothing is there to be accepted
+        return None
+    except DataError as error:  # one damaged result is no reason to leave the others
+        logging.warning("%s is passed over: %s", asked.name, error)
         return None
 
 

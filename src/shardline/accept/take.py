@@ -1,5 +1,6 @@
 """Taking an earlier result over: its files under the present identity, and the record of it."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,14 @@ _REMAKE = "run the pipeline again to write it"
 
 def accept_run(
     project: Project, candidate: Candidate, *, reason: str, with_evaluation: bool,
-    checks_model: bool = True,
+    checks_model: bool = True, first_steps: Mapping[str, int] | None = None,
 ) -> Path:  # fmt: skip
     """Take an earlier training over to a run's present identity.
 
     Args:
         with_evaluation: take its evaluation over too; else the model is evaluated again.
         checks_model: make the present model, to compare its tensors with the earlier one's.
+        first_steps: how many `steps` were trained again, and how many `values` compared.
 
     Returns:
         The folder of the run's results, which is there as a whole or not at all.
@@ -59,7 +61,10 @@ def accept_run(
         if with_evaluation:
             _take_evaluation(candidate, run, earlier, scratch, action)
         _keep_evaluations(run.folder, scratch)
-        write_json(scratch / ACCEPTED, _record(candidate, reason, scratch, earlier, action))
+        record = _record(candidate, reason, scratch, earlier, action)
+        if first_steps:
+            record["first_steps"] = dict(first_steps)
+        write_json(scratch / ACCEPTED, seal(record))
     forget_incomplete(project.workdir, [run.folder / name for name in _DECLARED])
     return run.folder
 
@@ -103,25 +108,23 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
 def _record(
     candidate: Candidate, reason: str, scratch: Path, earlier: Path, action: Action
 ) -> dict[str, Any]:
-    """Return `accepted.json`; an earlier acceptance on which this one rests stands in it."""
+    """Return `accepted.json`, unsealed; an earlier acceptance on which this one rests stands in it."""
     before = read_accepted(earlier)
     files = [scratch / name for name in _TRAINED if (scratch / name).exists()]
-    return seal(
-        {
-            "id": candidate.asked.id,
-            "identity": digest(candidate.asked.document),
-            "from": {
-                "id": candidate.earlier,
-                "identity": digest(candidate.document),
-                "document": dict(candidate.document),
-                **({"accepted": before} if before else {}),
-            },
-            "reason": reason,
-            "differs": [asdict(cause) for cause in candidate.causes],
-            "files": {path.name: file_sha256(path) for path in files},
-            "action": action.record(),
-        }
-    )
+    return {
+        "id": candidate.asked.id,
+        "identity": digest(candidate.asked.document),
+        "from": {
+            "id": candidate.earlier,
+            "identity": digest(candidate.document),
+            "document": dict(candidate.document),
+            **({"accepted": before} if before else {}),
+        },
+        "reason": reason,
+        "differs": [asdict(cause) for cause in candidate.causes],
+        "files": {path.name: file_sha256(path) for path in files},
+        "action": action.record(),
+    }
 
 
 def fitting_evaluation(run: Run, earlier: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,10 +15,11 @@ from shardline.accept import (
     accept_run,
     candidate_of_dataset,
     candidate_of_run,
+    compare_first_steps,
     find_by_cause,
 )
-from shardline.cli.app import EPILOG, AsJson, app
-from shardline.config import Dataset, Project, load_project
+from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
+from shardline.config import Dataset, Project, Run, load_project
 from shardline.errors import ConfigError, ShardlineError
 from shardline.garbage import check_unlocked
 from shardline.selection import find_dataset, find_run
@@ -49,6 +51,18 @@ def accept(
         Literal["again", "accept"],
         typer.Option(help="Evaluate the model again, or take the earlier evaluation over too."),
     ] = "again",
+    after_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="First train N steps again, and compare all values that were recorded of them.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(metavar="PROFILE", help="Snakemake's profile to train them on.")
+    ] = "profiles/local",
+    set_resources: SetResources = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", metavar="", help="Do not ask before accepting.")
     ] = False,
@@ -64,6 +78,10 @@ def accept(
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     project = load_project(config_file=context.obj)
     check_unlocked(project.workdir)
+    if after_steps and what and what.startswith(_DATASET):
+        raise ConfigError(
+            f"--after-steps: {what} is a dataset, and only a run has steps; leave it out"
+        )
     if not reason.strip():
         raise ConfigError("--reason is empty; say why the difference is harmless")
     found = list(_candidates(project, what, earlier, every=every, cause=cause))
@@ -71,9 +89,18 @@ def accept(
         display.show_candidates(found)
     if found and not yes:
         _ask(quiet=as_json)
+    compare = partial(
+        compare_first_steps,
+        config=context.obj,
+        profile=profile,
+        arguments=resource_arguments(set_resources),
+    )
     folders = []
     for one in found:
-        folders.append(str(_accept(project, one, reason, evaluations == "accept")))
+        first_steps = None
+        if after_steps and isinstance(one.asked, Run):
+            first_steps = {"steps": after_steps, "values": compare(one, after_steps)}
+        folders.append(str(_accept(project, one, reason, evaluations == "accept", first_steps)))
         if not as_json:
             display.say(f"accepted {one.earlier_title} as {one.title}: {folders[-1]}")
     if as_json:
@@ -96,10 +123,15 @@ def _candidates(
         yield candidate_of_run(find_run(project, what), earlier)
 
 
-def _accept(project: Project, candidate: Candidate, reason: str, with_evaluation: bool) -> Path:
+def _accept(
+    project: Project, candidate: Candidate, reason: str, with_evaluation: bool,
+    first_steps: dict[str, int] | None,
+) -> Path:  # fmt: skip
     if isinstance(candidate.asked, Dataset):
         return accept_dataset(project, candidate, reason=reason)
-    return accept_run(project, candidate, reason=reason, with_evaluation=with_evaluation)
+    return accept_run(
+        project, candidate, reason=reason, with_evaluation=with_evaluation, first_steps=first_steps
+    )
 
 
 def _ask(*, quiet: bool) -> None:

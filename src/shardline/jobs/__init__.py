@@ -9,7 +9,7 @@ checkpoints are always in the store.
 from shardline.jobs.common import job
 from shardline.jobs.datasets import build_shards, describe_asset, seal_dataset
 from shardline.jobs.envs import build_image, create_env, lock_envs
-from shardline.jobs.ranks import rehearse, train
+from shardline.jobs.ranks import rehearse, train, train_first_steps
 from shardline.jobs.reports import report
 from shardline.jobs.runs import evaluate, resolve_run
 
@@ -26,4 +26,5 @@ __all__ = [
     "resolve_run",
     "seal_dataset",
     "train",
+    "train_first_steps",
 ]

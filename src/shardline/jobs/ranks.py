@@ -1,4 +1,4 @@
-"""The jobs that start ranks: a training, and a rehearsal of one."""
+"""The jobs that start ranks: a training, its first steps alone, and a rehearsal of it."""
 
 import logging
 import os
@@ -46,27 +46,15 @@ def train(
     # what is sealed holds no name, nor the command line that it records
     write_bytes(work / NAME_FILE, run.name.encode())
     named = files_of(run, inputs)
-    files = [str(named["spec"]), str(named["manifest"])]
     program = [
-        "-m", "shardline.worker", files[0],
-        # the file is of the first run with this identity, and the class may have moved since
-        "--model-class", run.model_class,
-        "--manifest", files[1],
-        "--shards", str(project.store / "datasets" / run.dataset.id),
+        *_program(project, run, named, work, "train"),
         "--results", str(Path(model).parent),
-        *_rank_options(runtime, work, "train", run.id),
-        "--verify", runtime["verify"],
-        "--strict-env", runtime["strict_env"],
         *(["--ledger"] if runtime["ledger"] else []),
         "--tracking", *runtime["tracking"],
         "--log-every-steps", str(runtime["log_every_steps"]),
-        "--hang-timeout-s", str(runtime["hang_timeout_s"]),
         "--checkpoint-every-steps", str(runtime["checkpoint"]["every_steps"]),
         "--checkpoint-every-min", str(runtime["checkpoint"]["every_min"]),
-        "--checkpoints-kept", str(runtime["checkpoint"]["keep"]),
-        "--best-kept", str(runtime["checkpoint"]["keep_best"]),
         *([] if runtime["checkpoint"]["asynchronous"] else ["--synchronous-checkpoints"]),
-        "--set-by-row", *run.set_by_row,
     ]  # fmt: skip
     story = story_of(run, project.store, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)
@@ -85,10 +73,69 @@ def train(
                 _log_kept(log, log_of_attempt(logs, number)),
             ):
                 program += ["--attempt", str(number)]
+                files = _read_by_ranks(named)
                 _start_ranks(project, run, program, work, log, python, files, saves=True)
         except ShardlineError as error:
             _judge(error, work)
             raise
+
+
+def train_first_steps(
+    config: Mapping[str, Any], run_id: str, steps: int, log: Path, output: str,
+    inputs: Mapping[str, str],
+) -> None:  # fmt: skip
+    """Train a run's first steps, write the metrics of each, and keep nothing else.
+
+    Args:
+        steps: optimiser steps.
+        inputs: `spec` and `manifest`.
+
+    Raises:
+        RankError: a rank failed.
+    """
+    project, run = find_run(config, run_id)
+    work, named = project.store / "work" / f"{run.id}-first-steps", files_of(run, inputs)
+    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
+    make_folder(work)
+    write_bytes(work / NAME_FILE, run.name.encode())
+    program = [
+        *_program(project, run, named, work, "train_first_steps"),
+        "--results", str(Path(output).parent),
+        "--first-steps", str(steps),
+        "--first-metrics", output,
+        "--log-every-steps", "1",
+        "--checkpoint-every-steps", "0",
+    ]  # fmt: skip
+    try:
+        python, files = _python(project, run, inputs), _read_by_ranks(named)
+        _start_ranks(project, run, program, work, log, python, files)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _program(
+    project: Project, run: Run, named: Mapping[str, Path], work: Path, rule: str
+) -> list[str]:
+    """Return the words that start a rank of a training, and what all trainings are told."""
+    runtime = project.runtime
+    return [
+        "-m", "shardline.worker", str(named["spec"]),
+        # the file is of the first run with this identity, and the class may have moved since
+        "--model-class", run.model_class,
+        "--manifest", str(named["manifest"]),
+        "--shards", str(project.store / "datasets" / run.dataset.id),
+        *_rank_options(runtime, work, rule, run.id),
+        "--verify", runtime["verify"],
+        "--strict-env", runtime["strict_env"],
+        "--hang-timeout-s", str(runtime["hang_timeout_s"]),
+        "--checkpoints-kept", str(runtime["checkpoint"]["keep"]),
+        "--best-kept", str(runtime["checkpoint"]["keep_best"]),
+        "--set-by-row", *run.set_by_row,
+    ]  # fmt: skip
+
+
+def _read_by_ranks(named: Mapping[str, Path]) -> list[str]:
+    return [str(named["spec"]), str(named["manifest"])]
 
 
 @contextmanager

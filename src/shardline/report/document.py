@@ -9,6 +9,7 @@ from datetime import datetime
 from statistics import fmean
 from typing import Any
 
+from shardline.accepted import describe_reason
 from shardline.report.environment import describe_environment
 from shardline.report.leaderboard import Group, Row
 from shardline.report.run import Run
@@ -99,7 +100,7 @@ def _accepted(run: Run) -> dict[str, Any] | None:
         "from": run.accepted["from"]["id"],
         "by": action["agent"],
         "at": action["ended"],
-        "reason": run.accepted["reason"],
+        "reason": describe_reason(run.accepted),
         "differs": [cause["text"] for cause in run.accepted["differs"]],
         "action": action["id"],
     }

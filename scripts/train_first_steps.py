@@ -1,0 +1,13 @@
+"""Train a run's first steps, and write the metrics of each."""
+
+from shardline.jobs import job, train_first_steps
+
+with job(snakemake.log[0]) as log:
+    train_first_steps(
+        snakemake.config,
+        snakemake.wildcards.run,
+        int(snakemake.wildcards.steps),
+        log,
+        snakemake.output.metrics,
+        dict(snakemake.input.items()),
+    )
