@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Workspace
 
-ROW = {"name": "run", "dataset": "table", "model": "linear", "devices": 1, "trainer.max_epochs": 1}
+ROW = {"name": "run", "dataset": "table", "model": "linear", "devices": 2, "trainer.max_epochs": 1}
 REASON = "the penalty is too small to matter"
 
 

@@ -1,6 +1,7 @@
 """The first steps trained again: whether they give the values that the earlier training recorded."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def compare_first_steps(
         different = differences(recorded, values_of(read_json_lines(path), steps))
     finally:
         path.unlink(missing_ok=True)
+        with suppress(OSError):  # not there, or another comparison's
+            path.parent.rmdir()
     if different:
         more = f", and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
         raise ShardlineError(
