@@ -6,6 +6,7 @@ block of a file that any safetensors reader can map.
 """
 
 import importlib
+import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -64,10 +65,14 @@ def make_source(
         key: value for key, value in settings.items() if key not in ("type", "options", "files")
     }
     options = {**named, **settings.get("options", {})}
+    arguments = {"num_shards": num_shards, **({"files": files} if files else {}), **options}
     try:
-        return cls(num_shards=num_shards, **({"files": files} if files else {}), **options)
+        inspect.signature(cls).bind(**arguments)
     except TypeError as error:
-        raise DataError(f"source {source_class} refused its options {options}: {error}") from None
+        raise DataError(
+            f"source {source_class} does not take {options} ({error}); change source.options"
+        ) from None
+    return cls(**arguments)
 
 
 def shard_file(shard: int) -> str:

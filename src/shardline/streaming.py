@@ -5,7 +5,8 @@ gathered from the present one, so that neither a window's nor an epoch's end
 makes the training wait. No data loading process, nothing done row by row.
 """
 
-import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -180,7 +181,7 @@ class _Buffers:
 
     def __init__(self, shards: ShardMap, *, pin: bool) -> None:
         self._shape, self._dtype, self._pin = shards.shape, shards.dtype, pin
-        self._free: list[np.ndarray] = []
+        self._free: deque[np.ndarray] = deque(maxlen=_MAX_FREE)
 
     def gather(self, memory: WindowMap, rows: np.ndarray) -> torch.Tensor:
         """Return the features of rows [n, *shape] in a block that no earlier batch still shows."""
@@ -190,7 +191,7 @@ class _Buffers:
             block = torch.empty((len(rows), *self._shape), dtype=dtype, pin_memory=True)
             out: np.ndarray = block.numpy()
         else:
-            out = self._unused(len(rows))[: len(rows)]
+            out = self._lend(len(rows))
             block = torch.from_numpy(out)
         memory.gather(rows, out)
         return block
@@ -200,18 +201,17 @@ class _Buffers:
         tensor = torch.from_numpy(column)
         return tensor.pin_memory() if self._pin else tensor
 
-    def _unused(self, rows: int) -> np.ndarray:
-        # each batch's storage refers to its array, which refers to the buffer: with
-        # the list's, the loop's and the argument's reference alone, it is free
-        for buffer in self._free:
-            if len(buffer) >= rows and sys.getrefcount(buffer) == _UNUSED:
-                return buffer
-        buffer = np.empty((rows, *self._shape), dtype=self._dtype)
-        self._free = [*self._free[-_MAX_FREE + 1 :], buffer]
-        return buffer
+    def _lend(self, rows: int) -> np.ndarray:
+        """Return memory for some rows, which comes back once nothing refers to it any more.
 
-
-_UNUSED = 3
+        Each batch's storage refers to the array that is returned, and the array to the buffer.
+        """
+        buffer = self._free.pop() if self._free else None
+        if buffer is None or len(buffer) < rows:
+            buffer = np.empty((rows, *self._shape), dtype=self._dtype)
+        lent = buffer[:rows]
+        weakref.finalize(lent, self._free.append, buffer).atexit = False
+        return lent
 
 
 def _torch_type(dtype: np.dtype[Any]) -> torch.dtype:

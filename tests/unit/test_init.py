@@ -1,6 +1,7 @@
 """Starting a project: what is written, and that nothing is overwritten."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from shardline.cli import app
 from shardline.config import load_project
 from shardline.errors import ConfigError, DataError
 from shardline.init import init_project
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, SNAKEMAKE
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
@@ -32,6 +33,14 @@ def test_a_new_project_is_valid_and_shows_each_thing_that_one_brings(tmp_path):
     profiles = {path.name for path in (folder / "profiles").iterdir()}
     assert profiles == {"default", "local", "slurm", "azureml"}
     assert (folder / "README.md").read_text().startswith("# vision\n")
+
+
+def test_a_projects_own_snakefile_refuses_two_owners_of_retries(tmp_path):
+    init_project(tmp_path)
+    command = [SNAKEMAKE, "--executor", "slurm", "--slurm-requeue", "--retries", "2", "--jobs", "1"]
+    done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert "so both Slurm and Snakemake would start a failed job again" in done.stderr
 
 
 def test_the_lock_of_a_project_gives_the_identities_that_the_shipped_one_gives(tmp_path):

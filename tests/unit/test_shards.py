@@ -176,14 +176,26 @@ def test_a_source_that_says_each_rows_split_is_believed(tmp_path):
         build_shard(Given(np.eye(3)), 0, {"column": "split"}, tmp_path / "other")
 
 
+class Broken(Digits):
+    """A source whose own code has a mistake."""
+
+    def __init__(self, num_shards: int) -> None:
+        raise TypeError("from within")
+
+
 def test_a_source_with_unknown_options_or_of_another_class_is_refused():
-    with pytest.raises(DataError, match="refused its options"):
+    with pytest.raises(DataError, match=r"does not take .*; change source\.options"):
+        make_source(f"{__name__}:Broken", {"type": "x", "rows": 3}, num_shards=1, files=())
+    with pytest.raises(DataError, match="Digits takes no option named colour"):
         make_source(
             "shardline.sources.digits:Digits",
             {"type": "x", "options": {"colour": 1}},
             num_shards=1,
             files=(),
         )
+    with pytest.raises(TypeError, match="from within") as raised:
+        make_source(f"{__name__}:Broken", {"type": "x"}, num_shards=1, files=())
+    assert raised.traceback[-1].name == "__init__", "the user's own line"
     with pytest.raises(DataError, match="is not a subclass"):
         make_source("shardline.sources.base:Schema", {"type": "x"}, num_shards=1, files=())
 

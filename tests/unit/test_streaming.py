@@ -4,12 +4,15 @@ import shutil
 import socket
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shardline import windowmap
+from shardline import streaming, windowmap
 from shardline.datamodule import Dataset, Normalizer, TrainLoader
 from shardline.errors import DataError
 from shardline.files import read_json, write_json
@@ -132,6 +135,45 @@ def test_buffers_are_used_again_once_a_batch_is_let_go(built):
     addresses = [features.untyped_storage().data_ptr() for features, _ in loader]
     assert len(addresses) > 10
     assert len(set(addresses)) <= 2
+
+
+@given(
+    acts=st.lists(
+        st.tuples(
+            st.integers(1, 9), st.sampled_from(["keep", "slice", "numpy", "drop", "drop all"])
+        ),
+        max_size=30,
+    )
+)
+def test_memory_is_used_again_only_when_nothing_shows_it(acts):
+    """Whatever is kept of a block, in whatever form, and on whatever interpreter."""
+    memory = SimpleNamespace(gather=lambda rows, out: np.copyto(out, rows.reshape(-1, 1)))
+    shards = SimpleNamespace(shape=(3,), dtype=np.dtype(np.int64))
+    buffers, kept = streaming._Buffers(shards, pin=False), []
+    for number, (rows, act) in enumerate(acts):
+        block = buffers.gather(memory, np.full(rows, number))
+        assert (block == number).all()
+        if act == "drop all":
+            kept.clear()
+        elif act != "drop":
+            view = {"keep": block, "slice": block[-1:], "numpy": block[-1:].numpy()}[act]
+            kept.append((number, view))
+        del block
+        for was, view in kept:
+            assert (view == was).all()
+
+
+def test_no_more_memory_is_kept_than_is_soon_used_again():
+    memory = SimpleNamespace(gather=lambda rows, out: None)
+    shards = SimpleNamespace(shape=(3,), dtype=np.dtype(np.int64))
+    buffers = streaming._Buffers(shards, pin=False)
+    blocks = [buffers.gather(memory, np.zeros(8)) for _ in range(50)]
+    assert len({block.data_ptr() for block in blocks}) == 50
+    first = {block.data_ptr() for block in blocks}
+    blocks.clear()
+    assert len(buffers._free) <= 4
+    for rows in (8, 5, 1, 8):
+        assert buffers.gather(memory, np.zeros(rows)).data_ptr() in first
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

@@ -82,7 +82,10 @@ class Source(ABC):
     ) -> None:
         if options:
             names = ", ".join(options)
-            raise TypeError(f"{type(self).__name__} takes no option named {names}")
+            raise DataError(
+                f"source {type(self).__name__} takes no option named {names}; remove it from source.options, or "
+                "name it in the source's __init__"
+            )
         self.num_shards = num_shards
         self.files = tuple(map(Path, files))
         self.skipped: dict[int, list[str]] = {}
