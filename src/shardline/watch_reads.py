@@ -8,7 +8,7 @@ As a program (`python -m shardline.watch_reads MODE COUNTED SCRIPT ...`) it runs
 """
 
 # A path is looked at whenever a file is opened, for which pathlib takes several times as long.
-# ruff: noqa: PTH109, PTH113, PTH118, PTH120, PTH206
+# ruff: noqa: PTH109, PTH110, PTH113, PTH118, PTH120, PTH206
 
 import contextlib
 import json
@@ -41,14 +41,14 @@ _MAX_REMEMBERED = 100_000  # paths that need not be looked at again
 # What belongs to the machine, and what packages keep for this user.
 _MACHINE = (
     "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp",
-    "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/share", "/var/tmp",
+    "/nix/store", "/opt/rocm", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local/cuda", "/usr/share", "/var/tmp",
     "~/.config", "~/.cache/matplotlib", "~/.nv", "~/.triton",
 )  # fmt: skip
 # Events beside `open`, as which flags of it they count. `import` has the file of a compiled module alone.
 _FLAGS = {
     "import": os.O_RDONLY,
     "ctypes.dlopen": os.O_RDONLY,
-    "sqlite3.connect": os.O_RDWR,
+    "sqlite3.connect": os.O_RDWR | os.O_CREAT,
     "os.rename": os.O_RDONLY,
 }
 _OF_PROJECT = (".git", ".snakemake", "benchmarks", "logs")
@@ -185,13 +185,18 @@ class Watch:
             if event == "os.rename":
                 self._rename(path, path_of(arguments[1]))
             elif is_made(path, flags):
-                self._written.add(os.path.realpath(path))
+                self._note_written(path)
             elif is_read(flags) and not self._is_counted(path) and os.path.isfile(path):
                 self._report(path)
 
     def _rename(self, path: str, target: str) -> None:
         if target and (os.path.realpath(path) in self._written or self.known.holds(path)):
-            self._written.add(os.path.realpath(target))
+            self._note_written(target)
+
+    def _note_written(self, path: str) -> None:
+        real = os.path.realpath(path)
+        if not self.known.is_left_alone(real):
+            self._written.add(real)
 
     def _is_counted(self, path: str) -> bool:
         if path in self._passed or path in self.known.files:
@@ -209,7 +214,7 @@ class Watch:
             self._passed.add(path)
 
     def _report(self, asked: str) -> None:
-        path = os.path.realpath(asked)
+        path = source_of(os.path.realpath(asked))
         is_new = path not in self.found
         if is_new:
             self.found[path] = self._reader()
@@ -261,7 +266,8 @@ def is_made(path: str, flags: int) -> bool:
     """Return whether opening a file with these flags makes it, or all that it holds."""
     if flags & os.O_ACCMODE == os.O_RDONLY:
         return False
-    return bool(flags & (os.O_TRUNC | os.O_EXCL)) or not os.path.lexists(path)
+    is_new = flags & os.O_CREAT and not os.path.exists(path)
+    return bool(is_new or flags & (os.O_TRUNC | os.O_EXCL))
 
 
 def shown(path: str) -> str:

@@ -38,3 +38,42 @@ def test_a_file_of_no_identity_ends_the_training_or_is_named_in_its_log(tiny):
         assert text.count(f"runtime.watch_reads=warn: {READ}") == 1
     for log in ("logs/train/<named>.log", "logs/evaluate/<named>-*.log"):
         assert "watch_reads" not in workspace.the(log).read_text()
+
+
+SOURCE = """
+import numpy as np
+
+from shardline.sources import Schema, Source, Table
+
+class Rows(Source):
+    schema = Schema(feature_shape=(2,), classes=("a", "b"))
+
+    def iter_tables(self, shard):
+        scale = float(open("data/scale.txt").read())
+        ids = np.arange(32 * shard, 32 * shard + 32)
+        yield Table(ids=ids, features=np.full((32, 2), scale, "float32"), labels=ids % 2)
+"""
+
+
+@pytest.mark.rotating
+@pytest.mark.slow
+def test_a_source_may_read_its_own_files_only(tiny):
+    row = {"name": "run", "dataset": "rows", "model": "linear", "devices": 1}
+    source = {"type": "mypkg.sources:Rows"}
+
+    def build():
+        datasets = {"rows": {"source": source, "shards": 1}}
+        workspace = tiny(row, datasets=datasets, runtime={"watch_reads": "error"})
+        workspace.write("mypkg/__init__.py", "")
+        workspace.write("mypkg/sources.py", SOURCE)
+        workspace.write("data/scale.txt", "2")
+        return workspace.snakemake("--until", "seal_dataset")
+
+    refused = build()
+    assert refused.returncode != 0
+    read = "data/scale.txt (read by mypkg/sources.py, line 10); name it in source.files"
+    assert read in refused.stdout
+    assert "Traceback" not in refused.stdout
+    source["files"] = ["data/scale.txt"]
+    built = build()
+    assert built.returncode == 0, built.stdout
