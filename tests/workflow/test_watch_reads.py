@@ -12,7 +12,7 @@ READ = "1 file was read that no identity holds: data/vocab.txt (read by mypkg/mo
 def test_a_file_of_no_identity_ends_the_training_or_is_named_in_its_log(tiny):
     model = (REPOSITORY / "docs/own-model.md").read_text().split("```python\n")[1].split("```")[0]
     workspace = tiny(
-        {"name": "own", **ROW, "code_files": ""},
+        {"name": "own", **ROW, "devices": 2, "code_files": ""},
         {"name": "named", **ROW, "code_files": "data/*.txt"},
         runtime={"watch_reads": "error"},
     )
