@@ -10,20 +10,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 from shardline.config.scripts import split_script
-from shardline.errors import DataError, ShardlineError
+from shardline.errors import ConfigError, DataError, ShardlineError
 from shardline.files import atomic_writer, make_folder, read_json, write_bytes, write_json
 from shardline.handover import read_evaluation
 from shardline.launch.export import export_world
 from shardline.launch.process import die_with_parent, kill_group
 from shardline.launch.world import World
 from shardline.resources import used_by_rank
+from shardline.watch_reads import REFUSED
 
 _OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
 _MODEL = "model.safetensors"
@@ -55,7 +56,8 @@ def prepare(work: Path) -> None:
 
 
 def run_script(
-    spec: Mapping[str, Any], world: World, *, run_json: Path, manifest: Path, shards: Path, work: Path
+    spec: Mapping[str, Any], world: World, *, run_json: Path, manifest: Path, shards: Path, work: Path,
+    python_args: Sequence[str] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
 
@@ -64,11 +66,13 @@ def run_script(
         manifest: sealed manifest of the dataset.
         shards: folder of the dataset's shards in the store.
         work: the run's folder in the store.
+        python_args: stand between Python and the script.
 
     Returns:
         What the ranks used, see `resources.used_by_rank`; on rank 0 all of them.
 
     Raises:
+        ConfigError: it read a file that no identity holds, and that is an error.
         ScriptError: it ended with another code than 0; carries the end of its traceback.
         SystemExit: this rank was told to stop, and the script has ended.
     """
@@ -82,10 +86,13 @@ def run_script(
         "PYTHONPATH": os.pathsep.join(search),  # the user's own modules
     }
     code, tail = _run_child(
-        [sys.executable, str(Path(path).absolute()), *arguments], {**os.environ, **variables}
+        [sys.executable, *python_args, str(Path(path).absolute()), *arguments],
+        {**os.environ, **variables},
     )
     if code:
         message = _failure(path, code, tail)
+        if python_args and REFUSED in message:
+            raise ConfigError(message)
         if _LOST_PEER.search(message):
             time.sleep(_LOST_PEER_S)
         raise ScriptError(message)

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shardline import watch_reads
 from shardline.actions import Action
 from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log, started_s
 from shardline.certificates import find_certificate
@@ -95,6 +96,9 @@ def _parse() -> argparse.Namespace:
         "--strict-env", choices=("error", "warn"), required=True, help="runtime.strict_env"
     )
     parser.add_argument(
+        "--watch-reads", choices=("off", "warn", "error"), default="off", help="runtime.watch_reads"
+    )
+    parser.add_argument(
         "--attempt", type=int, default=0, help="number of the attempt that the job has begun"
     )
     parser.add_argument("--hang-timeout-s", type=float, default=0.0, help="runtime.hang_timeout_s")
@@ -154,6 +158,8 @@ def _run(args: argparse.Namespace, world: World) -> None:
         provenance.sources() if world.rank == 0 else {}
     )  # as they are before hours have passed
     action = Action(id=f"train/{spec['run']}", git=sources.get("git", {}))
+    if not is_own:  # whose script has a process of its own
+        _watch_reads(args)
     training, measured = (_run_script if is_own else _train)(args, spec, world, timeline)
     if world.rank == 0:
         document = provenance.make_provenance(
@@ -173,6 +179,14 @@ def _run(args: argparse.Namespace, world: World) -> None:
         sealed = seal({**document, "certificate": certificate, "action": action.record()})
         write_json(args.results / "provenance.json", sealed)
     _leave()
+
+
+def _watch_reads(args: argparse.Namespace, *, is_spawned: bool = False) -> None:
+    if args.watch_reads != "off":
+        known = watch_reads.read_counted(args.work / watch_reads.COUNTED_FILE)
+        watch_reads.start(
+            watch_reads.Watch(known=known, mode=args.watch_reads, is_spawned=is_spawned)
+        )
 
 
 def _read_spec(args: argparse.Namespace) -> dict[str, Any]:
@@ -215,10 +229,11 @@ def _train(
         manifest=args.manifest,
         shards=args.shards,
         work=args.work,
-        callbacks=[stopwatch],
+        callbacks=[stopwatch, *_callbacks(args)],
     )
     if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
         note(trained.resumed_step, stopwatch.kept())
+    _tell_reads(args, world)
     used = gather(used_by_rank(world), world)
     if world.rank == 0:
         train.seal_model(trained, spec, args.results / "model.safetensors")
@@ -264,6 +279,25 @@ def _train_first_steps(args: argparse.Namespace, spec: dict[str, Any], world: Wo
         write_bytes(args.first_metrics, (args.work / "metrics.jsonl").read_bytes())
 
 
+def _callbacks(args: argparse.Namespace) -> list[Any]:
+    """Return what ends a training at its next step where a model has caught the error of a read."""
+    from pytorch_lightning.callbacks import LambdaCallback
+
+    if args.watch_reads != "error":
+        return []
+    return [LambdaCallback(on_train_batch_end=lambda *_: watch_reads.check())]
+
+
+def _tell_reads(args: argparse.Namespace, world: World) -> None:
+    """Have rank 0 name the files that any rank has read and no identity holds."""
+    if args.watch_reads == "off":
+        return
+    found = gather(watch_reads.found(), world)
+    warning = watch_reads.finish({path: line for one in found for path, line in one.items()})
+    if warning and world.rank == 0:
+        print(f"warning: {warning}", flush=True)
+
+
 def _run_script(
     args: argparse.Namespace, spec: dict[str, Any], world: World, timeline: Timeline
 ) -> _Trained:
@@ -279,6 +313,7 @@ def _run_script(
         manifest=args.manifest,
         shards=args.shards,
         work=args.work,
+        python_args=watch_reads.command_of_script(args.watch_reads, args.work),
     )
     told = script.seal(spec, work=args.work, results=args.results) if world.rank == 0 else {}
     return told, lambda: _measured(args.work, spec, {args.attempt: timeline.seconds()}, used)
@@ -312,3 +347,5 @@ def _leave() -> None:
 
 if __name__ == "__main__":
     sys.exit(main())
+elif __name__ == "__mp_main__":  # of a process that user code has multiprocessing spawn
+    _watch_reads(_parse(), is_spawned=True)

@@ -308,7 +308,7 @@ class Trainings:
             manifest=self._manifest, shards=self._shards, work=root / "work",
             results=root / "results", log_every_steps=1, checkpoint_every_steps=every_steps,
             checkpoint_every_min=0.0, checkpoints_kept=keep, best_kept=case.best_kept,
-            synchronous_checkpoints=False, verify="off", set_by_row=[], hang_timeout_s=0.0,
+            synchronous_checkpoints=False, verify="off", set_by_row=[], hang_timeout_s=0.0, watch_reads="off",
             ledger=True, tracking=[], attempt=begin_attempt(root / "work"),
         )  # fmt: skip
 

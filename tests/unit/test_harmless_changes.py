@@ -36,6 +36,7 @@ ELSEWHERE: list[tuple[str, Any]] = [
     ("runtime.tracking", ["csv", "mlflow", "tensorboard", "wandb"]),
     ("runtime.environment", "conda"),
     ("runtime.strict_env", "warn"),
+    ("runtime.watch_reads", "error"),
     ("runtime.environment", "image"),
     ("azureml", {"register_data": True}),
     ("conda", {"channels": ["file:///x"], "folder": "envs"}),

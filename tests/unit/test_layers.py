@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 LAYERS = [
     ["credentials", "errors", "masked_output", "secrets", "workflow", "studies", "visible"],
     ["files", "identity", "elastic", "external", "splits", "noise", "started", "statistics"],
-    ["config", "sources", "launch", "sampling", "shardfile", "progress", "seals"],
+    ["config", "sources", "launch", "sampling", "shardfile", "progress", "seals", "watch_reads"],
     ["checkpoints"],
     [
         "rows",

@@ -1,7 +1,7 @@
 """The identity documents of datasets, trainings, evaluations and reports."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,12 +208,7 @@ class Documents:
         return Program(
             named=named,
             reached=tuple(sorted(filter(None, reached))),
-            code=UserCode(
-                digest=found.digest,
-                definitions=definitions,
-                third_party=found.third_party,
-                whole=found.whole,
-            ),
+            code=replace(found, definitions=definitions),
             imports=found.third_party,
         )
 

@@ -1,7 +1,7 @@
 """What counts of a user's code: the definitions that an entry point can reach."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,14 @@ class UserCode:
             and `module:file path` for files that are read; they show what changed.
         third_party: top-level names of installed packages that this code imports.
         whole: why a module counts whole, by module.
+        files: of these modules, and those that they read beside themselves.
     """
 
     digest: str
     definitions: dict[str, str]
     third_party: frozenset[str]
     whole: dict[str, str]
+    files: frozenset[Path] = frozenset()
 
 
 def reach(index: Index, roots: Folders, entry: str) -> UserCode:
@@ -119,7 +121,14 @@ def _summary(found: Reach, module: str, parts: list[Part]) -> UserCode:
         definitions=definitions,
         third_party=found.packages,
         whole=dict(sorted(found.whole.items())),
+        files=frozenset([*found.program.files.values(), *_paths(found, files)]),
     )
+
+
+def _paths(found: Reach, files: Mapping[Key, Mapping[str, str]]) -> Iterator[Path]:
+    for (label, _), beside in files.items():
+        folder = found.program.files[label].parent.resolve()
+        yield from (folder / name for name in beside)
 
 
 def _files(found: Reach, key: Key) -> dict[str, str]:

@@ -13,6 +13,7 @@ from shardline.files import read_json, write_json
 from shardline.identity import digest
 from shardline.identity.content import file_sha256
 from shardline.jobs.common import REMAKE, check_environment, of_this_identity
+from shardline.jobs.watched import end_watch, watch_dataset
 from shardline.seals import seal
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
             logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
             built.append((record, statistics))
             progress.advance(rows)
+    end_watch()
     told = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if told:
         logging.warning("%d rows or files were skipped, the first: %s", len(told), told[0])
@@ -59,6 +61,7 @@ def seal_dataset(
     folder = project.store / "datasets" / dataset_id / "parts"
     files = [*map(Path, parts)] or [folder / f"{part}.json" for part in dataset.parts]
     schema = asdict(source.schema)
+    end_watch()
     documents = [read_part(file, dataset_id, schema, remedy=REMAKE) for file in files]
     sealed = merge(documents, dataset=dataset_id, source=source, document=dataset.document)
     write_json(Path(manifest), sealed)
@@ -104,6 +107,7 @@ def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project,
     check_environment(project, dataset.document)
     settings = dataset.settings
     fetch(settings["source"].get("files", ()), project.store)
+    watch_dataset(project, dataset)
     source = make_source(
         dataset.source_class, settings["source"], num_shards=settings["shards"], files=dataset.files
     )

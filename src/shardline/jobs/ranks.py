@@ -17,6 +17,7 @@ from shardline.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, 
 from shardline.files import make_folder, write_bytes
 from shardline.jobs.common import find_run
 from shardline.jobs.turns import only_one
+from shardline.jobs.watched import tell_ranks
 from shardline.retries import check_retry, crash_loop, is_final, log_of_attempt
 
 
@@ -45,10 +46,12 @@ def train(
     make_folder(work)
     # what is sealed holds no name, nor the command line that it records
     write_bytes(work / NAME_FILE, run.name.encode())
+    tell_ranks(project, run)
     named = files_of(run, inputs)
     program = [
         *_program(project, run, named, work, "train"),
         "--results", str(Path(model).parent),
+        "--watch-reads", runtime["watch_reads"],
         *(["--ledger"] if runtime["ledger"] else []),
         "--tracking", *runtime["tracking"],
         "--log-every-steps", str(runtime["log_every_steps"]),

@@ -12,6 +12,7 @@ from shardline.identity import digest
 from shardline.identity.content import file_sha256
 from shardline.jobs.common import REMAKE, check_environment, find_run, locked, of_this_identity
 from shardline.jobs.ranks import files_of
+from shardline.jobs.watched import end_watch, watch_run
 from shardline.seals import seal
 
 _REBUILD = "run the pipeline again to write it"
@@ -78,6 +79,7 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
     document = read_json(files["spec"], remedy=_REBUILD)
     # the file may be older than the place of the class, and than a setting
     document |= {"name": run.name, "model_class": run.model_class, "settings": run.settings}
+    watch_run(project, run)
     result = evaluate_model(
         document,
         model_file=files["model"],
@@ -85,4 +87,5 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
         shards=project.store / "datasets" / run.dataset.id,
         verify=project.runtime["verify"],
     )
+    end_watch()
     return {**result, "files": {run.model.name: file_sha256(files["model"])}}
