@@ -25,16 +25,18 @@ class Bumps:
 
     repository: Path
 
-    def last(self, versions: Mapping[str, int]) -> str | None:
+    def last(self, versions: Mapping[str, int], since: str = "") -> str | None:
         """Return the first commit that had all of these versions; None if one is not committed yet.
 
         Args:
             versions: number of a line, from 1, by history.
+            since: the first commit that takes the project's config, if earlier ones do not.
 
         Raises:
             HistoryError: the history of the repository is missing; names the remedy.
         """
         found = [self.commit_of(name, number) for name, number in versions.items()]
+        found += [self.git("rev-parse", since).strip()] if since else []
         return None if None in found else min(filter(None, found), key=self._main.index)
 
     def commit_of(self, name: str, number: int) -> str | None:
@@ -43,7 +45,7 @@ class Bumps:
         Raises:
             HistoryError: see `last`.
         """
-        if self.count("HEAD", name) < number:
+        if self.count(self._main[0], name) < number:
             return None
         first, last = self._statement(name)
         # from the newest to the oldest: later ones may have reformatted the line

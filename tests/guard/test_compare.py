@@ -132,6 +132,16 @@ def test_models_have_lines_of_their_own(repository: Path) -> None:
     assert Bumps(repository).last({"training": 1, "mlp": 1}) == first
 
 
+def test_a_project_is_compared_with_no_commit_that_does_not_take_its_config(
+    repository: Path,
+) -> None:
+    takes = commit(repository)
+    bumps = Bumps(repository)
+    assert bumps.last(DDP, since=takes[:12]) == takes
+    bumped = commit(repository, BUMPED)
+    assert Bumps(repository).last(FSDP, since=takes) == bumped
+
+
 def test_a_bump_on_a_branch_counts_from_its_merge(repository: Path) -> None:
     run_git(repository, "checkout", "--quiet", "-b", "side")
     on_branch = commit(repository, BUMPED)

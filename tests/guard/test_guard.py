@@ -24,7 +24,9 @@ ALWAYS = [path for path in PROJECTS if path not in ROTATING]
 @pytest.mark.parametrize("project", [*ALWAYS, *rotating(*ROTATING)], ids=lambda path: path.name)
 def test_values_change_with_their_result_version(project: Path, tmp_path: Path) -> None:
     bumps, versions = Bumps(REPOSITORY), versions_of_project(project)
-    commits = {key: bumps.last(found) for key, found in versions.items()}
+    marker = project / "since"
+    since = marker.read_text().strip() if marker.exists() else ""
+    commits = {key: bumps.last(found, since) for key, found in versions.items()}
     changed = [one for one in dict.fromkeys(commits.values()) if one and bumps.has_changed(one)]
     if not changed:
         known = ", ".join(sorted({str(commit) for commit in commits.values()}))
