@@ -7,12 +7,13 @@ CORES ?= all
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder --durations 20
 # What to run of the tests that are marked `rotating`: the fifth of this commit, another one (1 to 5), or all.
 FIFTH ?= commit
+SEED ?= 1
 PROFILES := local slurm azureml
 # Containers often set it, and then each process compiles all that it imports: a rank's start took 11 s, not 4.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-azureml profiles run test test-azureml test-rotating campaign lint format lock dist bench bench-full clean
+.PHONY: help env env-azureml profiles run test test-azureml test-rotating campaign mutants lint format lock dist bench bench-full clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +40,9 @@ test: env ## run the tests, but those of Azure ML; of the rotating ones a fifth 
 
 campaign: env ## kill and resume trainings in 500 chains, in about five minutes
 	OMP_NUM_THREADS=1 SHARDLINE_CAMPAIGN_CHAINS=$${SHARDLINE_CAMPAIGN_CHAINS:-500} $(BIN)/python -m pytest -q -n 0 tests/unit/test_resume_chains.py
+
+mutants: env ## change the code at 100 places, and look whether the guard of result versions sees it; half an hour
+	$(BIN)/python -m tests.guard.mutants --seed $(SEED) --folder $$(mktemp -d)
 
 test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it; FIFTH as above
 	npm ci --silent --prefix tests/azureml

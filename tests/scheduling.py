@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 TESTS = Path(__file__).parent
 # What takes minutes, one that mostly waits beside one that computes.
 LONGEST = (
+    "guard/test_guard.py",
     "slurm/test_training_accidents.py", "distributed/test_training.py", "slurm/test_accidents.py",
     "distributed/test_hosts.py", "slurm/test_launchers.py", "distributed/test_samples.py",
     "slurm/test_training.py", "distributed/test_rehearsal.py", "workflow/test_checking.py",
@@ -27,6 +28,7 @@ LONGEST = (
 )  # fmt: skip
 # Nothing is made once for several tests of these.
 APART = frozenset({
+    "guard/test_guard.py",
     "distributed/test_training.py", "distributed/test_samples.py", "distributed/test_rehearsal.py",
     "distributed/test_certificate.py", "distributed/test_divergence.py", "distributed/test_fsdp.py",
     "workflow/test_drill.py", "workflow/test_retries.py", "workflow/test_errors.py",

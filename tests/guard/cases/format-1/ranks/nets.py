@@ -1,0 +1,39 @@
+"""A model whose rank 1 is killed once in mid-epoch."""
+
+import os
+import signal
+from pathlib import Path
+
+import torch
+from pytorch_lightning import LightningModule
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torchmetrics import MeanMetric
+
+
+class Killed(LightningModule):
+    def __init__(self, feature_shape, num_classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(feature_shape[0], 8), nn.ReLU(), nn.Dropout(0.2))
+        self.head = nn.Linear(8, num_classes)
+        self.register_buffer("steps", torch.zeros(1))
+        self.val_loss = MeanMetric()
+
+    def forward(self, features):
+        return self.head(self.body(features))
+
+    def training_step(self, batch, batch_idx):
+        loss = cross_entropy(self(batch[0]), batch[1])
+        self.log("train_loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.val_loss.update(cross_entropy(self(batch[0]), batch[1], reduction="none"))
+        self.log("val_loss", self.val_loss)
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.steps += 1
+        marker = Path(f"killed-{type(self.trainer.strategy).__name__}")
+        if self.global_rank == 1 and self.global_step == 7 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
