@@ -1,5 +1,6 @@
 """What Snakemake does again and again for each of thousands of jobs, done once. No result depends on it."""
 
+import atexit
 import functools
 import gc
 import inspect
@@ -12,12 +13,13 @@ def begin() -> None:
     """Call it before anything is loaded, and `end` when the graph of jobs is built.
 
     Nothing of the graph is garbage, but Python's collector looks through all of it each time that it
-    has grown by a quarter. And Snakemake parses the path of each job's script three times, for which
-    smart_open makes a class each time: 0.1 ms.
+    has grown by a quarter, and again when Python ends. And Snakemake parses the path of each job's
+    script three times, for which smart_open makes a class each time: 0.1 ms.
     """
     from snakemake import sourcecache
 
     gc.disable()
+    atexit.register(gc.freeze)
     parse = getattr(sourcecache, "parse_uri", None)  # private, so it may go
     if parse and not hasattr(parse, "cache_info"):
         sourcecache.parse_uri = functools.cache(parse)
