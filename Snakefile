@@ -38,6 +38,7 @@ rule all:
 
 
 onstart:
+    lean_start.end()
     check_one_owner(workflow.executor_settings, workflow.execution_settings.retries)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod, SharedFSUsage
 
+from shardline import lean_start
 from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
 from shardline.environments.container import container_of
@@ -15,6 +16,8 @@ from shardline.launch.request import REQUESTED, requested, threads_of
 from shardline.names import titles_of
 from shardline.opening import check_one_owner, open_project, settle
 from shardline.storage import Storage, logs_of
+
+lean_start.begin()
 
 # Set by --default-storage-provider: declared files are there, and jobs get local copies.
 PROVIDER = workflow.storage_registry.default_storage_provider
@@ -50,6 +53,7 @@ ASSETS = [
 ]
 # What says where the ranks' environment is, where they have one of their own.
 ENVIRONMENT = str(PROJECT.environment) if PROJECT.environment else []
+HAS_SCRIPTS = any(is_script(run.model_class) for run in PROJECT.runs.values())
 EVALUATIONS = [str(run.evaluation) for run in PROJECT.runs.values()]
 TITLES = titles_of(PROJECT)
 MEASURED = [PROJECT.runs[run] for run in PROJECT.measured]
@@ -154,16 +158,6 @@ def sealed_by(run, wildcards):
     return run.evaluation if is_evaluation else run.model
 
 
-# Names for messages. What a function of `output` returns is no parameter that Snakemake
-# compares with an earlier run's, and another name must make nothing stale.
-def title_of_run(wildcards, output):
-    return TITLES.get(wildcards.run, wildcards.run)
-
-
-def title_of_dataset(wildcards, output):
-    return TITLES.get(wildcards.dataset, wildcards.dataset)
-
-
 def labels_of(file):
     return lambda wildcards: {"run": TITLES[wildcards.run], "file": file}
 
@@ -177,13 +171,24 @@ def threads_of_run(wildcards):
     )
 
 
-# What a scheduler gives to a run's job; None leaves a resource unset.
+def attempt_of_job(wildcards, attempt):
+    return attempt
+
+
+# What a scheduler gives to a run's job; None leaves a resource unset. A function is called for
+# each job, so what is the same for all runs is no function.
 def resource_of_run(name):
-    def evaluate(wildcards):
-        settings = PROJECT.runs[wildcards.run].settings
-        return requested(settings, PROJECT.runtime).get(name)
+    values = {asked.get(name) for asked in ASKED.values()}
+    return (
+        (lambda wildcards: ASKED[wildcards.run].get(name))
+        if len(values) > 1
+        else values.pop()
+    )
 
-    return evaluate
 
-
+ASKED = {
+    key: requested(run.settings, PROJECT.runtime) for key, run in PROJECT.runs.items()
+}
 RANKS = {name: resource_of_run(name) for name in REQUESTED}
+
+lean_start.keep_signatures([*globals().values(), *RANKS.values()], globals())

@@ -7,10 +7,8 @@ rule build_shards:
         "benchmarks/build_shards/{dataset}/{part}.tsv"
     conda:
         "../envs/data.yaml"
-    params:
-        title=title_of_dataset,
     message:
-        "Cutting shards {wildcards.part} of {params.title}"
+        "Cutting shards {wildcards.part} of {TITLES:{wildcards.dataset}}"
     script:
         "../scripts/build_shards.py"
 
@@ -29,10 +27,8 @@ rule seal_dataset:
     localrule: STORAGE is None
     conda:
         "../envs/data.yaml"
-    params:
-        title=title_of_dataset,
     message:
-        "Sealing the manifest of {params.title}"
+        "Sealing the manifest of {TITLES:{wildcards.dataset}}"
     script:
         "../scripts/seal_dataset.py"
 
@@ -46,9 +42,7 @@ rule register_data:
         "logs/register_data/{dataset}.log",
     conda:
         "../envs/azureml.yaml"
-    params:
-        title=title_of_dataset,
     message:
-        "Registering {params.title} as a data asset"
+        "Registering {TITLES:{wildcards.dataset}} as a data asset"
     script:
         "../scripts/register_data.py"

@@ -8,10 +8,8 @@ rule resolve_run:
         "benchmarks/resolve_run/{run}.tsv"
     conda:
         "../envs/train.yaml"
-    params:
-        title=title_of_run,
     message:
-        "Resolving {params.title}"
+        "Resolving {TITLES:{wildcards.run}}"
     script:
         "../scripts/resolve_run.py"
 
@@ -20,7 +18,7 @@ rule train:
     input:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
-        environment=ancient(environment_of_run),
+        environment=ancient(environment_of_run) if ENVIRONMENT else [],
     output:
         model="results/runs/{run}/model.safetensors",
         metrics="results/runs/{run}/metrics.jsonl",
@@ -41,11 +39,9 @@ rule train:
     threads: threads_of_run
     resources:
         **RANKS,
-        attempt=lambda wildcards, attempt: attempt,
-    params:
-        title=title_of_run,
+        attempt=attempt_of_job,
     message:
-        "Training {params.title}"
+        "Training {TITLES:{wildcards.run}}"
     script:
         "../scripts/train.py"
 
@@ -55,7 +51,7 @@ rule evaluate:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
         model=ancient(model_of_run),
-        provenance=ancient(provenance_of_run),
+        provenance=ancient(provenance_of_run) if HAS_SCRIPTS else [],
     output:
         evaluation=report(
             "results/runs/{run}/evaluations/{evaluation}.json",
@@ -69,10 +65,8 @@ rule evaluate:
         "benchmarks/evaluate/{run}-{evaluation}.tsv"
     conda:
         "../envs/train.yaml"
-    params:
-        title=title_of_run,
     message:
-        "Evaluating {params.title}"
+        "Evaluating {TITLES:{wildcards.run}}"
     script:
         "../scripts/evaluate.py"
 
@@ -94,10 +88,8 @@ rule rehearse:
     threads: threads_of_run
     resources:
         **RANKS,
-    params:
-        title=title_of_run,
     message:
-        "Rehearsing {params.title}"
+        "Rehearsing {TITLES:{wildcards.run}}"
     script:
         "../scripts/rehearse.py"
 

@@ -3,12 +3,12 @@
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 from shardline.credentials import BEGIN_KEY
-from shardline.secrets import mask
+from shardline.secrets import mask, masking
 
 _KEY_LINES = 120  # of the longest; a key that is cut off must not hide the rest of a log
 
@@ -19,8 +19,12 @@ class LineMasker:
     def __init__(self) -> None:
         self._left = 0  # lines of a key that may still come
 
-    def mask(self, line: str) -> str:
-        """Return a line, or a part of one, without what looks like a secret."""
+    def mask(self, line: str, mask: Callable[[str], str] = mask) -> str:
+        """Return a line, or a part of one, without what looks like a secret.
+
+        Args:
+            mask: masks a text; one of `masking` where there are many lines at once.
+        """
         end = line[len(line.rstrip("\r\n")) :]
         was_in_key, self._left = self._left > 0, max(0, self._left - 1)
         begin = max((match.start() for match in BEGIN_KEY.finditer(line)), default=-1)
@@ -50,7 +54,8 @@ class MaskedStream:
             if self._held.endswith(("\n", "\r")):
                 lines, self._held = [*lines, self._held], ""
             if lines:
-                self._stream.write("".join(map(self._masker.mask, lines)))
+                mask = masking()
+                self._stream.write("".join(self._masker.mask(line, mask) for line in lines))
         return len(text)
 
     def writelines(self, lines: Any) -> None:

@@ -8,8 +8,8 @@ import json
 import os
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, lru_cache, partial
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -90,7 +90,12 @@ def mask(text: str, values: Iterable[str] = ()) -> str:
     Args:
         values: secrets that are known, masked wherever they stand.
     """
-    return _mask(text, _spellings((*values, *known_values(os.environ))))
+    return masking(values)(text)
+
+
+def masking(values: Iterable[str] = ()) -> Callable[[str], str]:
+    """Return what masks texts as `mask` does; the environment, which takes 0.1 ms, is read now."""
+    return partial(_mask, known=_spellings((*values, *known_values(os.environ))))
 
 
 def _mask(text: str, known: Iterable[tuple[str, re.Pattern[str] | None]]) -> str:

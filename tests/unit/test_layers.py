@@ -11,7 +11,16 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # Each module may import those that stand before it (DESIGN.md, "The house").
 LAYERS = [
-    ["credentials", "errors", "masked_output", "secrets", "workflow", "studies", "visible"],
+    [
+        "credentials",
+        "errors",
+        "lean_start",
+        "masked_output",
+        "secrets",
+        "workflow",
+        "studies",
+        "visible",
+    ],
     ["files", "identity", "elastic", "external", "splits", "noise", "started", "statistics"],
     ["config", "sources", "launch", "sampling", "shardfile", "progress", "seals", "watch_reads"],
     ["checkpoints"],

@@ -41,14 +41,14 @@ def without_before(value: Any, schema: Mapping[str, Any]) -> Any:
     parts, rest = parts_of(schema, value), schema.get("additionalProperties")
     kept: dict[str, Any] = {}
     for key, item in value.items():
+        is_nested = isinstance(item, dict | list)  # most are not, and 10,000 runs have 500,000
         if key not in parts:
-            kept[key] = without_before(item, rest if isinstance(rest, Mapping) else {})
-            continue
-        if _is_before(item, parts[key]):
-            continue
-        left = without_before(item, parts[key])
-        if left != {} or item == {}:
-            kept[key] = left
+            below = rest if isinstance(rest, Mapping) else {}
+            kept[key] = without_before(item, below) if is_nested else item
+        elif not (KEYWORD in parts[key] and _is_before(item, parts[key])):
+            left = without_before(item, parts[key]) if is_nested else item
+            if left != {} or item == {}:
+                kept[key] = left
     return kept
 
 
@@ -67,7 +67,5 @@ def with_before(settings: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[
 
 def _is_before(value: Any, part: Mapping[str, Any]) -> bool:
     """Return whether a value is that of `before`, both in the one form that the schema asks for."""
-    if KEYWORD not in part:
-        return False
     # as text, since 1 == True
     return canonical_json(coerce(value, part)) == canonical_json(coerce(part[KEYWORD], part))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from shardline.credentials import credential_in
@@ -54,6 +55,7 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
         yield key, value
 
 
+@lru_cache(4096)
 def _credential(key: str, text: str) -> str | None:
     # below a name such as `credentials` all are
     named = any(map(is_secret, key.split(".")))

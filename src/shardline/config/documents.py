@@ -130,9 +130,10 @@ class Documents:
             settings: the run's, resolved.
             run: digest of the training.
         """
+        own = {"evaluation": settings.get("evaluation", {})}
         return {
             "stage": "evaluate",
-            "settings": counted_settings(settings).get("evaluation", {}),
+            "settings": counted_settings(own).get("evaluation", {}),
             "inputs": {"run": run},
             **self.evaluated_by(settings, model_class),
         }

@@ -141,12 +141,12 @@ class Run:
         """The settings that vary within a grid of the table, by dotted key."""
         return {key: value for row in reversed(self.rows) for key, value in row.varied.items()}
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """The folder of sealed results."""
         return RESULTS / "runs" / self.id
 
-    @property
+    @cached_property
     def model(self) -> Path:
         """The sealed model."""
         return self.folder / "model.safetensors"
@@ -161,7 +161,7 @@ class Run:
         """The evaluation's identity digest."""
         return short_digest(self.evaluation_document)
 
-    @property
+    @cached_property
     def evaluation(self) -> Path:
         """The sealed evaluation."""
         return self.folder / "evaluations" / f"{self.evaluation_id}.json"

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from shardline.display.checks import show_causes
-from shardline.display.terminal import console, say, table_of
+from shardline.display.terminal import console, say, show_rows, table_of
 from shardline.findings import Verdict, count
 from shardline.garbage import Garbage
 from shardline.states import State, last_step
@@ -31,16 +31,18 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
     Args:
         records: from `shardline.states.describe_runs`.
     """
-    table = table_of("run", "dataset", "model", "state", "headline", "identity")
+    rows = []
     for record in records:
         step = "" if record["step"] is None else f", step {record['step']:,}"
-        table.add_row(
-            *(record[key] for key in ("run", "dataset", "model")),
-            Text(record["state"] + step, style=_STYLES[record["state"]]),
-            _headline(record["headline"]),
-            Text(record["id"], style="dim"),
+        rows.append(
+            [
+                *(record[key] for key in ("run", "dataset", "model")),
+                Text(record["state"] + step, style=_STYLES[record["state"]]),
+                _headline(record["headline"]),
+                Text(record["id"], style="dim"),
+            ]
         )
-    console().print(table)
+    show_rows(("run", "dataset", "model", "state", "headline", "identity"), rows)
     states = [record["state"] for record in records]
     tally = (f"{states.count(state)} {state}" for state in State if state in states)
     say(f"\n{count(len(records), 'run')}: {', '.join(tally)}")

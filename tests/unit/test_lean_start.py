@@ -1,0 +1,33 @@
+import gc
+import inspect
+import subprocess
+import sys
+
+from shardline import lean_start
+from shardline.names import Titles
+
+
+def test_signatures_are_kept_of_the_functions_of_one_namespace():
+    namespace = {"inspect": inspect, "signature": inspect.signature}
+    exec("def ours(wildcards, attempt): pass", namespace)
+    lean_start.keep_signatures(list(namespace.values()), namespace)
+    assert list(namespace["ours"].__signature__.parameters) == ["wildcards", "attempt"]
+    assert not hasattr(inspect.signature, "__signature__")
+
+
+def test_garbage_is_collected_again_once_jobs_start():
+    program = (
+        "import gc\nfrom shardline import lean_start\nfrom snakemake import sourcecache\n"
+        "plain = sourcecache.parse_uri('/a/b.py')\nlean_start.begin()\nlean_start.begin()\n"
+        "assert not gc.isenabled() and sourcecache.parse_uri('/a/b.py') == plain\n"
+        "lean_start.end()\nassert gc.isenabled() and gc.get_freeze_count() > 1000\n"
+    )
+    assert gc.isenabled()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_message_holds_the_title_of_an_id():
+    titles = Titles({"1f0c4c8e2d3b": "wide (1f0c4c8e2d3b)"})
+    shown = [f"{titles:{key}}" for key in ("1f0c4c8e2d3b", "000000000000")]
+    assert shown == ["wide (1f0c4c8e2d3b)", "000000000000"]
