@@ -113,10 +113,8 @@ rule train_first_steps:
     threads: threads_of_run
     resources:
         **RANKS,
-    params:
-        title=title_of_run,
     message:
-        "Training the first {wildcards.steps} steps of {params.title}"
+        "Training the first {wildcards.steps} steps of {TITLES:{wildcards.run}}"
     script:
         "../scripts/train_first_steps.py"
 
