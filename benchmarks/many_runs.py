@@ -74,19 +74,19 @@ def write(path: Path, document: object) -> None:
     path.write_text(json.dumps(document))
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """Run a command; return its seconds and its largest memory, in MB."""
+def measure(command: list[str]) -> tuple[float, float, float]:
+    """Run a command; return its seconds, those of CPUs, and its largest memory, in MB."""
     begin = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.perf_counter() - begin
     if status:
         raise SystemExit(f"{' '.join(command)} failed in {Path.cwd()}")
-    return seconds, usage.ru_maxrss / 1000
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
 
 
 def main() -> None:
-    """Print seconds and memory of each command."""
+    """Print seconds, seconds of CPU and memory of each command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=1)
@@ -113,8 +113,11 @@ def main() -> None:
             print(f"{args.runs:,} {state} runs", flush=True)
             for name, command in commands.items():
                 for _ in range(args.repeats):
-                    seconds, megabytes = measure(command)
-                    print(f"  {name:36} {seconds:6.1f} s   {megabytes:6.0f} MB", flush=True)
+                    seconds, cpu, megabytes = measure(command)
+                    print(
+                        f"  {name:36} {seconds:6.1f} s   {cpu:6.1f} s of CPU   {megabytes:6.0f} MB",
+                        flush=True,
+                    )
         os.chdir("/")
 
 
