@@ -222,15 +222,7 @@ def _train(
             note_resumed(args.work, args.attempt, step, kept_s, world=world.world_size)
 
     stopwatch = Stopwatch(timeline, args.attempt, note)
-    trained = train.train(
-        spec,
-        world,
-        train.Options(**_options(args)),
-        manifest=args.manifest,
-        shards=args.shards,
-        work=args.work,
-        callbacks=[stopwatch, *_callbacks(args)],
-    )
+    trained = _fit(args, spec, world, [stopwatch, *_callbacks(args)])
     if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
         note(trained.resumed_step, stopwatch.kept())
     _tell_reads(args, world)
@@ -243,38 +235,40 @@ def _train(
     return told, lambda: _measured(args.work, spec, stopwatch.kept(), used, readings)
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what `train.Options` is made of."""
-    return {
-        "log_every_steps": args.log_every_steps,
-        "best_kept": args.best_kept,
-        "verify": args.verify,
-        "set_by_row": tuple(args.set_by_row),
+def _fit(args: argparse.Namespace, spec: dict[str, Any], world: World, callbacks: list[Any]) -> Any:
+    """Train as the arguments say, and return what `train.train` does."""
+    from shardline import train
+
+    options = train.Options(
+        log_every_steps=args.log_every_steps,
+        best_kept=args.best_kept,
+        verify=args.verify,
+        set_by_row=tuple(args.set_by_row),
         # an unnamed error of torch must not come before the watchdog's
-        "collective_timeout_s": max(_TORCH_TIMEOUT_S, 2 * args.hang_timeout_s),
-        "save_every_steps": args.checkpoint_every_steps,
-        "save_every_s": 60 * args.checkpoint_every_min,
-        "checkpoints_kept": args.checkpoints_kept,
-        "is_synchronous": args.synchronous_checkpoints,
-        "ledger": args.ledger,
-    }
+        collective_timeout_s=max(_TORCH_TIMEOUT_S, 2 * args.hang_timeout_s),
+        save_every_steps=args.checkpoint_every_steps,
+        save_every_s=60 * args.checkpoint_every_min,
+        checkpoints_kept=args.checkpoints_kept,
+        is_synchronous=args.synchronous_checkpoints,
+        ledger=args.ledger,
+    )
+    return train.train(
+        spec,
+        world,
+        options,
+        manifest=args.manifest,
+        shards=args.shards,
+        work=args.work,
+        callbacks=callbacks,
+    )
 
 
 def _train_first_steps(args: argparse.Namespace, spec: dict[str, Any], world: World) -> None:
     """Train some steps of a LightningModule; rank 0 writes their metrics."""
-    from shardline import train
     from shardline.stopping import EndAfter, StepsDone
 
     with suppress(StepsDone):
-        train.train(
-            spec,
-            world,
-            train.Options(**_options(args)),
-            manifest=args.manifest,
-            shards=args.shards,
-            work=args.work,
-            callbacks=[EndAfter(args.first_steps)],
-        )
+        _fit(args, spec, world, [EndAfter(args.first_steps)])
     if world.rank == 0:
         write_bytes(args.first_metrics, (args.work / "metrics.jsonl").read_bytes())
 
