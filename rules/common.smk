@@ -158,6 +158,16 @@ def sealed_by(run, wildcards):
     return run.evaluation if is_evaluation else run.model
 
 
+# Names for messages. What a function of `output` returns is no parameter that Snakemake
+# compares with an earlier run's, and another name must make nothing stale.
+def title_of_run(wildcards, output):
+    return TITLES.get(wildcards.run, wildcards.run)
+
+
+def title_of_dataset(wildcards, output):
+    return TITLES.get(wildcards.dataset, wildcards.dataset)
+
+
 def labels_of(file):
     return lambda wildcards: {"run": TITLES[wildcards.run], "file": file}
 

@@ -7,8 +7,10 @@ rule build_shards:
         "benchmarks/build_shards/{dataset}/{part}.tsv"
     conda:
         "../envs/data.yaml"
+    params:
+        title=title_of_dataset,
     message:
-        "Cutting shards {wildcards.part} of {TITLES:{wildcards.dataset}}"
+        "Cutting shards {wildcards.part} of {params.title}"
     script:
         "../scripts/build_shards.py"
 
@@ -27,8 +29,10 @@ rule seal_dataset:
     localrule: STORAGE is None
     conda:
         "../envs/data.yaml"
+    params:
+        title=title_of_dataset,
     message:
-        "Sealing the manifest of {TITLES:{wildcards.dataset}}"
+        "Sealing the manifest of {params.title}"
     script:
         "../scripts/seal_dataset.py"
 
@@ -42,7 +46,9 @@ rule register_data:
         "logs/register_data/{dataset}.log",
     conda:
         "../envs/azureml.yaml"
+    params:
+        title=title_of_dataset,
     message:
-        "Registering {TITLES:{wildcards.dataset}} as a data asset"
+        "Registering {params.title} as a data asset"
     script:
         "../scripts/register_data.py"

@@ -8,8 +8,10 @@ rule resolve_run:
         "benchmarks/resolve_run/{run}.tsv"
     conda:
         "../envs/train.yaml"
+    params:
+        title=title_of_run,
     message:
-        "Resolving {TITLES:{wildcards.run}}"
+        "Resolving {params.title}"
     script:
         "../scripts/resolve_run.py"
 
@@ -40,8 +42,10 @@ rule train:
     resources:
         **RANKS,
         attempt=attempt_of_job,
+    params:
+        title=title_of_run,
     message:
-        "Training {TITLES:{wildcards.run}}"
+        "Training {params.title}"
     script:
         "../scripts/train.py"
 
@@ -65,8 +69,10 @@ rule evaluate:
         "benchmarks/evaluate/{run}-{evaluation}.tsv"
     conda:
         "../envs/train.yaml"
+    params:
+        title=title_of_run,
     message:
-        "Evaluating {TITLES:{wildcards.run}}"
+        "Evaluating {params.title}"
     script:
         "../scripts/evaluate.py"
 
@@ -88,8 +94,10 @@ rule rehearse:
     threads: threads_of_run
     resources:
         **RANKS,
+    params:
+        title=title_of_run,
     message:
-        "Rehearsing {TITLES:{wildcards.run}}"
+        "Rehearsing {params.title}"
     script:
         "../scripts/rehearse.py"
 
@@ -113,8 +121,10 @@ rule train_first_steps:
     threads: threads_of_run
     resources:
         **RANKS,
+    params:
+        title=title_of_run,
     message:
-        "Training the first {wildcards.steps} steps of {TITLES:{wildcards.run}}"
+        "Training the first {wildcards.steps} steps of {params.title}"
     script:
         "../scripts/train_first_steps.py"
 

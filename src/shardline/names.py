@@ -19,26 +19,13 @@ Kind = Literal["run", "dataset"]
 Names = dict[str, list[str]]
 
 
-class Titles(dict[str, str]):
-    """What runs and datasets are called now, with their ids, by id: `wide (1f0c4c8e2d3b)`.
-
-    In a rule's message `{TITLES:{wildcards.run}}` is the title of an id, or the id where it has none.
-    As a parameter it would be made for each job, and compared with that of an earlier run.
-    """
-
-    def __format__(self, identity: str) -> str:
-        return self.get(identity, identity)
-
-
-def titles_of(project: Project) -> Titles:
-    """Return the present titles of a project's runs and datasets."""
+def titles_of(project: Project) -> dict[str, str]:
+    """Return what runs and datasets are called now, with their ids, by id: `wide (1f0c4c8e2d3b)`."""
     names: Names = {}
     every: list[Dataset | Run] = [*project.datasets.values(), *project.runs.values()]
     for one in every:
         names.setdefault(one.id, []).extend(one.names)
-    return Titles(
-        {identity: f"{', '.join(known)} ({identity})" for identity, known in names.items()}
-    )
+    return {identity: f"{', '.join(known)} ({identity})" for identity, known in names.items()}
 
 
 def check_layout() -> None:

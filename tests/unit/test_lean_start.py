@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 from shardline import lean_start
-from shardline.names import Titles
 
 
 def test_signatures_are_kept_of_the_functions_of_one_namespace():
@@ -25,9 +24,3 @@ def test_garbage_is_collected_again_once_jobs_start():
     assert gc.isenabled()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_message_holds_the_title_of_an_id():
-    titles = Titles({"1f0c4c8e2d3b": "wide (1f0c4c8e2d3b)"})
-    shown = [f"{titles:{key}}" for key in ("1f0c4c8e2d3b", "000000000000")]
-    assert shown == ["wide (1f0c4c8e2d3b)", "000000000000"]
