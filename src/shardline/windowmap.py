@@ -83,15 +83,16 @@ class WindowMap:
     def __init__(self, shards: "ShardMap", pieces: Sequence[Piece]) -> None:
         self._shards, self._row_bytes = shards, shards.row_bytes
         self._spans = _spans(pieces)
-        mapped = [span for span in self._spans.values() if is_mapped(span, self._row_bytes)]
-        copied = [span for span in self._spans.values() if not is_mapped(span, self._row_bytes)]
+        # by shard, decided once: a place that is reserved and not mapped must never be touched
+        mapped = {s: span for s, span in self._spans.items() if is_mapped(span, self._row_bytes)}
+        copied = [span for shard, span in self._spans.items() if shard not in mapped]
         self._reserve(len(mapped), num_rows(copied) * self._row_bytes)
         self._origins: dict[int, int] = {}  # by shard: the place of row 0, in units
         self._labels: dict[int, np.ndarray] = {}  # by shard: those of its span
-        self._map(mapped)
+        self._map(list(mapped.values()))
         self._copy(copied)
         for piece in pieces:
-            if is_mapped(self._spans[piece.shard], self._row_bytes):
+            if piece.shard in mapped:
                 self._load(piece)
 
     def holds(self, pieces: Iterable[Piece]) -> bool:
