@@ -119,7 +119,7 @@ def train_first_steps(
 def _program(
     project: Project, run: Run, named: Mapping[str, Path], work: Path, rule: str
 ) -> list[str]:
-    """Return the words that start a rank of a training, and what all trainings are told."""
+    """Return the arguments that start a rank: its program, and the options common to all trainings."""
     runtime = project.runtime
     return [
         "-m", "shardline.worker", str(named["spec"]),
