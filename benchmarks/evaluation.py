@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
-from shardline.files import json_bytes, write_json
+from shardline.core.files import json_bytes, write_json
 from shardline.shards import build_shard, seal
 from shardline.sources import Schema, Source, Table
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from shardline.errors import DataError
-from shardline.files import write_json
+from shardline.core.errors import DataError
+from shardline.core.files import write_json
 from shardline.jobs import describe_asset, job
 
 with job(snakemake.log[0]):

@@ -5,8 +5,8 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
+from shardline.core.files import write_json
 from shardline.evaluate import evaluate
-from shardline.files import write_json
 from shardline.shards import build_shard, seal
 from shardline.sources import Schema, Source, Table
 

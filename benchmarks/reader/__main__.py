@@ -16,7 +16,7 @@ from benchmarks.reader.goals import judge
 from benchmarks.reader.tables import tables
 from rich.console import Console
 
-from shardline.files import write_json
+from shardline.core.files import write_json
 
 PARTS = ("speed", "cold", "stalls", "memory")
 RESULTS = REPOSITORY / "benchmarks" / "results"

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from benchmarks.reader.task import SHAPES
 
-from shardline import files, shardfile, shards, statistics
-from shardline.files import write_json
+from shardline import shardfile, shards, statistics
+from shardline.core import files
+from shardline.core.files import write_json
 from shardline.integrity import Verifier
 from shardline.shardmap import ShardMap
 from shardline.shards import build_shards, seal

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import DataError
-from shardline.files import read_json
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
 
 ACCEPTED = "accepted.json"
 

@@ -13,11 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import DataError, ShardlineError, Stopped
-from shardline.files import read_json_lines, utc_stamp, write_bytes
+from shardline.core.errors import DataError, ShardlineError, Stopped
+from shardline.core.files import read_json_lines, utc_stamp, write_bytes
+from shardline.core.redaction import mask
 from shardline.identity import digest
 from shardline.launch.failures import read_failures
-from shardline.secrets import mask
 
 # What a training writes as it goes: the youngest of them is its last sign of life.
 _SIGNS = ("metrics.jsonl", "checkpoints/*", "output/*")

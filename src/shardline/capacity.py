@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.sampling import Order
 from shardline.shardmap import ShardMap
 from shardline.windowmap import PAGE_BYTES, is_mapped

@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning import LightningDataModule
 
 from shardline.capacity import LABEL_BYTES, Capacity
-from shardline.files import read_json
+from shardline.core.files import read_json
 from shardline.integrity import Policy, Verifier
 from shardline.launch.world import World
 from shardline.sampling import HeldOutOrder, Order, TrainOrder, split_pieces

@@ -17,7 +17,7 @@ from pytorch_lightning.callbacks import Callback
 
 from shardline.agreement import NO_LOSS, Agreement, Reading
 from shardline.checkpoints.saver import LastCheckpoint
-from shardline.errors import ConfigError, name_in_messages
+from shardline.core.errors import ConfigError, name_in_messages
 from shardline.interventions import Plan, Trouble, write_plan
 from shardline.launch.world import World
 from shardline.stepping import LEFT_OUT

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 
 REMEDY = "or set elastic: true to train with the same global batch on fewer ranks"
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from shardline.core.errors import name_in_messages
 from shardline.datamodule import Dataset, Normalizer
-from shardline.errors import name_in_messages
 from shardline.evidence import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.integrity import Policy
 from shardline.modelling import make_model

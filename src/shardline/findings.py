@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import DataError
-from shardline.files import read_object
+from shardline.core.errors import DataError
+from shardline.core.files import read_object
 from shardline.identity.content import file_sha256
 from shardline.seals import check_seal
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import DataError
-from shardline.files import read_object
+from shardline.core.errors import DataError
+from shardline.core.files import read_object
 
 # By task: the metric that runs are ranked by, and which end of it is better. The
 # same as of the models that Shardline judges itself, so that both stand in one table.

@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from shardline.errors import ConfigError
-from shardline.files import write_bytes
-from shardline.workflow import workflow_folder
+from shardline.core.errors import ConfigError
+from shardline.core.files import write_bytes
+from shardline.core.package import workflow_folder
 
 # Ends the shipped config, whose last table is `datasets`.
 _OWN_CONFIG = """\

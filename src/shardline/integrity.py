@@ -9,8 +9,8 @@ from typing import Literal
 
 from filelock import FileLock
 
-from shardline.errors import DataError
-from shardline.files import write_json
+from shardline.core.errors import DataError
+from shardline.core.files import write_json
 from shardline.seals import seal
 from shardline.shardfile import file_digest
 from shardline.shardmap import ShardMap, rebuild_command

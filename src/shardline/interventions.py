@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import DataError, Diverged
-from shardline.files import read_json, write_json
+from shardline.core.errors import DataError, Diverged
+from shardline.core.files import read_json, write_json
 
 FILE = "divergence.json"
 

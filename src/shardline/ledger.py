@@ -13,7 +13,7 @@ from typing import IO, Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from shardline.files import make_folder, read_json_lines, writing
+from shardline.core.files import make_folder, read_json_lines, writing
 from shardline.launch.world import World
 
 _NAME = re.compile(r"from-(?P<start>\d+)-rank-(?P<rank>\d+)-of-\d+\.jsonl")

@@ -12,7 +12,7 @@ from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from shardline.files import read_json_lines, write_bytes, writing
+from shardline.core.files import read_json_lines, write_bytes, writing
 
 
 class JsonLinesLogger(Logger):

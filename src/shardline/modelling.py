@@ -9,7 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from shardline.errors import ConfigError, name_in_messages
+from shardline.core.errors import ConfigError, name_in_messages
 
 _MAX_FRAMES = 4
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from shardline.config.project import RESULTS, Dataset, Project, Run
-from shardline.errors import ConfigError, DataError
-from shardline.files import read_json, remedy_of, utc_stamp, write_json
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import read_json, remedy_of, utc_stamp, write_json
 
 LAYOUT = 1  # of the folders below results/
 _LAYOUT_FILE = RESULTS / "layout.json"

@@ -10,8 +10,9 @@ from typing import Any
 
 from shardline import started
 from shardline.config import Dataset, Project, Run, load_project
-from shardline.errors import ConfigError, ShardlineError
-from shardline.files import check_writable
+from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.files import check_writable
+from shardline.core.package import workflow_folder
 from shardline.identity import digest
 from shardline.launch.environment import check_passed
 from shardline.launch.slurm_cancel import cancel_by_name
@@ -19,7 +20,6 @@ from shardline.launch.slurm_status import stand_before_sacct
 from shardline.links import publish
 from shardline.names import check_layout, record_names
 from shardline.storage import Storage, logs_of, results_of
-from shardline.workflow import workflow_folder
 
 
 def open_project(

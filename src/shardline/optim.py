@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from shardline.errors import ConfigError, name_in_messages
+from shardline.core.errors import ConfigError, name_in_messages
 
 
 def attach_optimizer(

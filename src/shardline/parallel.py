@@ -16,7 +16,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 from shardline.sharding import shard
 
 

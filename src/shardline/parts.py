@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from shardline.config.project import shards_of_part
-from shardline.errors import DataError
-from shardline.files import read_object
+from shardline.core.errors import DataError
+from shardline.core.files import read_object
 from shardline.seals import check_seal
 from shardline.shardfile import Layout, file_digest
 from shardline.statistics import Moments, Statistics, merge_siblings

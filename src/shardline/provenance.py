@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.core.files import utc_stamp
 from shardline.environments.observed import observe
-from shardline.files import utc_stamp
 from shardline.launch.world import World
 
 _PACKAGES = (

@@ -14,8 +14,8 @@ from shardline.config import Project
 from shardline.config.before import schema_of, with_before
 from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
-from shardline.errors import ConfigError, DataError
-from shardline.files import read_json
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import read_json
 from shardline.names import identities_of, names_that_have_been, title_of
 from shardline.states import IDENTITY
 from shardline.verify_runs import verify_run

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from shardline.config import Project, Run
 from shardline.config.project import RESULTS
-from shardline.errors import LaunchError
-from shardline.files import read_json
+from shardline.core.errors import LaunchError
+from shardline.core.files import read_json
+from shardline.core.package import make_anew
 from shardline.launch.rehearsed import Rehearsal
-from shardline.workflow import make_anew
 
 _GEOMETRY = ("nodes", "devices", "accelerator")
 

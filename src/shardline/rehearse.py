@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.files import write_json
+from shardline.core.files import write_json
 from shardline.launch.rank import run_rank
 from shardline.launch.world import World
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shardline.config.project import Project, shards_of_part
-from shardline.errors import ConfigError, DataError
+from shardline.core.errors import ConfigError, DataError
 from shardline.findings import Verdict
 from shardline.garbage import check_unlocked
 from shardline.shardfile import SHARD_NAME

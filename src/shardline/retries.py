@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardline.attempts import Attempt
-from shardline.errors import ConfigError, CrashLoop, DataError
+from shardline.core.errors import ConfigError, CrashLoop, DataError
 
 # Repeating helps neither a wrong config nor damaged data; a user has to.
 _FINAL = (ConfigError.exit_code, DataError.exit_code)

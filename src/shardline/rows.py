@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.shardfile import COLUMNS, FEATURE_DTYPES, Layout
 from shardline.sources import SPLITS, Schema, Source, Table
 from shardline.splits import assign_splits

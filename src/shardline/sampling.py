@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 
 # 2**64 / golden ratio: its multiples modulo 2**64 lie evenly, however many (Weyl's sequence)
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from shardline.confusion import Confusion
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.evidence import MAX_POINTS, Bins, Spread, residuals
 
 # Less than the 32,768 values from which torch splits a sum among threads, whose number would

@@ -17,11 +17,11 @@ from types import FrameType
 from typing import IO, Any
 
 from shardline.config.scripts import split_script
-from shardline.errors import ConfigError, DataError, ShardlineError
-from shardline.files import atomic_writer, make_folder, read_json, write_bytes, write_json
+from shardline.core.errors import ConfigError, DataError, ShardlineError
+from shardline.core.files import atomic_writer, make_folder, read_json, write_bytes, write_json
+from shardline.core.process import die_with_parent, kill_group
 from shardline.handover import read_evaluation
 from shardline.launch.export import export_world
-from shardline.launch.process import die_with_parent, kill_group
 from shardline.launch.world import World
 from shardline.resources import used_by_rank
 from shardline.watch_reads import REFUSED

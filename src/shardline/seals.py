@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.files import json_bytes
+from shardline.core.files import json_bytes
+from shardline.core.redaction import published
 from shardline.identity import digest
-from shardline.secrets import published
 
 _SEAL = "sha256"
 

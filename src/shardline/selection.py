@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from shardline.config import Dataset, Project, Run
 from shardline.config.project import RESULTS
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 from shardline.garbage import check_unlocked
 
 

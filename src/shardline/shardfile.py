@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from shardline.errors import DataError
-from shardline.files import atomic_writer
+from shardline.core.errors import DataError
+from shardline.core.files import atomic_writer
 
 HEADER_BYTES = 65536  # the largest page size in use (64 KiB, on Arm servers)
 COLUMNS = ("features", "labels", "ids")

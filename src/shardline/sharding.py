@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
 
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 
 # 40 MB in float32: far above what a network's latency costs, far below a GPU's memory
 MIN_PARAMETERS = 10_000_000

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
+from shardline.core.package import making
 from shardline.sampling import Piece, num_rows
 from shardline.shardfile import HEADER_BYTES, SHARD_NAME, Layout, shard_path
 from shardline.windowmap import WindowMap, close, read_exactly, size_of
-from shardline.workflow import making
 
 # no fault of the file, so that a repair would not help
 _LIMITS = {

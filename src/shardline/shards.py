@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.rows import Memory, Rows, read_rows
 from shardline.shardfile import write_shard
 from shardline.sources import SPLITS, Source

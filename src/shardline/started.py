@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from shardline.errors import DataError
-from shardline.files import read_json, utc_stamp, write_json
+from shardline.core.errors import DataError
+from shardline.core.files import read_json, utc_stamp, write_json
 
 _FILE = Path(".snakemake/shardline-started.json")  # Snakemake's own folder, which nobody keeps
 

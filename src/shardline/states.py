@@ -7,8 +7,8 @@ from typing import Any
 
 from shardline.attempts import last_recorded_step
 from shardline.config.project import RESULTS, Project, Run
-from shardline.errors import DataError
-from shardline.files import read_json
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
 from shardline.identity import DIGEST_LENGTH
 from shardline.names import names_that_have_been
 

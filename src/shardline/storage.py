@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import RESULTS, Project, pointer
-from shardline.errors import DataError
-from shardline.files import make_folder, write_bytes
+from shardline.core.errors import DataError
+from shardline.core.files import make_folder, write_bytes
 
 _REQUESTS = 16  # at a time; a storage answers in some 10 ms, whatever else it does
 _STREAMS = 2  # files at a time that are held in memory by most storage plugins

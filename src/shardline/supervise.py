@@ -14,13 +14,13 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from shardline.errors import DataError, ShardlineError, Stopped
-from shardline.files import utc_stamp, write_json
+from shardline.core.errors import DataError, ShardlineError, Stopped
+from shardline.core.files import utc_stamp, write_json
+from shardline.core.masked_output import LineMasker
+from shardline.core.process import die_with_parent, kill_group
 from shardline.launch.failures import first_failure, forget_failures, killed_rank, read_failures
 from shardline.launch.lingering import ended_if_it_lingers
-from shardline.launch.process import die_with_parent, kill_group
 from shardline.launch.signals import SIGNALS
-from shardline.masked_output import LineMasker
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import RESULTS, Project
+from shardline.core.errors import DataError
 from shardline.crate.metadata import METADATA, check_crate_seal, files_of_crate
-from shardline.errors import DataError
 from shardline.findings import Findings, Verdict, count, judge
 from shardline.identity import short_digest
 from shardline.shardfile import file_digest, shard_path

@@ -7,8 +7,8 @@ from typing import Any
 from shardline.attempts import read_attempts
 from shardline.checkpoints.folder import find_damage
 from shardline.config.scripts import is_script
-from shardline.errors import DataError
-from shardline.files import read_object
+from shardline.core.errors import DataError
+from shardline.core.files import read_object
 from shardline.parts import count_rows, differing, read_part
 from shardline.seals import check_seal
 from shardline.statistics import merge_all

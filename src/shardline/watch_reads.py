@@ -26,11 +26,11 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import ConfigError
-from shardline.files import read_json, write_bytes
+from shardline.core.errors import ConfigError
+from shardline.core.files import read_json, write_bytes
+from shardline.core.package import workflow_folder
+from shardline.core.redaction import mask
 from shardline.identity.roots import INSTALLED
-from shardline.secrets import mask
-from shardline.workflow import workflow_folder
 
 COUNTED_FILE = "counted_files.json"  # in a run's folder of the store: what its ranks may read
 MODEL_REMEDY = "name it in the column code_files, or read it by a literal path beside its module"

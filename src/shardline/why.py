@@ -7,8 +7,8 @@ from typing import Any
 
 from shardline.causes import Cause, find_causes, find_dataset_causes
 from shardline.config.project import RESULTS, Project, Run
-from shardline.errors import DataError
-from shardline.files import read_json
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
 from shardline.names import identities_of, names_that_have_been
 from shardline.states import State, sealed_names, state_of
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.sampling import Piece, num_rows
 from shardline.shardfile import HEADER_BYTES
 

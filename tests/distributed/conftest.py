@@ -14,8 +14,8 @@ import pytest
 
 from shardline import jobs
 from shardline.config import load_project
+from shardline.core.files import read_json_lines
 from shardline.errors import NAME_FILE
-from shardline.files import read_json_lines
 from shardline.launch.commands import Plan, launch_command
 from tests.conftest import end_of_ranks, rank_environment, wait_until
 from tests.distributed.forked import Launch

@@ -124,7 +124,7 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from shardline.launch.failures import report_failure
-from shardline.launch.process import die_with_parent
+from shardline.core.process import die_with_parent
 from shardline.launch.resolve import resolve_world
 die_with_parent()
 work, rank = Path(sys.argv[1]), resolve_world(os.environ).rank

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shardline.checkpoints.folder import last_step, list_saved
-from shardline.files import read_json, write_json
+from shardline.core.files import read_json, write_json
 from shardline.ledger import read_ledger
 from shardline.seals import seal
 from tests.conftest import end_of_ranks

@@ -48,7 +48,7 @@ signal.pause()
 """
 WAITING = """
 import pathlib, sys, os, time
-from shardline.launch.process import die_with_parent
+from shardline.core.process import die_with_parent
 die_with_parent()
 (pathlib.Path(sys.argv[1]) / ("pid-" + os.environ["RANK"])).write_text(str(os.getpid()))
 time.sleep(600)

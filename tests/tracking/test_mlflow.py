@@ -17,7 +17,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from shardline.launch.process import kill_group
+from shardline.core.process import kill_group
 from shardline.tracking import tracked
 from shardline.tracking.notes import read_places
 from shardline.tracking.to_mlflow import without_credentials

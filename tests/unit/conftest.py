@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from shardline.config import Dataset, Project, Run, documents, load_project
-from shardline.files import write_json
+from shardline.core.files import write_json
 from shardline.identity import code, digest
 from shardline.identity.content import file_sha256
 from shardline.names import LAYOUT, record_names

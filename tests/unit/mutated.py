@@ -10,7 +10,7 @@ import yaml
 
 from shardline.config import load_project
 from shardline.config.schema import merge, unflatten
-from shardline.workflow import report_folder
+from shardline.core.package import report_folder
 from tests.conftest import REPOSITORY
 
 ROWS = [  # name, dataset, model, strategy

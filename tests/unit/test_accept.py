@@ -24,9 +24,9 @@ from shardline.accept import (
 )
 from shardline.accept.first_steps import differences, values_of
 from shardline.accepted import describe_acceptance, read_accepted
+from shardline.core.files import read_json, write_json
 from shardline.differences import compare_runs
 from shardline.errors import ConfigError, DataError
-from shardline.files import read_json, write_json
 from shardline.lineage import trace
 from shardline.recorded import find_recorded
 from shardline.states import State, sealed_names, state_of

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardline.core.files import write_json
+from shardline.core.intervals import sampling_interval, seed_interval
 from shardline.environments.observed import requirements_of
 from shardline.export import card
-from shardline.files import write_json
 from shardline.lineage import File, Lineage, trace
 from shardline.lineage.graph import Action
-from shardline.noise import sampling_interval, seed_interval
 from shardline.replay.compare import compare
 from tests.unit.command import lines, shardline
 from tests.unit.conftest import DIGEST

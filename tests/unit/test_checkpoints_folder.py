@@ -17,8 +17,8 @@ from shardline.checkpoints.folder import (
     remove_scratch,
     saving,
 )
+from shardline.core.files import write_json
 from shardline.errors import DataError
-from shardline.files import write_json
 from shardline.seals import seal
 
 MINE, OTHER = "a" * 64, "b" * 64

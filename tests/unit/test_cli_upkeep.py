@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.files import write_json
+from shardline.core.files import write_json
 from tests.unit.command import lines, shardline
 from tests.unit.conftest import DIGEST
 

@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from shardline.config import Project, load_project
+from shardline.core.package import workflow_folder
 from shardline.environments.pins import checked_pins, pin_file
 from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
 from shardline.errors import ConfigError
 from shardline.identity.environment import load_lock
-from shardline.workflow import workflow_folder
 from tests.conftest import REPOSITORY
 from tests.unit.conftest import FakeProject
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from shardline.config import load_project
 from shardline.config.credentials import refuse_credentials
-from shardline.credentials import credential_in
+from shardline.core.credentials import credential_in
+from shardline.core.masked_output import LineMasker, MaskedStream, masked_output
+from shardline.core.redaction import MASK, is_secret, known_values, mask, mask_values, published
 from shardline.errors import ConfigError, DataError
 from shardline.launch.environment import check_passed
 from shardline.launch.failures import read_failures, report_failure
-from shardline.masked_output import LineMasker, MaskedStream, masked_output
 from shardline.seals import seal
-from shardline.secrets import MASK, is_secret, known_values, mask, mask_values, published
 from tests.conftest import REPOSITORY
 from tests.planted import plant
 from tests.unit.source_cases import load_dataset
@@ -277,7 +277,7 @@ def test_names_of_tokens_of_a_text_are_no_secrets():
 
 def test_the_library_is_imported_only_where_a_form_may_be():
     code = (
-        "import sys\nfrom shardline.secrets import mask\n"
+        "import sys\nfrom shardline.core.redaction import mask\n"
         f"mask('sha256={'9e' * 32} /work/A/shard-00001.safetensors https://host/x')\n"
         "assert 'detect_secrets' not in sys.modules\n"
         "mask('SG.' + 'a' * 22 + '.' + 'b' * 43)\nassert 'detect_secrets' in sys.modules"

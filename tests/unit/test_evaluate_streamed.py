@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from shardline import scoring
 from shardline.confusion import MAX_LISTED, MAX_TABLE_CLASSES, Confusion
+from shardline.core.files import json_bytes
 from shardline.evidence import MAX_POINTS, MAX_SAMPLES, NUM_BINS, Hardest, Spread
-from shardline.files import json_bytes
 from shardline.sources import Schema, Source, Table
 from tests.judged import evaluated
 

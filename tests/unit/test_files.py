@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from shardline.core.files import atomic_writer, read_json, write_bytes, write_json, writing
 from shardline.errors import DataError
-from shardline.files import atomic_writer, read_json, write_bytes, write_json, writing
 
 
 def test_what_was_there_stays_until_the_new_content_is_complete(tmp_path):
@@ -21,7 +21,7 @@ def test_what_was_there_stays_until_the_new_content_is_complete(tmp_path):
 
 def test_a_file_over_the_size_limit_is_named_and_nothing_half_written_stays(tmp_path):
     code = (
-        "import resource, signal, sys; from pathlib import Path; from shardline.files import write_bytes;"
+        "import resource, signal, sys; from pathlib import Path; from shardline.core.files import write_bytes;"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
         "write_bytes(Path(sys.argv[1]), bytes(5000))"

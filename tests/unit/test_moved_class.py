@@ -9,7 +9,7 @@ import pytest
 from shardline import evaluate as evaluation
 from shardline import worker
 from shardline.config import before
-from shardline.files import read_json, write_json
+from shardline.core.files import read_json, write_json
 from shardline.identity.content import file_sha256
 from shardline.jobs import ranks, runs
 from tests.unit.conftest import MODEL, FakeProject

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardline.core.files import write_json
 from shardline.errors import DataError
-from shardline.files import write_json
 from shardline.parts import differing, read_part
 from shardline.seals import seal
 from shardline.shards import build_shards, describe_part

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 
-from shardline.progress import ShardProgress
+from shardline.core.progress import ShardProgress
 
 LINE = r"shards 00000-00031: {}/3, [\d.]+( [kMG])? rows/s, {}"
 
@@ -41,7 +41,7 @@ def test_lines_keep_their_distance_and_the_last_always_comes():
 
 def test_a_terminal_gets_a_bar_with_rate_and_time_left():
     program = (
-        "from shardline.progress import ShardProgress\n"
+        "from shardline.core.progress import ShardProgress\n"
         "with ShardProgress('shards 00000-00031', 3) as progress:\n"
         "    progress.advance(1000); progress.advance(2000)\n"
     )

@@ -6,7 +6,7 @@ import re
 import pytest
 from scipy import stats
 
-from shardline.noise import seed_interval
+from shardline.core.intervals import seed_interval
 from shardline.report import read_report, render
 from shardline.report.noise import Repeats
 from shardline.report.seeds import name_of_repeats

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from shardline.core.files import read_json, write_json
 from shardline.crate.metadata import check_crate_seal, files_of_crate, metadata_bytes, seal_crate
-from shardline.files import read_json, write_json
 from shardline.seals import check_seal, seal
 
 DOCUMENT = {"run": "a-0123456789ab", "ü": [1, 2.5, None], "action": {"id": "train/a", "host": "n1"}}

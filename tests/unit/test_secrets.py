@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from shardline.actions import Action
+from shardline.core.redaction import mask, mask_values
 from shardline.crate.contents import without_secrets
 from shardline.launch.environment import recorded_variables
-from shardline.secrets import mask, mask_values
 from tests.conftest import REPOSITORY
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardline.core.files import read_json, write_json
 from shardline.crate.contents import collect
 from shardline.errors import DataError
-from shardline.files import read_json, write_json
 from shardline.shardfile import shard_path
 from shardline.shardmap import ShardMap
 from shardline.verify import verify_dataset

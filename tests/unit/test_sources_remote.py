@@ -19,8 +19,8 @@ import s3fs
 import yaml
 from moto.server import ThreadedMotoServer
 
+from shardline.core.urls import without_secrets
 from shardline.errors import ConfigError, DataError
-from shardline.external import without_secrets
 from shardline.sources.base import combine_digests
 from shardline.sources.remote import describe, fetch
 from tests.unit.source_cases import load_dataset, make, read

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline import streaming, windowmap
+from shardline.core.files import read_json, write_json
 from shardline.datamodule import Dataset, Normalizer, TrainLoader
 from shardline.errors import DataError
-from shardline.files import read_json, write_json
 from shardline.integrity import Verifier
 from shardline.launch.world import World
 from shardline.shardmap import ShardMap

@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from shardline.agreement import Agreement
 from shardline.checkpoints.folder import list_saved, newest_good
 from shardline.checkpoints.writer import StateWriter
+from shardline.core.files import read_json_lines
 from shardline.divergence import GoBack, LossWatch, check_policy
 from shardline.errors import ConfigError, Diverged, LaunchError
-from shardline.files import read_json_lines
 from shardline.metrics import JsonLinesLogger
 from shardline.modelling import make_model
 from shardline.models.linear import Linear

@@ -9,7 +9,7 @@ import pytest
 
 from shardline import causes as causes_module
 from shardline.causes import find_causes
-from shardline.files import write_json
+from shardline.core.files import write_json
 from shardline.identity.versions import HISTORIES, ResultVersion
 from shardline.states import State
 from shardline.why import explain

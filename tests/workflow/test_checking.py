@@ -12,7 +12,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from shardline.files import write_json
+from shardline.core.files import write_json
 from shardline.identity import digest, short_digest
 from tests.conftest import TINY_CONFIG, Workspace
 from tests.unit.command import lines, shardline

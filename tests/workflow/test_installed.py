@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-# What of the repository a wheel holds below shardline/workflow/.
+# What of the repository a wheel holds below shardline/core/package/.
 WORKFLOW = (
     "Snakefile", "config/README.md", "config/config.yaml", "config/runs.tsv", "config/schemas/*",
     "envs/*", "profiles/**/*", "config/project/**/*", "report/**/*", "requirements*.lock", "rules/*", "scripts/*",
@@ -59,7 +59,7 @@ class Environment:
         return run(self.folder / "bin" / "shardline", *arguments, cwd=cwd)
 
     def workflow(self) -> Path:
-        code = "from shardline.workflow import workflow_folder as f; print(f())"
+        code = "from shardline.core.package import workflow_folder as f; print(f())"
         return Path(self.python("-c", code, cwd=self.folder).strip())
 
 
@@ -102,7 +102,7 @@ def test_the_wheel_holds_the_workflow_each_file_once(wheel):
     }
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
-    prefix = "shardline/workflow/"
+    prefix = "shardline/core/package/"
     assert {
         name.removeprefix(prefix): held[name] for name in held if name.startswith(prefix)
     } == expected

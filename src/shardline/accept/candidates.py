@@ -13,8 +13,8 @@ from shardline.accepted import read_accepted
 from shardline.causes import Cause, find_causes
 from shardline.config import Dataset, Project, Run
 from shardline.config.project import RESULTS
-from shardline.errors import ConfigError, DataError
-from shardline.files import read_json
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import read_json
 from shardline.names import identities_of, names_that_have_been, title_of
 from shardline.why import nearest_document, training_causes
 

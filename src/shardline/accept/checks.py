@@ -6,8 +6,8 @@ from shardline.accept.candidates import read_manifest
 from shardline.config import Run
 from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
-from shardline.errors import ConfigError, DataError
-from shardline.files import read_json
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import read_json
 from shardline.findings import Verdict
 
 _REMAKE = "run the pipeline again to write it"

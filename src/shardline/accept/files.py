@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shardline.errors import DataError, ShardlineError
-from shardline.files import make_folder, remedy_of
-from shardline.workflow import snakefile_option
+from shardline.core.errors import DataError, ShardlineError
+from shardline.core.files import make_folder, remedy_of
+from shardline.core.package import snakefile_option
 
 
 def link(source: Path, target: Path) -> None:

@@ -9,9 +9,9 @@ from shardline.accept.candidates import Candidate
 from shardline.config import Run
 from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
-from shardline.errors import ConfigError, LaunchError, ShardlineError
-from shardline.files import read_json, read_json_lines
-from shardline.workflow import make_anew
+from shardline.core.errors import ConfigError, LaunchError, ShardlineError
+from shardline.core.files import read_json, read_json_lines
+from shardline.core.package import make_anew
 
 _SHOWN = 3
 _PLACE = ("step", "epoch")

@@ -12,8 +12,8 @@ from shardline.accepted import ACCEPTED, read_accepted
 from shardline.actions import Action
 from shardline.config import Dataset, Project, Run
 from shardline.config.project import RESULTS
-from shardline.errors import ConfigError
-from shardline.files import json_bytes, make_folder, read_json, write_bytes, write_json
+from shardline.core.errors import ConfigError
+from shardline.core.files import json_bytes, make_folder, read_json, write_bytes, write_json
 from shardline.identity import digest
 from shardline.identity.content import file_sha256
 from shardline.jobs.runs import describe_run

@@ -10,7 +10,7 @@ completed, and how many batches are ready.
 
 from typing import Any
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 
 
 def settle(checkpoint: dict[str, Any], *, is_mid_epoch: bool, folder: str) -> None:

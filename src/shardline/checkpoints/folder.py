@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import DataError
-from shardline.files import sync_file, sync_folder, utc_stamp, write_json, writing
+from shardline.core.errors import DataError
+from shardline.core.files import sync_file, sync_folder, utc_stamp, write_json, writing
 from shardline.seals import check_seal, seal
 from shardline.shardfile import file_digest
 

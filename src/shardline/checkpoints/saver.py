@@ -27,7 +27,7 @@ from shardline.checkpoints.folder import (
 from shardline.checkpoints.sharded import ShardReader, Shards, Writers, gather_weights, take_shards
 from shardline.checkpoints.snapshot import Snapshot
 from shardline.checkpoints.writer import STATE, Background, StateWriter, Weights
-from shardline.errors import DataError, Diverged
+from shardline.core.errors import DataError, Diverged
 
 _HYPER_PARAMETERS = "hyper_parameters"  # the model is made from `run.json`
 _RANKS = "ranks"

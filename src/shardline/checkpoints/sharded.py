@@ -26,8 +26,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, empty
 
 from shardline.checkpoints.folder import Digests, describe
-from shardline.errors import ConfigError, DataError
-from shardline.files import remedy_of, sync_file
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import remedy_of, sync_file
 
 # stands in `state.pt` where a sharded tensor was
 _MARK = "shardline-shard:"

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save
 
 from shardline.checkpoints.folder import Digests, describe, saving
-from shardline.errors import ConfigError
-from shardline.files import sync_file, write_bytes, writing
+from shardline.core.errors import ConfigError
+from shardline.core.files import sync_file, write_bytes, writing
 
 STATE = "state.pt"
 

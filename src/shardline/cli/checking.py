@@ -11,8 +11,8 @@ from shardline import display
 from shardline.cli.app import EPILOG, AsJson, app
 from shardline.config import load_project
 from shardline.config.document import read_config
+from shardline.core.errors import DataError
 from shardline.differences import compare_runs
-from shardline.errors import DataError
 from shardline.export import export_run
 from shardline.lineage import trace
 from shardline.recorded import find_recorded

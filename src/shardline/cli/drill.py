@@ -6,7 +6,7 @@ import typer
 
 from shardline import display
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 
 _Name = Literal[
     "resume", "preempt", "timeout", "kill-rank", "stop-rank", "kill-controller", "disk-full"

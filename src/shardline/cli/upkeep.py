@@ -10,7 +10,7 @@ from shardline import display
 from shardline.cli.app import EPILOG, AsJson, app
 from shardline.config import Project, load_project
 from shardline.config.document import read_config
-from shardline.errors import DataError, ShardlineError
+from shardline.core.errors import DataError, ShardlineError
 from shardline.findings import Verdict
 from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
 from shardline.names import names_that_have_been, title_of

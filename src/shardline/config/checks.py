@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.schema import suggest
+from shardline.core.errors import ConfigError
 from shardline.elastic import REMEDY as ELASTIC
-from shardline.errors import ConfigError
 from shardline.identity import CodeIndex
 from shardline.identity.code import INSTALLED
 

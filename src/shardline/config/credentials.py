@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from shardline.credentials import credential_in
-from shardline.errors import ConfigError
-from shardline.secrets import assigned, is_secret
+from shardline.core.credentials import credential_in
+from shardline.core.errors import ConfigError
+from shardline.core.redaction import assigned, is_secret
 
 # Nobody's model takes one of these for anything else; a passphrase is long and of ordinary words.
 _PASSWORD = re.compile(r"(?:.*[_-])?(?:passw(?:or)?d|passphrase|pwd)s?", re.IGNORECASE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from shardline.config import scripts
 from shardline.config.before import schema_of, without_before
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.sources import SHIPPED_SOURCES
+from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock, short_digest
 from shardline.identity.user_code import UserCode
 from shardline.identity.versions import PACKAGES, PUBLIC, versions_of
-from shardline.workflow import report_folder
 
 Document = dict[str, Any]
 # Keys of a dataset that say how the work is cut; all others decide what is built.

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from shardline.errors import ConfigError
-from shardline.secrets import mask
+from shardline.core.errors import ConfigError
+from shardline.core.redaction import mask
 
 FOLDER = Path("config/notes")
 _FENCE = "---"

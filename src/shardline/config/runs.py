@@ -14,7 +14,7 @@ import yaml
 from shardline.config import schema
 from shardline.config.credentials import refuse_credentials
 from shardline.config.document import plain
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 
 FIXED_COLUMNS = ("name", "dataset", "model")
 MAX_NAME = 200  # with identity and ending, a file name may have 255 bytes

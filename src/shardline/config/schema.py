@@ -13,8 +13,8 @@ import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, best_match
 
-from shardline.errors import ConfigError
-from shardline.workflow import workflow_folder
+from shardline.core.errors import ConfigError
+from shardline.core.package import workflow_folder
 
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 # What YAML 1.1 takes for text and nobody means so: an exponent with a sign.

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from shardline.config.schema import suggest
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 
 _PREFIX = "script:"
 _CLASS = re.compile(r"script:[^\W\d]\w*")  # `script:Net` is a class of the user's module `script`

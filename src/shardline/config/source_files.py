@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from shardline.errors import ConfigError
-from shardline.external import download_path, is_url, without_secrets
+from shardline.core.errors import ConfigError
+from shardline.core.urls import download_path, is_url, without_secrets
 
 _IMAGES = (".jpg", ".jpeg", ".png")
 

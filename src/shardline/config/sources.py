@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import source_files
-from shardline.errors import ConfigError
-from shardline.external import is_url, open_table, table_content, without_secrets
+from shardline.core.errors import ConfigError
+from shardline.core.urls import is_url, open_table, table_content, without_secrets
 from shardline.identity import FileDigests
 
 SHIPPED_SOURCES = {

@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from rocrate.model.entity import Entity
 
+from shardline.core.errors import ConfigError
 from shardline.crate.contents import CITATION, Contents
 from shardline.crate.graph import Graph, refer
-from shardline.errors import ConfigError
 
 
 def read_citation(contents: Contents) -> dict[str, Any]:

@@ -12,12 +12,12 @@ import yaml
 
 from shardline.accepted import ACCEPTED
 from shardline.config.project import RESULTS, Project
+from shardline.core.files import read_json
+from shardline.core.package import workflow_folder
+from shardline.core.redaction import MASK, is_secret, mask, mask_values
 from shardline.crate.metadata import METADATA
-from shardline.files import read_json
 from shardline.identity.content import file_sha256
-from shardline.secrets import MASK, is_secret, mask, mask_values
 from shardline.shardfile import shard_path
-from shardline.workflow import workflow_folder
 
 WORKFLOW = "workflow"
 CONFIG = Path("config/config.yaml")

@@ -6,10 +6,10 @@ from typing import Any
 from rocrate.model.entity import Entity
 
 from shardline import __version__
+from shardline.core.files import read_json
 from shardline.crate.contents import WORKFLOW, Contents
 from shardline.crate.graph import Graph, image, refer
 from shardline.crate.steps import RULES, Step
-from shardline.files import read_json
 
 _SOURCE_FILES = 10  # named with their digests; of more, the manifest alone does
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardline.config import Project
+from shardline.core.errors import DataError
+from shardline.core.files import atomic_writer, read_json, write_bytes
 from shardline.crate.contents import Contents, collect
 from shardline.crate.metadata import METADATA, metadata_bytes
-from shardline.errors import DataError
-from shardline.files import atomic_writer, read_json, write_bytes
 from shardline.identity.content import file_sha256
 from shardline.shardfile import file_digest
 

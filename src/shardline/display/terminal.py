@@ -13,7 +13,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from shardline.visible import escaped, visible
+from shardline.core.visible import escaped, visible
 
 _GAP = "   "  # between columns
 

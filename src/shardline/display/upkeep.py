@@ -8,13 +8,13 @@ from typing import Any
 from rich.filesize import decimal
 from rich.text import Text
 
+from shardline.core.package import making
 from shardline.display.checks import show_causes
 from shardline.display.terminal import console, say, show_rows, table_of
 from shardline.findings import Verdict, count
 from shardline.garbage import Garbage
 from shardline.states import State, last_step
 from shardline.why import Explanation
-from shardline.workflow import making
 
 _STYLES = {
     State.DONE: "green",

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
+from shardline.core.errors import ShardlineError
 from shardline.drills.profile import Profile
 from shardline.drills.tiny import Tiny
-from shardline.errors import ShardlineError
 
 _LOOK_S, _GRACE_S = 0.1, 60.0
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 
 _SIZE = "64m"
 

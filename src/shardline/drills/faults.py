@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 
 from shardline.attempts import read_attempts, started_s
+from shardline.core.errors import LaunchError
 from shardline.drills.commands import Commands, descendants
 from shardline.drills.disk import SmallDisk
 from shardline.drills.tiny import Tiny
-from shardline.errors import LaunchError
 
 
 @dataclass(kw_only=True)

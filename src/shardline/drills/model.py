@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardline.files import write_json
+from shardline.core.files import write_json
 from shardline.models.mlp import MLP
 
 # In the project's folder, which every rank works in.

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,15 +15,15 @@ from filelock import FileLock, Timeout
 
 from shardline.config import Run
 from shardline.config.document import read_config
+from shardline.core.errors import ConfigError, LaunchError
+from shardline.core.package import shipped_snakefile
 from shardline.drills.commands import Commands, Overdue, kill, log_of
 from shardline.drills.disk import SmallDisk
 from shardline.drills.faults import FAULTS, Scene, cancel
 from shardline.drills.judge import Drilled, Outcome, Trained, compare, cost, why_not
 from shardline.drills.profile import Profile, read_profile
 from shardline.drills.tiny import Size, Tiny, make_tiny
-from shardline.errors import ConfigError, LaunchError
 from shardline.supervise import sigterm_as_interrupt
-from shardline.workflow import shipped_snakefile
 
 FOLDER = Path("drills")
 PLACES = ("mid-epoch", "mid-accumulation", "mid-validation")

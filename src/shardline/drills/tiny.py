@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from shardline.config import Run, load_project
-from shardline.files import write_json
+from shardline.core.files import write_json
 
 CONFIG = Path("config/config.yaml")
 Size = tuple[int, int]  # nodes, devices of each

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import RESULTS, Project
+from shardline.core.errors import ConfigError, LaunchError
+from shardline.core.files import read_json
+from shardline.core.process import die_with_parent
+from shardline.core.redaction import PASSED
 from shardline.environments.context import code_digest
 from shardline.environments.image import check_no_login, find_tool
-from shardline.errors import ConfigError, LaunchError
-from shardline.files import read_json
 from shardline.identity.content import file_sha256
 from shardline.launch.environment import PLACE, rank_variables
-from shardline.launch.process import die_with_parent
-from shardline.secrets import PASSED
 
 RUNNERS = ("podman", "docker", "apptainer")
 # Beside its place: what a scheduler grants each process, and who it is.

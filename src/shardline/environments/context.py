@@ -12,8 +12,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-from shardline.errors import ConfigError
-from shardline.workflow import workflow_folder
+from shardline.core.errors import ConfigError
+from shardline.core.package import workflow_folder
 
 # The date of all that is built: the first that a zip file can hold, as wheels do.
 EPOCH = 315532800

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from shardline import __version__
+from shardline.core.errors import ConfigError, LaunchError
+from shardline.core.files import make_folder, write_json
+from shardline.core.package import workflow_folder
+from shardline.core.process import die_with_parent
+from shardline.core.redaction import mask
 from shardline.environments.context import EPOCH, code_digest, is_checkout, stage_context
-from shardline.errors import ConfigError, LaunchError
-from shardline.files import make_folder, write_json
 from shardline.identity.content import file_sha256
-from shardline.launch.process import die_with_parent
-from shardline.secrets import mask
-from shardline.workflow import workflow_folder
 
 BUILDERS = ("podman", "docker", "buildah")
 _BUILD = {

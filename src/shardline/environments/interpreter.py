@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from shardline.errors import DataError
-from shardline.files import read_json
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
 
 
 def interpreter(environment: Path | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from shardline.config.checks import num_cpus
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 from shardline.identity.environment import normalize
 from shardline.identity.lock_lines import pinned, without_user
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from shardline.config import Project
-from shardline.errors import ConfigError
-from shardline.external import without_secrets
-from shardline.files import write_bytes
+from shardline.core.errors import ConfigError
+from shardline.core.files import write_bytes
+from shardline.core.urls import without_secrets
 
 PLATFORM: Final = "linux-64"
 # as conda reads a line, from 24.9 on; older ones know no SHA-256

@@ -14,11 +14,11 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import make_folder
+from shardline.core.urls import without_secrets
 from shardline.environments.pins import PLATFORM, Pin
 from shardline.environments.solve import client
-from shardline.errors import ConfigError, DataError
-from shardline.external import without_secrets
-from shardline.files import make_folder
 from shardline.identity import digest, short_digest
 from shardline.identity.code import INSTALLED, LIBRARY
 from shardline.identity.content import file_sha256

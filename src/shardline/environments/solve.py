@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from shardline.core.errors import ConfigError
+from shardline.core.urls import without_secrets
 from shardline.environments.pins import PLATFORM, Pin, parse_pin
-from shardline.errors import ConfigError
-from shardline.external import without_secrets
 
 if TYPE_CHECKING:
     from rattler import Client, Config, RepoDataRecord

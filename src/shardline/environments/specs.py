@@ -14,8 +14,8 @@ from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import script_index
 from shardline.config.scripts import is_script, split_script
 from shardline.config.sources import SHIPPED_SOURCES
-from shardline.errors import ConfigError
-from shardline.files import write_bytes
+from shardline.core.errors import ConfigError
+from shardline.core.files import write_bytes
 from shardline.identity import CodeIndex
 from shardline.identity.code import LIBRARY
 from shardline.identity.environment import normalize
@@ -95,7 +95,7 @@ def specs_of(project: Project, env: str) -> list[str]:
     }
     entries = {name for name in imports if not name.startswith("shardline.jobs")}
     entries |= {*stage.programs, *_own_classes(project, env)}
-    entries.add("shardline.credentials")  # masks what any job shows; counts in no identity
+    entries.add("shardline.core.credentials")  # masks what any job shows; counts in no identity
     if env == "train":
         entries |= {f"shardline.tracking.to_{name}" for name in project.runtime["tracking"]}
     found = [_environment(project, project.code, *sorted(entries))]

@@ -9,11 +9,11 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shardline.config.schema import flatten
+from shardline.core.package import workflow_folder
+from shardline.core.redaction import mask_values
+from shardline.core.visible import visible
 from shardline.names import names_that_have_been
 from shardline.recorded import Recorded
-from shardline.secrets import mask_values
-from shardline.visible import visible
-from shardline.workflow import workflow_folder
 
 _LIBRARIES = {"onnx": "onnx", "torchscript": "pytorch", "safetensors": "pytorch"}
 _SHOWN_FILES = 20

@@ -15,9 +15,9 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import load_file, save
 
+from shardline.core.errors import ConfigError
+from shardline.core.files import write_bytes
 from shardline.datamodule import Dataset, Normalizer, shift_and_scale
-from shardline.errors import ConfigError
-from shardline.files import write_bytes
 from shardline.modelling import arguments_of, make_model
 from shardline.recorded import Recorded
 

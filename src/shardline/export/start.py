@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline.config import Project
-from shardline.errors import ConfigError, DataError
-from shardline.files import make_folder, read_json, write_bytes, write_json
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import make_folder, read_json, write_bytes, write_json
+from shardline.core.redaction import mask_values
 from shardline.identity.content import file_sha256
 from shardline.recorded import Recorded, changed_code, check_code, check_repeatable
-from shardline.secrets import mask_values
 
 if TYPE_CHECKING:
     from shardline.export.formats import Original

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 from shardline.identity.literals import Literals
 from shardline.identity.outline import Outline, compiled_outline, outline_of
 from shardline.identity.roots import INSTALLED, LIBRARY, holds_own_code, import_roots

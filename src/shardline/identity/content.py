@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 
 # A file written again within one tick of its clock keeps its times, so a digest
 # is remembered only once the file has been left alone for longer than any tick.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 from shardline.identity.lock_lines import parse_lines, pinned
 
 _TABLES = re.compile(r"^\[\[packages?\]\]", re.MULTILINE)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 
 _COMMENT = re.compile(r"(^|\s+)#.*$")  # as pip has it: the fragment of a URL is none
 _OPTIONS = re.compile(r"\s+(?=--)")

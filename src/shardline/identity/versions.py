@@ -65,6 +65,7 @@ HISTORIES: dict[str, History] = {
 # reaches counts as if the user had written it.
 PUBLIC: dict[str, str] = {
     "shardline": "",
+    "shardline.core.errors": "",
     "shardline.errors": "",
     "shardline.ledger": "",
     "shardline.models": "",

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardline.config import Project, Run, load_project
+from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.masked_output import MaskingFormatter, masked_output
+from shardline.core.redaction import mask
 from shardline.environments.observed import explain_differences, find_differences
-from shardline.errors import ConfigError, ShardlineError
 from shardline.launch.slurm_status import tell_reason
-from shardline.masked_output import MaskingFormatter, masked_output
-from shardline.secrets import mask
 
 _T = TypeVar("_T")
 REMAKE = "delete it and run the pipeline again to write it"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardline.actions import Action
 from shardline.config import Dataset, Project, load_project
-from shardline.files import read_json, write_json
+from shardline.core.files import read_json, write_json
 from shardline.identity import digest
 from shardline.identity.content import file_sha256
 from shardline.jobs.common import REMAKE, check_environment, of_this_identity
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_json: str) -> None:
     """Write the shards of one part, then the part's list of them."""
     from shardline import shards
-    from shardline.progress import ShardProgress
+    from shardline.core.progress import ShardProgress
 
     action = Action(id=f"build_shards/{dataset_id}/{part}")
     project, dataset, source = _open_dataset(config, dataset_id)

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import load_project
+from shardline.core.errors import ConfigError
+from shardline.core.files import write_json
 from shardline.environments.pins import (
     checked_pins,
     existing_pin_file,
@@ -13,8 +15,6 @@ from shardline.environments.pins import (
     write_pins,
 )
 from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
-from shardline.errors import ConfigError
-from shardline.files import write_json
 
 
 def lock_envs(config: Mapping[str, Any]) -> None:

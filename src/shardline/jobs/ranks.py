@@ -13,8 +13,8 @@ from shardline.attempts import attempted, read_attempts, started_s
 from shardline.checkpoints.folder import last_step
 from shardline.config import Project, Run
 from shardline.config.checks import num_cpus, num_gpus
-from shardline.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
-from shardline.files import make_folder, write_bytes
+from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
+from shardline.core.files import make_folder, write_bytes
 from shardline.jobs.common import find_run
 from shardline.jobs.turns import only_one
 from shardline.jobs.watched import tell_ranks

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shardline.attempts import last_recorded_step
-from shardline.errors import DataError
-from shardline.files import read_json, utc_stamp, write_json
+from shardline.core.errors import DataError
+from shardline.core.files import read_json, utc_stamp, write_json
 
 _HOLDER = "holder.json"
 

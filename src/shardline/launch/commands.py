@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 from shardline.launch.allocation import find_allocation
 
 # The end may be moved in either direction while the job runs.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 
 
 def resolve_accelerator(settings: Mapping[str, Any]) -> str:

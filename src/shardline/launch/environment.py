@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 
 # What tells a process its place. A job may have been started by a step, an
 # agent or an mpirun of its own; its place is not the ranks'.

@@ -2,7 +2,7 @@
 
 import json
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 from shardline.launch.world import World
 
 

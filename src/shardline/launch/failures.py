@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shardline.errors import DataError
-from shardline.files import read_json, write_json
+from shardline.core.errors import DataError
+from shardline.core.files import read_json, write_json
+from shardline.core.redaction import mask
 from shardline.launch.watchdog.signs import FOLDER, WANTED
-from shardline.secrets import mask
 
 _FOLDER = "errors"
 

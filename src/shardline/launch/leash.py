@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from shardline.launch.process import die_with_parent, kill_group
+from shardline.core.process import die_with_parent, kill_group
 
 READ_VARIABLES = "--read-variables"
 _GRACE_S = 5.0

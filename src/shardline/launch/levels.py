@@ -8,7 +8,7 @@ manager (MPICH, Intel MPI), PALS (Cray), and Slurm's (srun(1), output environmen
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 from shardline.launch.world import expand_tasks, is_loopback
 
 PLACE = ("rank", "world_size", "local_rank", "local_world_size")

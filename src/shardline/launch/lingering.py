@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.launch.failures import read_failures
 
 _LOOK_S = 1.0

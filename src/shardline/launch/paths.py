@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 from shardline.launch.rehearsed import name_ranks
 from shardline.launch.rendezvous import Meeting, pauses
 from shardline.launch.rollcall import Arrival

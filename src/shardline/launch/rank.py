@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import ShardlineError
+from shardline.core.errors import ShardlineError
+from shardline.core.masked_output import masked_output
+from shardline.core.process import die_with_parent
 from shardline.launch import pulse, signals
 from shardline.launch.failures import report_failure
 from shardline.launch.levels import is_azure
-from shardline.launch.process import die_with_parent
 from shardline.launch.resolve import resolve_world
 from shardline.launch.watchdog import Watch
 from shardline.launch.world import World
-from shardline.masked_output import masked_output
 
 
 def run_rank(

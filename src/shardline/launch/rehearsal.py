@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 from shardline.launch.device import device_name
 from shardline.launch.environment import TRANSPORTS, recorded_variables
 from shardline.launch.paths import Paths

@@ -23,11 +23,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
+from shardline.core.process import die_with_parent
 from shardline.launch.commands import Plan
 from shardline.launch.export import export_world
 from shardline.launch.leash import READ_VARIABLES
-from shardline.launch.process import die_with_parent
 from shardline.launch.world import World
 
 _POLL_S = 0.05

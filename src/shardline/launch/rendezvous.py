@@ -12,7 +12,7 @@ import psutil
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 from shardline.launch.stores import NarrowStore, narrow_stores
 from shardline.launch.world import World
 

@@ -8,7 +8,7 @@ levels around it have to be such that they can have led to it.
 
 from collections.abc import Mapping, Sequence
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 from shardline.launch.levels import (
     PLACE,
     Level,

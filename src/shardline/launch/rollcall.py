@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 from shardline.launch.rehearsed import compact, name_ranks
 from shardline.launch.rendezvous import Meeting, pauses, place_of
 from shardline.launch.world import World, check_world, is_loopback

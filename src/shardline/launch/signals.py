@@ -9,7 +9,7 @@ import signal
 import time
 from types import FrameType
 
-from shardline.errors import Stopped
+from shardline.core.errors import Stopped
 from shardline.launch.pulse import mine
 
 # Schedulers preempt by SIGTERM, and send SIGUSR1 where `--signal=USR1@60` asks for it.

@@ -10,8 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from shardline.core.errors import LaunchError
+from shardline.core.redaction import PASSED, mask
 from shardline.elastic import REMEDY, fitted
-from shardline.errors import LaunchError
 from shardline.launch.allocation import (
     Allocation,
     check_allocation,
@@ -24,7 +25,6 @@ from shardline.launch.environment import check_passed, rank_variables, without_p
 from shardline.launch.export import export_world
 from shardline.launch.resolve import resolve_world
 from shardline.launch.world import derived_port
-from shardline.secrets import PASSED, mask
 
 _PORTS_TRIED = 20
 

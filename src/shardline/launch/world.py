@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
-from shardline.errors import LaunchError
+from shardline.core.errors import LaunchError
 
 _PORTS = range(20000, 32768)  # below Linux's ephemeral range, above the usual services
 _HOST = re.compile(r"(?:[^\[\],\s]|\[[\d,-]+\])+")

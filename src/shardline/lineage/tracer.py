@@ -8,8 +8,8 @@ from typing import Any
 from shardline.accepted import describe_acceptance, read_accepted
 from shardline.config.project import RESULTS, order_of_part, shards_of_part
 from shardline.config.scripts import is_script
-from shardline.errors import ConfigError, DataError
-from shardline.files import read_object
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import read_object
 from shardline.identity import short_digest
 from shardline.identity.content import file_sha256
 from shardline.lineage.graph import Action, File, Lineage

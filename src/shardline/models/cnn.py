@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from shardline.errors import ConfigError
+from shardline.core.errors import ConfigError
 from shardline.models.base import Classifier
 
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from shardline.core.errors import ConfigError, ShardlineError
 from shardline.environments.observed import find_differences, requirements_of
-from shardline.errors import ConfigError, ShardlineError
 from shardline.recorded import Recorded
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.config import Project
-from shardline.errors import ConfigError, DataError, LaunchError, ShardlineError
+from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
 from shardline.jobs.ranks import python_of_ranks
 from shardline.launch.environment import rank_variables
 from shardline.recorded import Recorded, changed_code, check_code, check_repeatable

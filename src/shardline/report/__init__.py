@@ -10,9 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import DataError
-from shardline.files import write_bytes
-from shardline.noise import wilson_interval
+from shardline.core.errors import DataError
+from shardline.core.files import write_bytes
+from shardline.core.intervals import wilson_interval
+from shardline.core.visible import escaped, visible
 from shardline.report.document import describe, summary_of
 from shardline.report.graph import workflow_graph
 from shardline.report.images import choose_images, with_tokens
@@ -24,7 +25,6 @@ from shardline.report.run import Asked
 from shardline.report.sealed import RunFiles, read_run
 from shardline.report.table import write_csv
 from shardline.studies import Study
-from shardline.visible import escaped, visible
 
 __all__ = [
     "Asked",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardline.noise import t_quantile
+from shardline.core.intervals import t_quantile
 from shardline.report.document import finite, flatten
 from shardline.report.leaderboard import Entry, Group
 from shardline.report.run import Run

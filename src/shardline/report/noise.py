@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
 
-from shardline.noise import seed_interval, t_quantile, wilson_interval
+from shardline.core.intervals import seed_interval, t_quantile, wilson_interval
 from shardline.report.run import Run
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline import charts
+from shardline.core.visible import visible
 from shardline.report.compare import comparison
 from shardline.report.images import Images
 from shardline.report.leaderboard import Entry, Group
@@ -13,7 +14,6 @@ from shardline.report.sealed import is_number
 from shardline.report.studies import view_study
 from shardline.report.template import load_template
 from shardline.studies import Study
-from shardline.visible import visible
 
 MAX_SETTING_COLUMNS = 4
 _OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name", "seed"})

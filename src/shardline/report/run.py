@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from shardline.charts import Curve
-from shardline.noise import wilson_interval
+from shardline.core.intervals import wilson_interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from shardline.charts import Curve
-from shardline.errors import DataError
-from shardline.files import read_json
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
+from shardline.core.redaction import mask_values
 from shardline.report.confusion import view_confusion
 from shardline.report.run import Asked, Run
-from shardline.secrets import mask_values
 
 _REMEDY = (
     "the report needs this file of every run: delete what is left of it and run `snakemake` again"

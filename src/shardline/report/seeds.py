@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from shardline.noise import but_seed
+from shardline.core.intervals import but_seed
 from shardline.report.run import Run
 
 _SEED_IN_NAME = re.compile(r"_seed=[^_]+")

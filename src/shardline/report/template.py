@@ -10,9 +10,9 @@ from typing import Any
 
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader, Template, Undefined
 
+from shardline.core.package import report_folder
 from shardline.report.document import figures_of, flatten
 from shardline.report.figures import FILTERS
-from shardline.workflow import report_folder
 
 
 def load_template() -> Template:

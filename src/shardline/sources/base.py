@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
-from shardline.errors import DataError
-from shardline.external import open_table, table_content, without_secrets
+from shardline.core.errors import DataError
+from shardline.core.urls import open_table, table_content, without_secrets
 from shardline.sources.base import combine_digests
 from shardline.sources.parquet import RowGroups
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.sources.base import Source
 from shardline.splits import SPLITS, assign_splits
 

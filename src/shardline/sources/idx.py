@@ -10,7 +10,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.sources.base import Schema, Table, shard_slices
 from shardline.sources.from_files import FileSource, ids_in_file
 

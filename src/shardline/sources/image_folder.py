@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.sources.base import Schema, Table, shard_range
 from shardline.sources.from_files import FileSource, text_id
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.sources import columns
 from shardline.sources.base import shard_slices
 from shardline.sources.tabular import Block, Tabular

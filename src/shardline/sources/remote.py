@@ -15,9 +15,9 @@ from typing import IO, Any
 import fsspec
 from filelock import FileLock
 
-from shardline.errors import DataError
-from shardline.external import download_path, is_url, open_table, without_secrets
-from shardline.files import atomic_writer, make_folder
+from shardline.core.errors import DataError
+from shardline.core.files import atomic_writer, make_folder
+from shardline.core.urls import download_path, is_url, open_table, without_secrets
 
 _CHUNK_BYTES = 2**20
 _THREADS = 8  # files fetched at a time

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.sources import columns
 from shardline.sources.base import Schema, Table
 from shardline.sources.from_files import FileSource, ids_in_file

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import IO, Any, Literal
 
-from shardline.errors import ConfigError
-from shardline.launch.process import die_with_parent, kill_group
-from shardline.secrets import mask_values
+from shardline.core.errors import ConfigError
+from shardline.core.process import die_with_parent, kill_group
+from shardline.core.redaction import mask_values
 from shardline.supervise import sigterm_as_interrupt
 
 End = Literal["sealed", "failed", "stopped"]

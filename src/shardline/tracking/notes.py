@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from shardline.files import write_json
+from shardline.core.files import write_json
 
 FOLDER = "tracking"
 _MOMENT_S = 2.0  # a tracker's client may take as long to import as a short training takes

@@ -6,7 +6,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
-from shardline.files import atomic_writer
+from shardline.core.files import atomic_writer
 from shardline.tracking.notes import FOLDER, Note
 from shardline.tracking.records import Batch
 from shardline.tracking.tracker import Tracker

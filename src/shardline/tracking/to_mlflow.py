@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from shardline.errors import ShardlineError
-from shardline.files import make_folder
+from shardline.core.errors import ShardlineError
+from shardline.core.files import make_folder
 from shardline.tracking.notes import Note
 from shardline.tracking.records import Batch
 from shardline.tracking.tracker import Tracker

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 
-from shardline.secrets import mask
+from shardline.core.redaction import mask
 
 Say = Callable[[str, bool], None]  # text, whether it is a warning
 

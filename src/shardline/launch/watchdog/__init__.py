@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.files import make_folder
+from shardline.core.files import make_folder
 from shardline.launch import pulse
 from shardline.launch.watchdog.signs import stack_file
 from shardline.launch.world import World

@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
+from shardline.core.process import die_with_parent, signal_main_thread
 from shardline.launch.failures import read_failures, report_failure
-from shardline.launch.process import die_with_parent, signal_main_thread
 from shardline.launch.pulse import Pulse
 from shardline.launch.watchdog import Task
 from shardline.launch.watchdog.ending import tell_end

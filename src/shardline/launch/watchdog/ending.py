@@ -5,7 +5,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 from shardline.launch.failures import Failure, read_failures, report_failure
 from shardline.launch.watchdog.process import exit_code_of, signal_name
 from shardline.launch.watchdog.signs import Sign

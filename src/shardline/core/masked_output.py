@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from shardline.credentials import BEGIN_KEY
-from shardline.secrets import mask, masking
+from shardline.core.credentials import BEGIN_KEY
+from shardline.core.redaction import mask, masking
 
 _KEY_LINES = 120  # of the longest; a key that is cut off must not hide the rest of a log
 

@@ -13,7 +13,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from shardline.credentials import PRIVATE_KEY, URL_QUERY, URL_USER, forms_for
+from shardline.core.credentials import PRIVATE_KEY, URL_QUERY, URL_USER, forms_for
 
 MASK = "***"
 # Names of the variables that `runtime.pass_env` names, for the processes below this one.

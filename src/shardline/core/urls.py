@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardline.errors import DataError
+from shardline.core.errors import DataError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def workflow_folder() -> Path:
     """Return the workflow's folder: that in the installed package, or the checkout."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     installed = package / "workflow"  # pyproject.toml says what a wheel has there
     return installed if installed.is_dir() else package.parents[1]
 
