@@ -9,10 +9,11 @@ from getpass import getuser
 from pathlib import Path
 from typing import Any
 
+from shardline.core.git import git_state
 from shardline.core.redaction import MASK, is_secret, mask
 from shardline.environments.observed import image_digest, machine
 from shardline.launch.environment import recorded_variables
-from shardline.provenance import git_state, now, software
+from shardline.provenance import now, software
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import RESULTS
+from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_json
 from shardline.identity import DIGEST_LENGTH, CodeIndex, digest
-from shardline.identity.content import file_sha256
 from shardline.seals import check_seal, seal
 
 FOLDER = RESULTS / "certificates"

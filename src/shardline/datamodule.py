@@ -14,8 +14,8 @@ from pytorch_lightning import LightningDataModule
 
 from shardline.capacity import LABEL_BYTES, Capacity
 from shardline.core.files import read_json
+from shardline.core.world import World
 from shardline.integrity import Policy, Verifier
-from shardline.launch.world import World
 from shardline.sampling import HeldOutOrder, Order, TrainOrder, split_pieces
 from shardline.shardmap import ShardMap
 from shardline.streaming import Batch, ShardStream

@@ -18,8 +18,8 @@ from pytorch_lightning.callbacks import Callback
 from shardline.agreement import NO_LOSS, Agreement, Reading
 from shardline.checkpoints.saver import LastCheckpoint
 from shardline.core.errors import ConfigError, name_in_messages
+from shardline.core.world import World
 from shardline.interventions import Plan, Trouble, write_plan
-from shardline.launch.world import World
 from shardline.stepping import LEFT_OUT
 
 

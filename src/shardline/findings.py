@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
-from shardline.identity.content import file_sha256
 from shardline.seals import check_seal
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardline.config.project import RESULTS, Dataset, Project, Run
-from shardline.core.errors import DataError, ShardlineError
+from shardline.core.errors import DataError
 from shardline.environments.pins import pin_file, read_pins
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES
@@ -189,19 +189,6 @@ def _states(path: Path) -> Iterator[os.stat_result]:
         if stat.S_ISDIR(state.st_mode):
             for entry in path.iterdir():
                 yield from _states(entry)
-
-
-def check_unlocked(workdir: Path) -> None:
-    """Refuse to delete while Snakemake runs here.
-
-    Raises:
-        ShardlineError: a lock of Snakemake exists; the message names it.
-    """
-    for lock in sorted((workdir / ".snakemake" / "locks").glob("*")):
-        raise ShardlineError(
-            f"{lock.relative_to(workdir)} exists, so a Snakemake may be running here and nothing is deleted; "
-            "wait for its end, or run `snakemake --unlock` if it crashed"
-        )
 
 
 def delete(garbage: Iterable[Garbage]) -> Iterator[Garbage]:

@@ -9,10 +9,10 @@ from typing import Literal
 
 from filelock import FileLock
 
+from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
 from shardline.seals import seal
-from shardline.shardfile import file_digest
 from shardline.shardmap import ShardMap, rebuild_command
 
 Policy = Literal["off", "first", "always"]
@@ -102,7 +102,7 @@ class Verifier:
         path = self._shards.path(shard)
         expected = self._shards.manifest["shards"][shard]["blake3"]
         try:
-            found = file_digest(path)
+            found = file_blake3(path)
         except OSError as error:
             raise self._shards.unreadable(shard, error) from None
         if found != expected:

@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
 from shardline.core.files import make_folder, read_json_lines, writing
-from shardline.launch.world import World
+from shardline.core.world import World
 
 _NAME = re.compile(r"from-(?P<start>\d+)-rank-(?P<rank>\d+)-of-\d+\.jsonl")
 

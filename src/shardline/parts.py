@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from shardline.config.project import shards_of_part
+from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.seals import check_seal
-from shardline.shardfile import Layout, file_digest
+from shardline.shardfile import Layout
 from shardline.statistics import Moments, Statistics, merge_siblings
 
 # Sums over float32 values depend on how the rows were cut into tables, by far less than this.
@@ -74,7 +75,7 @@ def _problem_of_rows(folder: Path, part: Mapping[str, Any], schema: Mapping[str,
     for record in part["shards"]:
         path = folder / record["file"]
         try:
-            found = path.stat().st_size, file_digest(path)
+            found = path.stat().st_size, file_blake3(path)
         except OSError as error:
             return f"{path} cannot be read ({error.strerror})"
         if found != (record["bytes"], record["blake3"]):

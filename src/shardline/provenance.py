@@ -1,16 +1,15 @@
 """Where, when and with what a result was made."""
 
-import hashlib
 import importlib.metadata
 import platform
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shardline.core.files import utc_stamp
+from shardline.core.git import git_state
+from shardline.core.world import World
 from shardline.environments.observed import observe
-from shardline.launch.world import World
 
 _PACKAGES = (
     "shardline",
@@ -34,30 +33,6 @@ def software() -> dict[str, str]:
     return versions
 
 
-def git_state(folder: Path) -> dict[str, Any]:
-    """Return commit, whether the checkout differs from it, and a digest of the difference.
-
-    The difference (of tracked files, and the names of untracked ones) is not
-    kept itself: it may hold what nobody meant to publish. Outside a git
-    checkout every value is None.
-    """
-    commit = git_commit(folder)
-    if commit is None:
-        return {"commit": None, "dirty": None, "diff_digest": None}
-    diff = (_git(folder, "diff", "HEAD") or b"") + (_git(folder, "status", "--porcelain") or b"")
-    return {
-        "commit": commit,
-        "dirty": bool(diff),
-        "diff_digest": hashlib.sha256(diff).hexdigest() if diff else None,
-    }
-
-
-def git_commit(folder: Path) -> str | None:
-    """Return the commit of a checkout; None outside of one."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    return None if commit is None else commit.decode().strip()
-
-
 def sources() -> dict[str, Any]:
     """Return the environment and the git state of the project and of Shardline, as they are now."""
     return {
@@ -66,16 +41,6 @@ def sources() -> dict[str, Any]:
         "git": git_state(Path.cwd()),
         "shardline_git": git_state(Path(__file__).parent),
     }
-
-
-def _git(folder: Path, *arguments: str) -> bytes | None:
-    try:
-        result = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, check=False, timeout=60
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout if result.returncode == 0 else None
 
 
 def now() -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.files import write_json
+from shardline.core.world import World
 from shardline.launch.rank import run_rank
-from shardline.launch.world import World
 
 
 def rehearse_run(

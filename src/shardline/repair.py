@@ -5,8 +5,8 @@ from pathlib import Path
 
 from shardline.config.project import Project, shards_of_part
 from shardline.core.errors import ConfigError, DataError
+from shardline.core.package import check_unlocked
 from shardline.findings import Verdict
-from shardline.garbage import check_unlocked
 from shardline.shardfile import SHARD_NAME
 
 

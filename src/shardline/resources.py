@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shardline.launch.world import World
+from shardline.core.world import World
 
 _KIB = 1024
 

@@ -20,9 +20,9 @@ from shardline.config.scripts import split_script
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.files import atomic_writer, make_folder, read_json, write_bytes, write_json
 from shardline.core.process import die_with_parent, kill_group
+from shardline.core.world import World
 from shardline.handover import read_evaluation
 from shardline.launch.export import export_world
-from shardline.launch.world import World
 from shardline.resources import used_by_rank
 from shardline.watch_reads import REFUSED
 

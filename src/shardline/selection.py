@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from shardline.config import Dataset, Project, Run
 from shardline.config.project import RESULTS
 from shardline.core.errors import ConfigError
-from shardline.garbage import check_unlocked
+from shardline.core.package import check_unlocked
 
 
 def find_run(project: Project, wanted: str) -> Run:

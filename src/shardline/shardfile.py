@@ -152,16 +152,3 @@ def _pages(contents: Iterable[memoryview]) -> Iterator[list[memoryview]]:
                 page, room = [], _HUGE_PAGE_BYTES
     if page:
         yield page
-
-
-def file_digest(path: Path) -> str:
-    """Return the BLAKE3 digest of a file's bytes, as 64 hex digits (`b3sum` gives the same).
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    digest, piece = blake3(), bytearray(_PIECE_BYTES)
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(piece):
-            digest.update(memoryview(piece)[:size])
-    return digest.hexdigest()

@@ -9,9 +9,9 @@ from shardline.agreement import NO_LOSS, Agreement
 from shardline.checkpoints.boundaries import after_hook, can_save
 from shardline.checkpoints.saver import LastCheckpoint
 from shardline.core.errors import Stopped
+from shardline.core.world import World
 from shardline.launch import signals
 from shardline.launch.pulse import mine
-from shardline.launch.world import World
 
 
 class AgreedStop(Callback):

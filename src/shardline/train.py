@@ -18,6 +18,7 @@ from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.saver import LastCheckpoint
 from shardline.core.errors import ConfigError, Diverged, name_in_messages
 from shardline.core.files import write_bytes
+from shardline.core.world import World
 from shardline.datamodule import ShardDataModule
 from shardline.divergence import GoBack, LossWatch, check_policy, intervene
 from shardline.elastic import settings_at
@@ -25,7 +26,6 @@ from shardline.heartbeat import Heartbeat
 from shardline.integrity import Policy
 from shardline.interventions import Plan, read_plan
 from shardline.launch.device import resolve_accelerator
-from shardline.launch.world import World
 from shardline.ledger import SampleLedger
 from shardline.metrics import JsonLinesLogger, PlainProgress
 from shardline.modelling import make_model

@@ -14,8 +14,8 @@ from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import Strategy
 from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultMetric
 
+from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
-from shardline.launch.world import World
 from shardline.parallel import SteadyDDPStrategy, SteadyFSDPStrategy
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import RESULTS, Project
+from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.crate.metadata import METADATA, check_crate_seal, files_of_crate
 from shardline.findings import Findings, Verdict, count, judge
 from shardline.identity import short_digest
-from shardline.shardfile import file_digest, shard_path
+from shardline.shardfile import shard_path
 from shardline.verify_runs import verify_run
 from shardline.verify_store import check_markers, check_parts, check_statistics
 
@@ -112,7 +113,7 @@ def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
         size = path.stat().st_size
         if size != record["bytes"]:
             return f"{path} has {size:,} bytes, expected {record['bytes']:,}"
-        found = file_digest(path)
+        found = file_blake3(path)
     except OSError as error:
         return f"{path} cannot be read ({error.strerror}), expected {record['bytes']:,} bytes"
     if found != record["blake3"]:

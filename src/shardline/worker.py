@@ -16,15 +16,15 @@ from shardline.attempts import begin_attempt, note_resumed, read_attempts, seale
 from shardline.certificates import find_certificate
 from shardline.config.before import schema_of, with_before
 from shardline.config.scripts import is_script
+from shardline.core.digests import file_sha256
 from shardline.core.errors import NAME_FILE, name_in_messages
 from shardline.core.files import read_json, write_bytes, write_json
+from shardline.core.world import World
 from shardline.environments.observed import explain_differences, find_differences, machine
 from shardline.goodput import Timeline, goodput, kept_seconds, throughput
-from shardline.identity.content import file_sha256
 from shardline.launch import pulse
 from shardline.launch.rank import run_rank
 from shardline.launch.watchdog import Watch
-from shardline.launch.world import World
 from shardline.rehearse import rehearse_run
 from shardline.resources import gather, used_by_rank
 from shardline.seals import seal

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from shardline.identity.content import file_sha256
+from shardline.core.digests import file_sha256
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job
 from tests.azureml.pipeline import IMAGE, MODEL, NUM_STEPS, ROW, RUNTIME, Pipeline, Results

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from shardline.core.digests import file_sha256
 from shardline.environments import context
 from shardline.environments.context import build_wheel, repack_wheel
 from shardline.environments.image import build_image
 from shardline.errors import LaunchError
-from shardline.identity.content import file_sha256
 from tests.conftest import REPOSITORY
 from tests.containers.engine import BASE, shorten_lock
 

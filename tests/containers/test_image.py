@@ -11,8 +11,8 @@ import sys
 import pytest
 import yaml
 
+from shardline.core.digests import file_sha256
 from shardline.errors import LaunchError
-from shardline.identity.content import file_sha256
 from tests.conftest import TINY_CONFIG, Workspace, wait_until
 from tests.containers.engine import BASE, RUN_ARGS, shorten_lock
 

@@ -20,7 +20,7 @@ RANK = """
 import json, os, sys, psutil, torch
 from shardline.errors import LaunchError
 from shardline.launch.rehearsal import rehearse
-from shardline.launch.world import World
+from shardline.core.world import World
 
 options = json.loads(sys.argv[1])
 given = options.pop("world")

@@ -35,9 +35,9 @@ from shardline.attempts import begin_attempt
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config import load_project
+from shardline.core.world import World
 from shardline.goodput import Timeline
 from shardline.identity import digest
-from shardline.launch.world import World
 from shardline.ledger import read_ledger
 from tests.support.built import build
 

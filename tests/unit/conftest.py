@@ -13,11 +13,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from shardline.config import Dataset, Project, Run, documents, load_project
+from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json
 from shardline.identity import code, digest
-from shardline.identity.content import file_sha256
 from shardline.names import LAYOUT, record_names
-from shardline.shardfile import file_digest
 from shardline.why import explain
 from tests.conftest import Workspace
 from tests.support.imported import Interpreter
@@ -105,7 +104,7 @@ class FakeProject:
             path = project.store / "datasets" / dataset.id / f"shard-{number:05d}.safetensors"
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file({"ids": np.arange(number, 64 + number)}, path)
-            size, blake3 = path.stat().st_size, file_digest(path)
+            size, blake3 = path.stat().st_size, file_blake3(path)
             records.append({"file": path.name, "rows": {}, "bytes": size, "blake3": blake3})
         total = sum(record["bytes"] for record in records)
         document = {

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from shardline.core.package import check_unlocked
 from shardline.errors import DataError, ShardlineError
-from shardline.garbage import Garbage, check_unlocked, delete, find_garbage, last_results
+from shardline.garbage import Garbage, delete, find_garbage, last_results
 from tests.unit.conftest import DIGEST, FakeProject
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from shardline.core.digests import file_sha256
 from shardline.errors import ConfigError, DataError
 from shardline.identity import FileDigests, canonical_json, digest, load_lock, short_digest
-from shardline.identity.content import file_sha256
 from tests.conftest import REPOSITORY
 
 OLD_NS = 10**18  # long ago, so that a file counts as left alone
@@ -54,7 +54,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return file_sha256(path)
 
     now = time.time_ns()
-    monkeypatch.setattr("shardline.identity.content.file_sha256", read)
+    monkeypatch.setattr("shardline.core.digests.file_sha256", read)
     monkeypatch.setattr("shardline.identity.content.time.time_ns", lambda: now + 10**12)
     return found
 

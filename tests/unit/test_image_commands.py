@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from shardline.config.schema import defaults_of, load_schema
+from shardline.core.digests import file_sha256
 from shardline.environments import container, image
 from shardline.environments.container import container_command, image_python, with_variables
 from shardline.environments.context import code_digest
 from shardline.environments.image import build_command, find_tool, image_labels, image_name
 from shardline.errors import ConfigError, LaunchError
-from shardline.identity.content import file_sha256
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "image"
 SETTINGS = defaults_of(load_schema("config"))["image"]

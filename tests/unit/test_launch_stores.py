@@ -12,10 +12,10 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from shardline.core.world import World
 from shardline.launch import stores
 from shardline.launch.rendezvous import Meeting
 from shardline.launch.stores import NarrowStore, narrow_stores
-from shardline.launch.world import World
 from tests.conftest import REPOSITORY
 
 WAIT = timedelta(seconds=10)

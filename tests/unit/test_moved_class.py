@@ -9,8 +9,8 @@ import pytest
 from shardline import evaluate as evaluation
 from shardline import worker
 from shardline.config import before
+from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
-from shardline.identity.content import file_sha256
 from shardline.jobs import ranks, runs
 from tests.unit.conftest import MODEL, FakeProject
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardline.core.world import World
 from shardline.errors import LaunchError
 from shardline.launch.rehearsal import rehearse
 from shardline.launch.rehearsed import Rehearsal, compact
@@ -12,7 +13,6 @@ from shardline.launch.rollcall import (
     find_conflict,
     missing_message,
 )
-from shardline.launch.world import World
 
 
 def row(rank, **changes):

@@ -17,9 +17,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from shardline import script
+from shardline.core.world import World
 from shardline.errors import DataError
 from shardline.handover import evaluation_of, read_evaluation
-from shardline.launch.world import World
 from tests.conftest import wait_until
 
 ALONE = World(

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from shardline import streaming, windowmap
 from shardline.core.files import read_json, write_json
+from shardline.core.world import World
 from shardline.datamodule import Dataset, Normalizer, TrainLoader
 from shardline.errors import DataError
 from shardline.integrity import Verifier
-from shardline.launch.world import World
 from shardline.shardmap import ShardMap
 from shardline.shards import build_shard, seal
 from shardline.sources import Schema, Source, Table

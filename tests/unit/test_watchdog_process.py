@@ -16,7 +16,7 @@ import signal, sys, threading, time
 from pathlib import Path
 from shardline.launch import pulse
 from shardline.launch.watchdog import Watch
-from shardline.launch.world import World
+from shardline.core.world import World
 
 phase, folder = sys.argv[1], Path(sys.argv[2])
 signal.signal(signal.SIGTERM, lambda number, frame: print("told to end", flush=True))

@@ -12,16 +12,11 @@ from types import MappingProxyType
 import pytest
 from lightning_fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 
+from shardline.core.world import World
 from shardline.errors import LaunchError
 from shardline.launch.export import export_world
 from shardline.launch.resolve import resolve_world
-from shardline.launch.world import (
-    World,
-    check_world,
-    derived_port,
-    expand_nodelist,
-    expand_tasks,
-)
+from shardline.launch.world import check_world, derived_port, expand_nodelist, expand_tasks
 
 FOLDER = Path(__file__).parents[1] / "data" / "environments"
 RECORDED = {

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from shardline.cli import app
+from shardline.core.digests import file_sha256
 from shardline.identity import digest
-from shardline.identity.content import file_sha256
 from tests.conftest import TINY_CONFIG, Workspace
 from tests.crate_profile import issues
 from tests.planted import Planted, plant

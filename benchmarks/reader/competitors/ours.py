@@ -7,8 +7,8 @@ from typing import Any
 from benchmarks.reader.competitors.settings import WINDOW_BYTES
 from benchmarks.reader.task import Batch, Task
 
+from shardline.core.world import World
 from shardline.datamodule import Dataset, TrainLoader
-from shardline.launch.world import World
 from shardline.sampling import TrainOrder
 
 

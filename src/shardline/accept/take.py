@@ -12,10 +12,10 @@ from shardline.accepted import ACCEPTED, read_accepted
 from shardline.actions import Action
 from shardline.config import Dataset, Project, Run
 from shardline.config.project import RESULTS
+from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
 from shardline.core.files import json_bytes, make_folder, read_json, write_bytes, write_json
 from shardline.identity import digest
-from shardline.identity.content import file_sha256
 from shardline.jobs.runs import describe_run
 from shardline.seals import seal
 from shardline.verify import verify_dataset

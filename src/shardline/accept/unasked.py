@@ -6,7 +6,7 @@ from shardline.accept.candidates import Candidate, find_by_cause, is_near, read_
 from shardline.accept.take import accept_dataset, accept_run, fitting_evaluation
 from shardline.config import Dataset, Project, Run
 from shardline.core.errors import ShardlineError
-from shardline.garbage import check_unlocked
+from shardline.core.package import check_unlocked
 
 
 def accept_unasked(project: Project) -> list[str]:

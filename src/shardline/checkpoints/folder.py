@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import sync_file, sync_folder, utc_stamp, write_json, writing
 from shardline.seals import check_seal, seal
-from shardline.shardfile import file_digest
 
 MANIFEST = "manifest.json"
 POINTER = "latest.json"
@@ -200,7 +200,7 @@ def _problem_of(path: Path, record: Mapping[str, Any]) -> str:
 
 def describe(path: Path) -> dict[str, Any]:
     """Return size and BLAKE3 digest of a file, as manifests hold them."""
-    return {"bytes": path.stat().st_size, "blake3": file_digest(path)}
+    return {"bytes": path.stat().st_size, "blake3": file_blake3(path)}
 
 
 def folder_name(step: int) -> str:

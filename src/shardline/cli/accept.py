@@ -21,7 +21,7 @@ from shardline.accept import (
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
 from shardline.config import Dataset, Project, Run, load_project
 from shardline.core.errors import ConfigError, ShardlineError
-from shardline.garbage import check_unlocked
+from shardline.core.package import check_unlocked
 from shardline.selection import find_dataset, find_run
 
 _DATASET = "dataset:"

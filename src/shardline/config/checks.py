@@ -8,6 +8,7 @@ from typing import Any
 
 from shardline.config.schema import suggest
 from shardline.core.errors import ConfigError
+from shardline.core.machine import num_cpus, num_gpus
 from shardline.elastic import REMEDY as ELASTIC
 from shardline.identity import CodeIndex
 from shardline.identity.code import INSTALLED
@@ -126,19 +127,6 @@ def check_devices(settings: Mapping[str, Any], runtime: Mapping[str, Any], where
             f"{where}: devices={settings['devices']}, but this machine has {available} {kind}; "
             f"use at most {available}{remedy}, {ELASTIC}"
         )
-
-
-def num_cpus() -> int:
-    """Return the CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def num_gpus() -> int:
-    """Return the NVIDIA GPUs that this process may use, without importing torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
 
 
 def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where: str) -> str:

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from shardline.core.errors import ShardlineError
+
 
 def workflow_folder() -> Path:
     """Return the workflow's folder: that in the installed package, or the checkout."""
@@ -57,3 +59,16 @@ def make_anew(
         check=False,
     )  # fmt: skip
     return done.returncode == 0
+
+
+def check_unlocked(workdir: Path) -> None:
+    """Refuse to delete while Snakemake runs here.
+
+    Raises:
+        ShardlineError: a lock of Snakemake exists; the message names it.
+    """
+    for lock in sorted((workdir / ".snakemake" / "locks").glob("*")):
+        raise ShardlineError(
+            f"{lock.relative_to(workdir)} exists, so a Snakemake may be running here and nothing is deleted; "
+            "wait for its end, or run `snakemake --unlock` if it crashed"
+        )

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardline.config import Project
+from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer, read_json, write_bytes
 from shardline.crate.contents import Contents, collect
 from shardline.crate.metadata import METADATA, metadata_bytes
-from shardline.identity.content import file_sha256
-from shardline.shardfile import file_digest
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can hold
 _STORED = (".safetensors", ".png")  # what does not get smaller
@@ -98,7 +97,7 @@ def _sources(contents: Contents) -> Iterator[tuple[str, Path | bytes]]:
             _check(item.source, item.known_sha256, digest=file_sha256)
             yield path, item.source
     for path, (shard, blake3) in contents.shards.items():
-        _check(shard, blake3, digest=file_digest)
+        _check(shard, blake3, digest=file_blake3)
         yield path, shard
 
 

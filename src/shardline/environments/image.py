@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from shardline import __version__
+from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.files import make_folder, write_json
 from shardline.core.package import workflow_folder
 from shardline.core.process import die_with_parent
 from shardline.core.redaction import mask
 from shardline.environments.context import EPOCH, code_digest, is_checkout, stage_context
-from shardline.identity.content import file_sha256
 
 BUILDERS = ("podman", "docker", "buildah")
 _BUILD = {
@@ -79,7 +79,7 @@ def build_image(settings: Mapping[str, Any], *, lock: Path, output: Path, log: P
 
 def _commit() -> str:
     """Return the commit of this Shardline's checkout, and whether it was changed; of an installed one nothing."""
-    from shardline.provenance import git_state  # parsing imports this module, and needs no more
+    from shardline.core.git import git_state  # parsing imports this module, and needs no more
 
     git = git_state(workflow_folder()) if is_checkout() else {"commit": None, "dirty": None}
     return f"{git['commit'] or 'unknown'}{'-dirty' if git['dirty'] else ''}"

@@ -11,8 +11,8 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from shardline.config.checks import num_cpus
 from shardline.core.errors import ConfigError
+from shardline.core.machine import num_cpus
 from shardline.identity.environment import normalize
 from shardline.identity.lock_lines import pinned, without_user
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
+from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import make_folder
 from shardline.core.urls import without_secrets
@@ -21,7 +22,6 @@ from shardline.environments.pins import PLATFORM, Pin
 from shardline.environments.solve import client
 from shardline.identity import digest, short_digest
 from shardline.identity.code import INSTALLED, LIBRARY
-from shardline.identity.content import file_sha256
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline.config import Project
+from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import make_folder, read_json, write_bytes, write_json
 from shardline.core.redaction import mask_values
-from shardline.identity.content import file_sha256
 from shardline.recorded import Recorded, changed_code, check_code, check_repeatable
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """Digests of external files, computed once and remembered by path, size, mtime and ctime."""
 
-import hashlib
 import json
 import os
 import time
@@ -8,17 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 
 # A file written again within one tick of its clock keeps its times, so a digest
 # is remembered only once the file has been left alone for longer than any tick.
 _SETTLED_NS = 2_000_000_000
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, as 64 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardline.actions import Action
 from shardline.config import Dataset, Project, load_project
+from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.identity import digest
-from shardline.identity.content import file_sha256
 from shardline.jobs.common import REMAKE, check_environment, of_this_identity
 from shardline.jobs.watched import end_watch, watch_dataset
 from shardline.seals import seal

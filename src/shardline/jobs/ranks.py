@@ -12,9 +12,9 @@ from typing import Any
 from shardline.attempts import attempted, read_attempts, started_s
 from shardline.checkpoints.folder import last_step
 from shardline.config import Project, Run
-from shardline.config.checks import num_cpus, num_gpus
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
+from shardline.core.machine import num_cpus, num_gpus
 from shardline.jobs.common import find_run
 from shardline.jobs.turns import only_one
 from shardline.jobs.watched import tell_ranks

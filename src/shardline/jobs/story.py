@@ -6,9 +6,9 @@ from shardline import __version__
 from shardline.config import Run
 from shardline.config.schema import flatten
 from shardline.config.scripts import is_script
+from shardline.core.digests import file_sha256
+from shardline.core.git import git_commit
 from shardline.identity import digest
-from shardline.identity.content import file_sha256
-from shardline.provenance import git_commit
 from shardline.tracking import Story
 
 

@@ -3,7 +3,7 @@
 import json
 
 from shardline.core.errors import LaunchError
-from shardline.launch.world import World
+from shardline.core.world import World
 
 
 def export_world(world: World) -> dict[str, str]:

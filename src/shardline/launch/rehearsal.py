@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from shardline.core.errors import LaunchError
+from shardline.core.world import World
 from shardline.launch.device import device_name
 from shardline.launch.environment import TRANSPORTS, recorded_variables
 from shardline.launch.paths import Paths
@@ -22,7 +23,6 @@ from shardline.launch.rollcall import (
     check_node,
     check_plan,
 )
-from shardline.launch.world import World
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "AZUREML_RUN_ID", "PBS_JOBID")
 _LINGER_S = 2.0  # for the others to read why it failed

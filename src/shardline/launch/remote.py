@@ -25,10 +25,10 @@ from pathlib import Path
 
 from shardline.core.errors import LaunchError
 from shardline.core.process import die_with_parent
+from shardline.core.world import World
 from shardline.launch.commands import Plan
 from shardline.launch.export import export_world
 from shardline.launch.leash import READ_VARIABLES
-from shardline.launch.world import World
 
 _POLL_S = 0.05
 _GRACE_S = 10.0

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from shardline.core.errors import LaunchError
+from shardline.core.world import World
 from shardline.launch.stores import NarrowStore, narrow_stores
-from shardline.launch.world import World
 
 # The store's first words in torch 2.13 (TCPStoreBackend.hpp): VALIDATE with its magic
 # number, then PING with a number that comes back. torch's own client waits without end

@@ -9,6 +9,7 @@ levels around it have to be such that they can have led to it.
 from collections.abc import Mapping, Sequence
 
 from shardline.core.errors import LaunchError
+from shardline.core.world import World
 from shardline.launch.levels import (
     PLACE,
     Level,
@@ -20,7 +21,6 @@ from shardline.launch.levels import (
     torch_level,
 )
 from shardline.launch.world import (
-    World,
     check_numbers,
     derived_port,
     expand_nodelist,

@@ -10,9 +10,10 @@ from typing import Any
 import torch.distributed as dist
 
 from shardline.core.errors import LaunchError
+from shardline.core.world import World
 from shardline.launch.rehearsed import compact, name_ranks
 from shardline.launch.rendezvous import Meeting, pauses, place_of
-from shardline.launch.world import World, check_world, is_loopback
+from shardline.launch.world import check_world, is_loopback
 
 _NODES_NAMED = 8
 

@@ -8,14 +8,13 @@ from typing import Any
 from shardline.accepted import describe_acceptance, read_accepted
 from shardline.config.project import RESULTS, order_of_part, shards_of_part
 from shardline.config.scripts import is_script
+from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
 from shardline.identity import short_digest
-from shardline.identity.content import file_sha256
 from shardline.lineage.graph import Action, File, Lineage
 from shardline.names import names_that_have_been
 from shardline.recorded import expecting_form
-from shardline.shardfile import file_digest
 
 _ID = r"[0-9a-f]{12}"
 _REMEDY = "bring it back, or run the pipeline again to write it"
@@ -49,7 +48,7 @@ def _problem(path: Path, file: File) -> str:
     kind, _, expected = file.digest.partition(":")
     if not expected:
         return ""
-    digest = {"sha256": file_sha256, "blake3": file_digest}[kind](path)
+    digest = {"sha256": file_sha256, "blake3": file_blake3}[kind](path)
     if digest == expected:
         return ""
     return (

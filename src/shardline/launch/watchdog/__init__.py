@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.files import make_folder
+from shardline.core.world import World
 from shardline.launch import pulse
 from shardline.launch.watchdog.signs import stack_file
-from shardline.launch.world import World
 
 # Of the first real-time signals profilers and MPI libraries may make use.
 _DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11
