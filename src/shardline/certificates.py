@@ -13,7 +13,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_json
 from shardline.identity import DIGEST_LENGTH, CodeIndex, digest
-from shardline.seals import check_seal, seal
+from shardline.identity.seals import check_seal, seal
 
 FOLDER = RESULTS / "certificates"
 

@@ -12,7 +12,7 @@ from filelock import FileLock
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
-from shardline.seals import seal
+from shardline.identity.seals import seal
 from shardline.shardmap import ShardMap, rebuild_command
 
 Policy = Literal["off", "first", "always"]

@@ -15,7 +15,7 @@ from shardline.config.project import shards_of_part
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
-from shardline.seals import check_seal
+from shardline.identity.seals import check_seal
 from shardline.shardfile import Layout
 from shardline.statistics import Moments, Statistics, merge_siblings
 

@@ -22,9 +22,9 @@ from shardline.core.files import atomic_writer, make_folder, read_json, write_by
 from shardline.core.process import die_with_parent, kill_group
 from shardline.core.world import World
 from shardline.handover import read_evaluation
+from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
 from shardline.resources import used_by_rank
-from shardline.watch_reads import REFUSED
 
 _OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
 _MODEL = "model.safetensors"

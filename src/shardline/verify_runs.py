@@ -7,12 +7,12 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from shardline.accepted import ACCEPTED, origin_of
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.project import RESULTS, pointer
 from shardline.findings import Findings, Verdict, count, judge
 from shardline.identity import DIGEST_LENGTH, digest, short_digest
+from shardline.identity.accepted import ACCEPTED, origin_of
 from shardline.verify_store import check_training
 
 

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardline import watch_reads
 from shardline.actions import Action
 from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log, started_s
 from shardline.certificates import find_certificate
@@ -22,12 +21,13 @@ from shardline.core.files import read_json, write_bytes, write_json
 from shardline.core.world import World
 from shardline.environments.observed import explain_differences, find_differences, machine
 from shardline.goodput import Timeline, goodput, kept_seconds, throughput
+from shardline.identity import watch_reads
+from shardline.identity.seals import seal
 from shardline.launch import pulse
 from shardline.launch.rank import run_rank
 from shardline.launch.watchdog import Watch
 from shardline.rehearse import rehearse_run
 from shardline.resources import gather, used_by_rank
-from shardline.seals import seal
 from shardline.tracking.notes import read_places
 
 _NUMBERS = {

@@ -7,8 +7,8 @@ import pytest
 
 from shardline.checkpoints.folder import last_step, list_saved
 from shardline.core.files import read_json, write_json
+from shardline.identity.seals import seal
 from shardline.ledger import read_ledger
-from shardline.seals import seal
 from tests.conftest import end_of_ranks
 from tests.rotation import rotating
 

@@ -23,10 +23,10 @@ from shardline.accept import (
     compare_first_steps,
 )
 from shardline.accept.first_steps import differences, values_of
-from shardline.accepted import describe_acceptance, read_accepted
 from shardline.core.files import read_json, write_json
 from shardline.differences import compare_runs
 from shardline.errors import ConfigError, DataError
+from shardline.identity.accepted import describe_acceptance, read_accepted
 from shardline.lineage import trace
 from shardline.recorded import find_recorded
 from shardline.states import State, sealed_names, state_of

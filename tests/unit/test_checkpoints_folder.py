@@ -19,7 +19,7 @@ from shardline.checkpoints.folder import (
 )
 from shardline.core.files import write_json
 from shardline.errors import DataError
-from shardline.seals import seal
+from shardline.identity.seals import seal
 
 MINE, OTHER = "a" * 64, "b" * 64
 

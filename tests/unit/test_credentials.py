@@ -18,9 +18,9 @@ from shardline.core.credentials import credential_in
 from shardline.core.masked_output import LineMasker, MaskedStream, masked_output
 from shardline.core.redaction import MASK, is_secret, known_values, mask, mask_values, published
 from shardline.errors import ConfigError, DataError
+from shardline.identity.seals import seal
 from shardline.launch.environment import check_passed
 from shardline.launch.failures import read_failures, report_failure
-from shardline.seals import seal
 from tests.conftest import REPOSITORY
 from tests.planted import plant
 from tests.unit.source_cases import load_dataset

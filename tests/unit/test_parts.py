@@ -8,8 +8,8 @@ import pytest
 
 from shardline.core.files import write_json
 from shardline.errors import DataError
+from shardline.identity.seals import seal
 from shardline.parts import differing, read_part
-from shardline.seals import seal
 from shardline.shards import build_shards, describe_part
 from shardline.sources import Schema, Source, Table
 from tests.unit.tampering import changed

@@ -15,7 +15,7 @@ from shardline.config.project import shards_of_part
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.findings import Verdict
-from shardline.seals import seal
+from shardline.identity.seals import seal
 from shardline.verify import verify_dataset
 from shardline.verify_runs import verify_run
 from tests.conftest import REPOSITORY

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline import script, watch_reads, worker
+from shardline import script, worker
 from shardline.errors import ConfigError
-from shardline.watch_reads import Counted, Watch, counted, path_of, shown, write_counted
+from shardline.identity import watch_reads
+from shardline.identity.watch_reads import Counted, Watch, counted, path_of, shown, write_counted
 from tests.unit.test_script_runs import ALONE
 
 # --- which path is reported -----------------------------------------------------------------------

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from shardline import watch_reads
 from shardline.errors import ConfigError
+from shardline.identity import watch_reads
 from shardline.jobs.watched import end_watch, tell_ranks, watch_dataset, watch_run
 from tests.unit.conftest import FakeProject
 

@@ -8,7 +8,6 @@ from typing import Any
 from shardline.accept.candidates import Candidate, read_manifest
 from shardline.accept.checks import check_model, check_schema, refuse_damage
 from shardline.accept.files import forget_incomplete, held, link, replacing
-from shardline.accepted import ACCEPTED, read_accepted
 from shardline.actions import Action
 from shardline.config import Dataset, Project, Run
 from shardline.config.project import RESULTS
@@ -16,8 +15,9 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
 from shardline.core.files import json_bytes, make_folder, read_json, write_bytes, write_json
 from shardline.identity import digest
+from shardline.identity.accepted import ACCEPTED, read_accepted
+from shardline.identity.seals import seal
 from shardline.jobs.runs import describe_run
-from shardline.seals import seal
 from shardline.verify import verify_dataset
 from shardline.verify_runs import verify_run
 

@@ -12,9 +12,9 @@ from shardline.config import Dataset, Project, load_project
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.identity import digest
+from shardline.identity.seals import seal
 from shardline.jobs.common import REMAKE, check_environment, of_this_identity
 from shardline.jobs.watched import end_watch, watch_dataset
-from shardline.seals import seal
 
 if TYPE_CHECKING:
     from shardline.sources import Source

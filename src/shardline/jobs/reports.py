@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline import started
-from shardline.accepted import ACCEPTED
 from shardline.actions import Action
 from shardline.config import Project, Run, load_project
 from shardline.config.project import RESULTS
+from shardline.identity.accepted import ACCEPTED
 from shardline.jobs.common import check_environment, of_this_identity
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.identity import digest
+from shardline.identity.seals import seal
 from shardline.jobs.common import REMAKE, check_environment, find_run, locked, of_this_identity
 from shardline.jobs.ranks import files_of
 from shardline.jobs.watched import end_watch, watch_run
-from shardline.seals import seal
 
 _REBUILD = "run the pipeline again to write it"
 

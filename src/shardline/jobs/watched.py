@@ -4,9 +4,9 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardline import watch_reads
 from shardline.config import Dataset, Project, Run
 from shardline.config.source_files import find_code_files
+from shardline.identity import watch_reads
 
 
 def watch_dataset(project: Project, dataset: Dataset) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.accepted import describe_acceptance, read_accepted
 from shardline.config.project import RESULTS, order_of_part, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
 from shardline.identity import short_digest
+from shardline.identity.accepted import describe_acceptance, read_accepted
 from shardline.lineage.graph import Action, File, Lineage
 from shardline.names import names_that_have_been
 from shardline.recorded import expecting_form

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 
 
@@ -155,8 +156,7 @@ def combine_digests(digests: Iterable[str]) -> str:
 
 def _file_sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise DataError(
             f"source file {path}: cannot be read ({error.strerror}); "

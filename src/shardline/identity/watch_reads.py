@@ -4,7 +4,7 @@ Python raises an audit event for each file that it opens (PEP 578). A hook canno
 hook is added per process, and it does nothing while nothing is watched. Reads by compiled code raise
 no event.
 
-As a program (`python -m shardline.watch_reads MODE COUNTED SCRIPT ...`) it runs a training script.
+As a program (`python -m shardline.identity.watch_reads MODE COUNTED SCRIPT ...`) it runs a training script.
 """
 
 # A path is looked at whenever a file is opened, for which pathlib takes several times as long.
@@ -115,7 +115,7 @@ def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> Coun
         *map(os.path.expanduser, _MACHINE),
         *(os.path.join(prefix, name) for prefix in prefixes for name in _OF_PREFIX),
         *(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(site.getusersitepackages(), tempfile.gettempdir(), Path(__file__).parent),
+        *(site.getusersitepackages(), tempfile.gettempdir(), Path(__file__).parents[1]),
         workflow_folder() / "config" / "schemas",
     ]
     known = dict.fromkeys(map(os.path.realpath, left_alone), True)
