@@ -14,9 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from shardline.config import Project, load_project
+from shardline.config.load import load_project
+from shardline.config.names import record_names
+from shardline.config.project import Project
 from shardline.identity import digest
-from shardline.names import record_names
 
 REPOSITORY = Path(__file__).parents[1]
 SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]

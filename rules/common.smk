@@ -13,7 +13,7 @@ from shardline.environments.pins import existing_pin_file
 from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.core.errors import ShardlineError
 from shardline.launch.request import REQUESTED, requested, threads_of
-from shardline.names import titles_of
+from shardline.config.names import titles_of
 from shardline.opening import check_one_owner, open_project, settle
 from shardline.storage import Storage, logs_of
 

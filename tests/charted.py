@@ -10,10 +10,10 @@ import numpy as np
 from jinja2 import FileSystemLoader
 
 from shardline import charts
+from shardline.config.studies import Size, Study
 from shardline.report.studies import view_study
 from shardline.report.template import load_template
 from shardline.sources.digits import Digits
-from shardline.studies import Size, Study
 from tests.judged import Rows, evaluated
 
 REPORT = Path(__file__).parents[1] / "report"

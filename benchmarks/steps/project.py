@@ -9,7 +9,7 @@ from benchmarks.steps.timed import ACCELERATOR, EPOCH_STEPS, FEATURES, GLOBAL_BA
 from tests.support.built import build
 
 from shardline import jobs
-from shardline.config import load_project
+from shardline.config.load import load_project
 
 SHARDS = 4
 

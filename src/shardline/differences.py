@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.causes import Cause, find_causes, find_dataset_causes
+from shardline.config.causes import Cause, find_causes, find_dataset_causes
+from shardline.config.names import names_that_have_been
 from shardline.config.project import RESULTS
 from shardline.config.schema import flatten
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
 from shardline.identity.accepted import describe_acceptance
-from shardline.names import names_that_have_been
 from shardline.recorded import Recorded, expecting_form, newest_evaluation
 from shardline.why import read_definitions
 

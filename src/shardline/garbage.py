@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardline.config.names import Kind, names_that_have_been
 from shardline.config.project import RESULTS, Dataset, Project, Run
 from shardline.core.errors import DataError
 from shardline.environments.pins import pin_file, read_pins
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES
 from shardline.identity import DIGEST_LENGTH
-from shardline.names import Kind, names_that_have_been
 from shardline.states import IDENTITY, is_trained
 
 _REPORT = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")

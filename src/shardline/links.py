@@ -4,8 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardline.config import Project
-from shardline.config.project import RESULTS
+from shardline.config.project import RESULTS, Project
 
 _LOGS = Path("logs")
 _RULES_OF_RUN = ("resolve_run", "train", "rehearse")

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from shardline import started
-from shardline.config import Dataset, Project, Run, load_project
+from shardline.config.load import load_project
+from shardline.config.names import check_layout, record_names
+from shardline.config.project import Dataset, Project, Run
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.files import check_writable
 from shardline.core.package import workflow_folder
@@ -18,7 +20,6 @@ from shardline.launch.environment import check_passed
 from shardline.launch.slurm_cancel import cancel_by_name
 from shardline.launch.slurm_status import stand_before_sacct
 from shardline.links import publish
-from shardline.names import check_layout, record_names
 from shardline.storage import Storage, logs_of, results_of
 
 

@@ -8,15 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardline.causes import find_causes
-from shardline.config import Project
 from shardline.config.before import schema_of, with_before
-from shardline.config.project import RESULTS
+from shardline.config.causes import find_causes
+from shardline.config.names import identities_of, names_that_have_been, title_of
+from shardline.config.project import RESULTS, Project
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.identity.accepted import read_accepted
-from shardline.names import identities_of, names_that_have_been, title_of
 from shardline.states import IDENTITY
 from shardline.verify_runs import verify_run
 from shardline.why import read_definitions

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shardline.config import Project, Run
-from shardline.config.project import RESULTS
+from shardline.config.project import RESULTS, Project, Run
 from shardline.core.errors import LaunchError
 from shardline.core.files import read_json
 from shardline.core.package import make_anew

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from shardline.config import Dataset, Project, Run
-from shardline.config.project import RESULTS
+from shardline.config.project import RESULTS, Dataset, Project, Run
 from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
 

@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save
 from shardline.agreement import Agreement
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.saver import LastCheckpoint
+from shardline.config.geometry import settings_at
 from shardline.core.errors import ConfigError, Diverged, name_in_messages
 from shardline.core.files import write_bytes
 from shardline.core.world import World
 from shardline.datamodule import ShardDataModule
 from shardline.divergence import GoBack, LossWatch, check_policy, intervene
-from shardline.elastic import settings_at
 from shardline.heartbeat import Heartbeat
 from shardline.integrity import Policy
 from shardline.interventions import Plan, read_plan

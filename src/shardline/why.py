@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.causes import Cause, find_causes, find_dataset_causes
+from shardline.config.causes import Cause, find_causes, find_dataset_causes
+from shardline.config.names import identities_of, names_that_have_been
 from shardline.config.project import RESULTS, Project, Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
-from shardline.names import identities_of, names_that_have_been
 from shardline.states import State, sealed_names, state_of
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shardline.config import load_project
+from shardline.config.load import load_project
 from tests.azureml.azurite import ACCOUNT, INSTALL, KEY, find_azurite
 from tests.conftest import REPOSITORY, SNAKEMAKE, TINY_CONFIG, Workspace, require, wait_until
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shardline import jobs
-from shardline.config import load_project
+from shardline.config.load import load_project
 from shardline.core.files import read_json_lines
 from shardline.errors import NAME_FILE
 from shardline.launch.commands import Plan, launch_command

@@ -235,7 +235,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 def opened(config: Mapping[str, Any]) -> Any:
     """Return a project, which the jobs of this process read no more."""
-    from shardline.config import load_project
+    from shardline.config.load import load_project
     from shardline.jobs import common, datasets
 
     project = load_project(config)

@@ -291,7 +291,7 @@ class Cases:
 
     def _list(self, project: str, to: Path) -> None:
         driver.import_shardline()
-        from shardline.config import load_project
+        from shardline.config.load import load_project
         from shardline.config.scripts import is_script
 
         os.chdir(self._folder / project)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from shardline.config import load_project
+from shardline.config.load import load_project
 from tests.conftest import REPOSITORY
 from tests.guard.bumps import run_git
 from tests.guard.values import Result, from_json, read_project, to_json

@@ -34,7 +34,7 @@ from shardline import jobs, worker
 from shardline.attempts import begin_attempt
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
-from shardline.config import load_project
+from shardline.config.load import load_project
 from shardline.core.world import World
 from shardline.goodput import Timeline
 from shardline.identity import digest

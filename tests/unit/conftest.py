@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from shardline.config import Dataset, Project, Run, documents, load_project
+from shardline.config import documents
+from shardline.config.load import load_project
+from shardline.config.names import LAYOUT, record_names
+from shardline.config.project import Dataset, Project, Run
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json
 from shardline.identity import code, digest
-from shardline.names import LAYOUT, record_names
 from shardline.why import explain
 from tests.conftest import Workspace
 from tests.support.imported import Interpreter

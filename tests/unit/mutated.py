@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from shardline.config import load_project
+from shardline.config.load import load_project
 from shardline.config.schema import merge, unflatten
 from shardline.core.package import report_folder
 from tests.conftest import REPOSITORY

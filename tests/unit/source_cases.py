@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from shardline.config import Dataset, load_project
+from shardline.config.load import load_project
+from shardline.config.project import Dataset
 from shardline.shards import make_source
 from shardline.sources import SPLITS, Source
 

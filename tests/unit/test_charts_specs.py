@@ -8,9 +8,9 @@ import pytest
 
 from shardline import charts
 from shardline.charts.varied import shown
+from shardline.config.studies import Size, Study
 from shardline.report.sealed import read_curves
 from shardline.report.studies import view_study
-from shardline.studies import Size, Study
 from tests.charted import GRAPH, HOSTILE, group_of, run_of, trials
 
 

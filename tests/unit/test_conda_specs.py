@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shardline.config import Project, load_project
+from shardline.config.load import load_project
+from shardline.config.project import Project
 from shardline.core.package import workflow_folder
 from shardline.environments.pins import checked_pins, pin_file
 from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs

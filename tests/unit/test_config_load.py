@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from shardline.config import Project, checks, load_project
+from shardline.config import checks
+from shardline.config.load import load_project
+from shardline.config.project import Project
 from shardline.config.reference import reference
 from shardline.config.schema import defaults_of, flatten, load_schema
 from shardline.errors import ConfigError

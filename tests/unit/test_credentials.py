@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.config import load_project
 from shardline.config.credentials import refuse_credentials
+from shardline.config.load import load_project
 from shardline.core.credentials import credential_in
 from shardline.core.masked_output import LineMasker, MaskedStream, masked_output
 from shardline.core.redaction import MASK, is_secret, known_values, mask, mask_values, published

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from shardline.config.checks import check_devices
-from shardline.elastic import fitted, settings_at
+from shardline.config.geometry import fitted, settings_at
 from shardline.errors import ConfigError, LaunchError
 from shardline.launch import start as start_module
 from shardline.launch.allocation import check_allocation, parse_job

@@ -17,7 +17,7 @@ from tests.conftest import Workspace, require
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-euc")
 JOB = """
 import sys
-from shardline.config import load_project
+from shardline.config.load import load_project
 from shardline.config.document import read_config
 from shardline.jobs import build_shards, job
 from pathlib import Path

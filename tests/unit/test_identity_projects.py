@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from shardline.causes import find_causes
-from shardline.config import documents, load_project
+from shardline.config import documents
 from shardline.config.before import KEYWORD, schema_of
+from shardline.config.causes import find_causes
+from shardline.config.load import load_project
 from shardline.config.schema import parts_of
 from shardline.identity import CodeIndex, Lock, short_digest
 from shardline.identity.user_code import UserCode

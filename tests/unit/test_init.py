@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardline.cli import app
-from shardline.config import load_project
+from shardline.config.load import load_project
 from shardline.errors import ConfigError, DataError
 from shardline.init import init_project
 from tests.conftest import REPOSITORY, SNAKEMAKE

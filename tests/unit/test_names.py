@@ -10,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline import jobs
-from shardline.config.notes import read_notes
-from shardline.errors import ConfigError
-from shardline.links import publish
-from shardline.names import (
+from shardline.config.names import (
     LAYOUT,
     check_layout,
     identities_of,
@@ -21,6 +18,9 @@ from shardline.names import (
     record_names,
     titles_of,
 )
+from shardline.config.notes import read_notes
+from shardline.errors import ConfigError
+from shardline.links import publish
 from shardline.opening import check_addresses
 from tests.unit.conftest import DIGEST, FakeProject
 

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 from shardline import started
+from shardline.config.studies import Size, Study
 from shardline.report import read_report, render, write_report
 from shardline.report.compare import comparison
 from shardline.report.environment import find_differences
 from shardline.report.graph import workflow_graph
 from shardline.report.images import choose_images
 from shardline.report.sealed import read_run, sha256_of
-from shardline.studies import Size, Study
 from tests.unit.report_runs import write_run
 
 MEASURED = {

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from shardline.config import Project, load_project
+from shardline.config.load import load_project
+from shardline.config.project import Project
 from shardline.errors import ConfigError
 from tests.unit.test_config_load import CONFIG
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log
 from shardline.checkpoints.folder import find_damage, newest_good, saving
-from shardline.config import Dataset
+from shardline.config.project import Dataset
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.errors import DataError
 from shardline.integrity import Verifier

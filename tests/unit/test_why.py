@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from shardline import causes as causes_module
-from shardline.causes import find_causes
+from shardline.config import causes as causes_module
+from shardline.config.causes import find_causes
 from shardline.core.files import write_json
 from shardline.identity.versions import HISTORIES, ResultVersion
 from shardline.states import State

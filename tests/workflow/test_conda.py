@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shardline.config import load_project
+from shardline.config.load import load_project
 from shardline.environments.specs import STAGES, specs_of
 from tests.conda_channel import CondaChannel
 from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace

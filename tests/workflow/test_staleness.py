@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from shardline.config import load_project
+from shardline.config.load import load_project
 from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace
 
 _JOB = re.compile(r"^Job \d+: (.*)$", re.MULTILINE)

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from shardline.accept.candidates import read_manifest
-from shardline.config import Run
-from shardline.config.project import RESULTS
+from shardline.config.project import RESULTS, Run
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json

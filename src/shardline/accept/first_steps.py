@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.accept.candidates import Candidate
-from shardline.config import Run
-from shardline.config.project import RESULTS
+from shardline.config.project import RESULTS, Run
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, LaunchError, ShardlineError
 from shardline.core.files import read_json, read_json_lines

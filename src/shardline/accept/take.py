@@ -9,8 +9,7 @@ from shardline.accept.candidates import Candidate, read_manifest
 from shardline.accept.checks import check_model, check_schema, refuse_damage
 from shardline.accept.files import forget_incomplete, held, link, replacing
 from shardline.actions import Action
-from shardline.config import Dataset, Project, Run
-from shardline.config.project import RESULTS
+from shardline.config.project import RESULTS, Dataset, Project, Run
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
 from shardline.core.files import json_bytes, make_folder, read_json, write_bytes, write_json

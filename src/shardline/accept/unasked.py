@@ -4,7 +4,7 @@ import logging
 
 from shardline.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
 from shardline.accept.take import accept_dataset, accept_run, fitting_evaluation
-from shardline.config import Dataset, Project, Run
+from shardline.config.project import Dataset, Project, Run
 from shardline.core.errors import ShardlineError
 from shardline.core.package import check_unlocked
 

@@ -19,7 +19,8 @@ from shardline.accept import (
     find_by_cause,
 )
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
-from shardline.config import Dataset, Project, Run, load_project
+from shardline.config.load import load_project
+from shardline.config.project import Dataset, Project, Run
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.package import check_unlocked
 from shardline.selection import find_dataset, find_run

@@ -8,10 +8,10 @@ import typer
 from typer.core import TyperGroup
 
 from shardline import __version__
+from shardline.config.names import check_layout
 from shardline.core.errors import ShardlineError
 from shardline.core.masked_output import MaskedStream
 from shardline.core.visible import visible
-from shardline.names import check_layout
 
 EXIT_CODES = {
     0: "all is well",

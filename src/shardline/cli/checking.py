@@ -9,8 +9,8 @@ import typer
 
 from shardline import display
 from shardline.cli.app import EPILOG, AsJson, app
-from shardline.config import load_project
 from shardline.config.document import read_config
+from shardline.config.load import load_project
 from shardline.core.errors import DataError
 from shardline.differences import compare_runs
 from shardline.export import export_run

@@ -7,7 +7,7 @@ import typer
 
 from shardline import display
 from shardline.cli.app import EPILOG, AsJson, app
-from shardline.config import load_project
+from shardline.config.load import load_project
 
 
 @app.command("crate", epilog=EPILOG)

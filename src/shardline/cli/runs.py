@@ -6,7 +6,7 @@ import typer
 
 from shardline import display
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
-from shardline.config import load_project
+from shardline.config.load import load_project
 from shardline.rehearsals import one_of_each_geometry, rehearse_runs
 from shardline.selection import find_run
 from shardline.states import describe_runs

@@ -8,13 +8,14 @@ import typer
 
 from shardline import display
 from shardline.cli.app import EPILOG, AsJson, app
-from shardline.config import Project, load_project
 from shardline.config.document import read_config
+from shardline.config.load import load_project
+from shardline.config.names import names_that_have_been, title_of
+from shardline.config.project import Project
 from shardline.core.errors import DataError, ShardlineError
 from shardline.core.package import check_unlocked
 from shardline.findings import Verdict
 from shardline.garbage import Garbage, delete, find_garbage, last_results
-from shardline.names import names_that_have_been, title_of
 from shardline.repair import repair_dataset
 from shardline.selection import datasets_to_repair, find_targets
 from shardline.verify import verify_target

@@ -11,10 +11,10 @@ from shardline.config import checks
 from shardline.config.documents import Documents
 from shardline.config.notes import Note, read_notes
 from shardline.config.runs import Row
+from shardline.config.studies import Study
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.identity import CodeIndex, FileDigests, Lock, short_digest
-from shardline.studies import Study
 
 RESULTS = Path("results")
 # What says where the ranks' environment is, by `runtime.environment`.

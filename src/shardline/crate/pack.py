@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from shardline.config import Project
+from shardline.config.project import Project
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer, read_json, write_bytes

@@ -6,7 +6,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from shardline.accept import Candidate
-from shardline.causes import Cause
+from shardline.config.causes import Cause
 from shardline.differences import Change, Comparison
 from shardline.display.terminal import console, say, table_of
 from shardline.export import Exported

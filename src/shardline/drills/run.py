@@ -13,8 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from shardline.config import Run
 from shardline.config.document import read_config
+from shardline.config.project import Run
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.package import shipped_snakefile
 from shardline.drills.commands import Commands, Overdue, kill, log_of

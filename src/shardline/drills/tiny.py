@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from shardline.config import Run, load_project
+from shardline.config.load import load_project
+from shardline.config.project import Run
 from shardline.core.files import write_json
 
 CONFIG = Path("config/config.yaml")

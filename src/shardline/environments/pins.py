@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from shardline.config import Project
+from shardline.config.project import Project
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.core.urls import without_secrets

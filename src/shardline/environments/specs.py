@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from packaging.requirements import Requirement
 
-from shardline.config import Project
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import script_index
+from shardline.config.project import Project
 from shardline.config.scripts import is_script, split_script
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.errors import ConfigError

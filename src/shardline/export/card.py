@@ -8,11 +8,11 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from shardline.config.names import names_that_have_been
 from shardline.config.schema import flatten
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
-from shardline.names import names_that_have_been
 from shardline.recorded import Recorded
 
 _LIBRARIES = {"onnx": "onnx", "torchscript": "pytorch", "safetensors": "pytorch"}

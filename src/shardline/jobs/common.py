@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardline.config import Project, Run, load_project
+from shardline.config.load import load_project
+from shardline.config.project import Project, Run
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.masked_output import MaskingFormatter, masked_output
 from shardline.core.redaction import mask

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline.actions import Action
-from shardline.config import Dataset, Project, load_project
+from shardline.config.load import load_project
+from shardline.config.project import Dataset, Project
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.identity import digest

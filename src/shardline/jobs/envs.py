@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config import load_project
+from shardline.config.load import load_project
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_json
 from shardline.environments.pins import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardline.attempts import attempted, read_attempts, started_s
 from shardline.checkpoints.folder import last_step
-from shardline.config import Project, Run
+from shardline.config.project import Project, Run
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardline import started
 from shardline.actions import Action
-from shardline.config import Project, Run, load_project
-from shardline.config.project import RESULTS
+from shardline.config.load import load_project
+from shardline.config.project import RESULTS, Project, Run
 from shardline.identity.accepted import ACCEPTED
 from shardline.jobs.common import check_environment, of_this_identity
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.actions import Action
-from shardline.config import Project, Run
+from shardline.config.project import Project, Run
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardline.config import Dataset, Project, Run
+from shardline.config.project import Dataset, Project, Run
 from shardline.config.source_files import find_code_files
 from shardline.identity import watch_reads
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from shardline.config.geometry import REMEDY
 from shardline.core.errors import LaunchError
-from shardline.elastic import REMEDY
 from shardline.launch.slurm_status import job_fields
 from shardline.launch.world import expand_nodelist
 

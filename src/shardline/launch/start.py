@@ -10,9 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from shardline.config.geometry import REMEDY, fitted
 from shardline.core.errors import LaunchError
 from shardline.core.redaction import PASSED, mask
-from shardline.elastic import REMEDY, fitted
 from shardline.launch.allocation import (
     Allocation,
     check_allocation,

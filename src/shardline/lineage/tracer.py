@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.config.names import names_that_have_been
 from shardline.config.project import RESULTS, order_of_part, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_blake3, file_sha256
@@ -13,7 +14,6 @@ from shardline.core.files import read_object
 from shardline.identity import short_digest
 from shardline.identity.accepted import describe_acceptance, read_accepted
 from shardline.lineage.graph import Action, File, Lineage
-from shardline.names import names_that_have_been
 from shardline.recorded import expecting_form
 
 _ID = r"[0-9a-f]{12}"

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.config import Project
+from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
 from shardline.jobs.ranks import python_of_ranks
 from shardline.launch.environment import rank_variables

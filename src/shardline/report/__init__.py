@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shardline.config.studies import Study
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.core.intervals import wilson_interval
@@ -24,7 +25,6 @@ from shardline.report.page import Report, render_page
 from shardline.report.run import Asked
 from shardline.report.sealed import RunFiles, read_run
 from shardline.report.table import write_csv
-from shardline.studies import Study
 
 __all__ = [
     "Asked",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline import charts
+from shardline.config.studies import Study
 from shardline.core.visible import visible
 from shardline.report.compare import comparison
 from shardline.report.images import Images
@@ -13,7 +14,6 @@ from shardline.report.run import Run
 from shardline.report.sealed import is_number
 from shardline.report.studies import view_study
 from shardline.report.template import load_template
-from shardline.studies import Study
 
 MAX_SETTING_COLUMNS = 4
 _OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name", "seed"})

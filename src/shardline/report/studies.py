@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.charts import Measured, Scaled, scale, scaling_charts
+from shardline.config.studies import Size, Study
 from shardline.report.run import Run
-from shardline.studies import Size, Study
 
 
 @dataclass(frozen=True, kw_only=True)
