@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from shardline.core.files import json_bytes, write_json
-from shardline.shards import build_shard, seal
+from shardline.data.build import build_shard, seal
 from shardline.sources import Schema, Source, Table
 
 LIMIT_BYTES = 1_000_000_000

@@ -28,7 +28,7 @@ import safetensors
 from blake3 import blake3
 from safetensors import safe_open
 
-from shardline.shardfile import COLUMNS, HEADER_BYTES, Layout
+from shardline.data.shard_format import COLUMNS, HEADER_BYTES, Layout
 from shardline.sources import Schema
 
 FEATURES, BATCH, PIECE_BYTES = 1_000, 256, 1 << 20

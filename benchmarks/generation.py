@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from shardline import shardfile
-from shardline.shards import build_shards
-from shardline.sources.synthetic import Synthetic
+from shardline.data import shard_format as shardfile
+from shardline.data.build import build_shards
+from shardline.data.sources.synthetic import Synthetic
 
 ROWS, FEATURES = 10_000, 1_000
 SHARD_BYTES = ROWS * FEATURES * 4

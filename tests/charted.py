@@ -11,9 +11,9 @@ from jinja2 import FileSystemLoader
 
 from shardline import charts
 from shardline.config.studies import Size, Study
+from shardline.data.sources.digits import Digits
 from shardline.report.studies import view_study
 from shardline.report.template import load_template
-from shardline.sources.digits import Digits
 from tests.judged import Rows, evaluated
 
 REPORT = Path(__file__).parents[1] / "report"

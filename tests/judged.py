@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import save_file
 
 from shardline.core.files import write_json
+from shardline.data.build import build_shard, seal
 from shardline.evaluate import evaluate
-from shardline.shards import build_shard, seal
 from shardline.sources import Schema, Source, Table
 
 SHARES = {"train": 0.5, "validation": 0.1, "test": 0.4}

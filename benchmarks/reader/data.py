@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 from benchmarks.reader.task import SHAPES
 
-from shardline import shardfile, shards, statistics
 from shardline.core import files
 from shardline.core.files import write_json
-from shardline.integrity import Verifier
-from shardline.shardmap import ShardMap
-from shardline.shards import build_shards, seal
+from shardline.data import build as shards
+from shardline.data import shard_format as shardfile
+from shardline.data import statistics
+from shardline.data.build import build_shards, seal
+from shardline.data.integrity import Verifier
+from shardline.data.mmap import ShardMap
 from shardline.sources import Schema, Source, Table
 
 SHARES = {"train": 0.98, "validation": 0.01, "test": 0.01}

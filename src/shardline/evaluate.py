@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 from shardline.core.errors import name_in_messages
-from shardline.datamodule import Dataset, Normalizer
+from shardline.data.datamodule import Dataset, Normalizer
+from shardline.data.integrity import Policy
+from shardline.data.stream import Batch
 from shardline.evidence import MAX_SAMPLES, Hardest, Samples, Spread
-from shardline.integrity import Policy
 from shardline.modelling import make_model
 from shardline.scoring import Columns, Task, blocks, make_task
-from shardline.streaming import Batch
 
 
 def evaluate(

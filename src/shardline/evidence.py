@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from shardline.datamodule import Dataset
+from shardline.data.datamodule import Dataset
+from shardline.data.sampling import Line, split_pieces
 from shardline.pictures import is_image, picture
-from shardline.sampling import Line, split_pieces
 
 NUM_BINS = 15
 MAX_POINTS = 300

@@ -20,13 +20,13 @@ from shardline.config.geometry import settings_at
 from shardline.core.errors import ConfigError, Diverged, name_in_messages
 from shardline.core.files import write_bytes
 from shardline.core.world import World
-from shardline.datamodule import ShardDataModule
+from shardline.data.datamodule import ShardDataModule
+from shardline.data.integrity import Policy
+from shardline.data.ledger import SampleLedger
 from shardline.divergence import GoBack, LossWatch, check_policy, intervene
 from shardline.heartbeat import Heartbeat
-from shardline.integrity import Policy
 from shardline.interventions import Plan, read_plan
 from shardline.launch.device import resolve_accelerator
-from shardline.ledger import SampleLedger
 from shardline.metrics import JsonLinesLogger, PlainProgress
 from shardline.modelling import make_model
 from shardline.optim import attach_optimizer

@@ -149,7 +149,7 @@ def import_shardline() -> None:
     for name in (
         "shardline.jobs",
         "shardline.supervise",
-        "shardline.shards",
+        "shardline.data.build",
         "shardline.evaluate",
         *_OF_RANKS,
     ):

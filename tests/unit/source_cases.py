@@ -8,7 +8,7 @@ import numpy as np
 
 from shardline.config.load import load_project
 from shardline.config.project import Dataset
-from shardline.shards import make_source
+from shardline.data.build import make_source
 from shardline.sources import SPLITS, Source
 
 TABLE = "name\tdataset\tmodel\na\td\tmlp\n"

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from shardline import evidence
-from shardline.datamodule import Dataset
+from shardline.data.datamodule import Dataset
+from shardline.data.sampling import split_pieces
+from shardline.data.sources.digits import Digits
 from shardline.pictures import is_image, picture
-from shardline.sampling import split_pieces
-from shardline.sources.digits import Digits
 from tests.judged import CLASSES, Rows, evaluated
 
 

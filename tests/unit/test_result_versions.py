@@ -22,7 +22,7 @@ from shardline.identity.versions import (
 )
 
 STAGES = {
-    "data": "shardline.shards",
+    "data": "shardline.data.build",
     "training": "shardline.train",
     "evaluation": "shardline.evaluate",
     "report": "shardline.report",

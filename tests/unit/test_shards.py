@@ -8,12 +8,12 @@ import pytest
 from blake3 import blake3
 from safetensors import safe_open
 
+from shardline.data.build import build_shard, build_shards, describe_part, make_source, seal
+from shardline.data.sources.digits import Digits
+from shardline.data.sources.synthetic import Synthetic
+from shardline.data.splits import assign_splits
 from shardline.errors import DataError
-from shardline.shards import build_shard, build_shards, describe_part, make_source, seal
 from shardline.sources import SPLITS, Schema, Source, Table
-from shardline.sources.digits import Digits
-from shardline.sources.synthetic import Synthetic
-from shardline.splits import assign_splits
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
@@ -188,7 +188,7 @@ def test_a_source_with_unknown_options_or_of_another_class_is_refused():
         make_source(f"{__name__}:Broken", {"type": "x", "rows": 3}, num_shards=1, files=())
     with pytest.raises(DataError, match="Digits takes no option named colour"):
         make_source(
-            "shardline.sources.digits:Digits",
+            "shardline.data.sources.digits:Digits",
             {"type": "x", "options": {"colour": 1}},
             num_shards=1,
             files=(),
@@ -197,7 +197,7 @@ def test_a_source_with_unknown_options_or_of_another_class_is_refused():
         make_source(f"{__name__}:Broken", {"type": "x"}, num_shards=1, files=())
     assert raised.traceback[-1].name == "__init__", "the user's own line"
     with pytest.raises(DataError, match="is not a subclass"):
-        make_source("shardline.sources.base:Schema", {"type": "x"}, num_shards=1, files=())
+        make_source("shardline.data.sources.base:Schema", {"type": "x"}, num_shards=1, files=())
 
 
 def parts_of(source, folder, shards_per_job=1):

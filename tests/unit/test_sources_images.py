@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shardline.data.sources.base import combine_digests
 from shardline.errors import ShardlineError
-from shardline.sources.base import combine_digests
 from tests.unit.source_cases import load_dataset, make, read
 
 

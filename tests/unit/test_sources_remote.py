@@ -20,9 +20,9 @@ import yaml
 from moto.server import ThreadedMotoServer
 
 from shardline.core.urls import without_secrets
+from shardline.data.sources.base import combine_digests
+from shardline.data.sources.remote import describe, fetch
 from shardline.errors import ConfigError, DataError
-from shardline.sources.base import combine_digests
-from shardline.sources.remote import describe, fetch
 from tests.unit.source_cases import load_dataset, make, read
 
 CONTENT = "x,y\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(20_000))

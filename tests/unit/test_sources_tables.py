@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from shardline.data.sources import csv as csv_module
+from shardline.data.sources import parquet as parquet_module
+from shardline.data.sources.base import combine_digests
 from shardline.errors import ConfigError, DataError, ShardlineError
-from shardline.sources import csv as csv_module
-from shardline.sources import parquet as parquet_module
-from shardline.sources.base import combine_digests
 from tests.unit.source_cases import load_dataset, make, read
 
 KINDS = ("csv", "parquet", "delta")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from shardline.statistics import Moments, Statistics, merge_all, merge_siblings
+from shardline.data.statistics import Moments, Statistics, merge_all, merge_siblings
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.standard_normal((3000, 7))

@@ -12,14 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline import streaming, windowmap
 from shardline.core.files import read_json, write_json
 from shardline.core.world import World
-from shardline.datamodule import Dataset, Normalizer, TrainLoader
+from shardline.data import stream as streaming
+from shardline.data import windowmap
+from shardline.data.build import build_shard, seal
+from shardline.data.datamodule import Dataset, Normalizer, TrainLoader
+from shardline.data.integrity import Verifier
+from shardline.data.mmap import ShardMap
 from shardline.errors import DataError
-from shardline.integrity import Verifier
-from shardline.shardmap import ShardMap
-from shardline.shards import build_shard, seal
 from shardline.sources import Schema, Source, Table
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}

@@ -13,11 +13,11 @@ from shardline.attempts import begin_attempt, note_resumed, read_attempts, seale
 from shardline.checkpoints.folder import find_damage, newest_good, saving
 from shardline.config.project import Dataset
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
+from shardline.data.integrity import Verifier
+from shardline.data.mmap import ShardMap
+from shardline.data.parts import read_part
 from shardline.errors import DataError
-from shardline.integrity import Verifier
 from shardline.jobs.datasets import build_shards, seal_dataset
-from shardline.parts import read_part
-from shardline.shardmap import ShardMap
 from shardline.verify import verify_dataset
 from shardline.verify_runs import verify_run
 from shardline.verify_store import check_markers

@@ -13,13 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline import capacity, windowmap
-from shardline.capacity import Capacity
+from shardline.data import capacity, windowmap
+from shardline.data.capacity import Capacity
+from shardline.data.mmap import ShardMap
+from shardline.data.sampling import HeldOutOrder, TrainOrder, split_pieces
+from shardline.data.shard_format import Layout
+from shardline.data.stream import ShardStream
 from shardline.errors import DataError
-from shardline.sampling import HeldOutOrder, TrainOrder, split_pieces
-from shardline.shardfile import Layout
-from shardline.shardmap import ShardMap
-from shardline.streaming import ShardStream
 
 SPLITS = ("train", "validation", "test")
 

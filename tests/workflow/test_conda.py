@@ -20,7 +20,7 @@ FILES = {
     "mypkg/models.py": TELL.format(name="train")
     + "\nfrom shardline.models.linear import Linear\n\n\nclass Net(Linear):\n    pass\n",
     "mypkg/sources.py": TELL.format(name="data")
-    + "\nfrom shardline.sources.synthetic import Synthetic\n\n\nclass Rows(Synthetic):\n    pass\n",
+    + "\nfrom shardline.data.sources.synthetic import Synthetic\n\n\nclass Rows(Synthetic):\n    pass\n",
 }
 SOURCE = {"type": "mypkg.sources:Rows", "options": {"rows_per_shard": 200, "features": 8}}
 ROW = {"name": "net", "dataset": "rows", "model": "mypkg.models:Net", "devices": 2}

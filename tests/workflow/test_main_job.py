@@ -56,7 +56,7 @@ def test_main_job_learns_reports_and_is_then_up_to_date(workspace):
 
     # the synthetic labels come from known weights: what was learnt must point their way
     weight = load_file(workspace.path / "results/latest/known/model.safetensors")["layer.weight"]
-    from shardline.sources.synthetic import Synthetic
+    from shardline.data.sources.synthetic import Synthetic
 
     true = Synthetic(num_shards=4, rows_per_shard=200, features=8, seed=3).weights
     learnt = weight[1] - weight[0]

@@ -8,8 +8,8 @@ from benchmarks.reader.competitors.settings import WINDOW_BYTES
 from benchmarks.reader.task import Batch, Task
 
 from shardline.core.world import World
-from shardline.datamodule import Dataset, TrainLoader
-from shardline.sampling import TrainOrder
+from shardline.data.datamodule import Dataset, TrainLoader
+from shardline.data.sampling import TrainOrder
 
 
 def batches(task: Task) -> Iterator[Batch]:

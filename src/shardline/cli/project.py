@@ -35,7 +35,7 @@ def digest(
     """
     import yaml
 
-    from shardline.sources.remote import describe
+    from shardline.data.sources.remote import describe
 
     typer.echo(
         yaml.safe_dump(list(describe(places)), sort_keys=False, allow_unicode=True), nl=False

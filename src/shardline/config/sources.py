@@ -11,13 +11,13 @@ from shardline.core.urls import is_url, open_table, table_content, without_secre
 from shardline.identity import FileDigests
 
 SHIPPED_SOURCES = {
-    "csv": "shardline.sources.csv:Csv",
-    "delta": "shardline.sources.delta:Delta",
-    "digits": "shardline.sources.digits:Digits",
-    "idx": "shardline.sources.idx:Idx",
-    "image_folder": "shardline.sources.image_folder:ImageFolder",
-    "parquet": "shardline.sources.parquet:Parquet",
-    "synthetic": "shardline.sources.synthetic:Synthetic",
+    "csv": "shardline.data.sources.csv:Csv",
+    "delta": "shardline.data.sources.delta:Delta",
+    "digits": "shardline.data.sources.digits:Digits",
+    "idx": "shardline.data.sources.idx:Idx",
+    "image_folder": "shardline.data.sources.image_folder:ImageFolder",
+    "parquet": "shardline.data.sources.parquet:Parquet",
+    "synthetic": "shardline.data.sources.synthetic:Synthetic",
 }
 # Options that say where the content lies or how fast it is read, and not what it is.
 _NOT_IN_IDENTITY = {"files", "table", "decode_threads"}

@@ -16,8 +16,8 @@ from shardline.core.files import read_json
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import MASK, is_secret, mask, mask_values
 from shardline.crate.metadata import METADATA
+from shardline.data.shard_format import shard_path
 from shardline.identity.accepted import ACCEPTED
-from shardline.shardfile import shard_path
 
 WORKFLOW = "workflow"
 CONFIG = Path("config/config.yaml")

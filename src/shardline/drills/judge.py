@@ -92,7 +92,7 @@ def compare(broken: Trained, unbroken: Trained) -> dict[str, bool]:
 
     Bit for bit, and for the ledger each sample of each step in its order.
     """
-    from shardline.ledger import read_ledger
+    from shardline.data.ledger import read_ledger
 
     is_sealed = broken.model.exists()
     return {

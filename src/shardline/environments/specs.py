@@ -60,7 +60,7 @@ def _modules(classes: Iterable[str]) -> set[str]:
 STAGES = {
     "data": Stage(
         jobs=("common", "datasets"),
-        programs=("shardline.shards", *_modules(SHIPPED_SOURCES.values())),
+        programs=("shardline.data.build", *_modules(SHIPPED_SOURCES.values())),
     ),
     "train": Stage(
         jobs=("common", "ranks", "runs"),

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
-from shardline.datamodule import Dataset, Normalizer, shift_and_scale
+from shardline.data.datamodule import Dataset, Normalizer, shift_and_scale
 from shardline.modelling import arguments_of, make_model
 from shardline.recorded import Recorded
 

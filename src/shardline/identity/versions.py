@@ -67,14 +67,16 @@ PUBLIC: dict[str, str] = {
     "shardline": "",
     "shardline.core.errors": "",
     "shardline.errors": "",
+    "shardline.data.ledger": "",
     "shardline.ledger": "",
     "shardline.models": "",
     "shardline.models.base": "classifier",
+    "shardline.data.sources": "data",
     "shardline.sources": "data",
-    "shardline.sources.base": "data",
-    "shardline.splits": "data",
+    "shardline.data.sources.base": "data",
+    "shardline.data.splits": "data",
     **{f"shardline.models.{name}": name for name in MODELS},
-    **{f"shardline.sources.{name}": name for name in SOURCES},
+    **{f"shardline.data.sources.{name}": name for name in SOURCES},
 }
 
 # The packages, by import name, that decide a value of what a stage, model or source makes. They

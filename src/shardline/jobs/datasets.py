@@ -18,13 +18,13 @@ from shardline.jobs.common import REMAKE, check_environment, of_this_identity
 from shardline.jobs.watched import end_watch, watch_dataset
 
 if TYPE_CHECKING:
-    from shardline.sources import Source
+    from shardline.data.sources import Source
 
 
 def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_json: str) -> None:
     """Write the shards of one part, then the part's list of them."""
-    from shardline import shards
     from shardline.core.progress import ShardProgress
+    from shardline.data import build as shards
 
     action = Action(id=f"build_shards/{dataset_id}/{part}")
     project, dataset, source = _open_dataset(config, dataset_id)
@@ -54,8 +54,8 @@ def seal_dataset(
     Args:
         parts: files that describe the parts; none of a job that was forced to run again.
     """
-    from shardline.parts import read_part
-    from shardline.shards import seal as merge
+    from shardline.data.build import seal as merge
+    from shardline.data.parts import read_part
 
     action = Action(id=f"seal_dataset/{dataset_id}")
     project, dataset, source = _open_dataset(config, dataset_id)
@@ -100,8 +100,8 @@ def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) ->
 
 def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project, Dataset, Source]":
     """Return the project, one of its datasets and that one's source."""
-    from shardline.shards import make_source
-    from shardline.sources.remote import fetch
+    from shardline.data.build import make_source
+    from shardline.data.sources.remote import fetch
 
     project = load_project(config)
     dataset = of_this_identity(project.datasets, dataset_id)

@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from shardline.core.errors import DataError
-from shardline.sources.base import Schema, Table, shard_range
-from shardline.sources.from_files import FileSource, text_id
+from shardline.data.sources.base import Schema, Table, shard_range
+from shardline.data.sources.from_files import FileSource, text_id
 
 _BLOCK_BYTES = 64 * 2**20  # features of one table
 _NO_IMAGE = (

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
-from shardline.sources import columns
-from shardline.sources.base import shard_slices
-from shardline.sources.tabular import Block, Tabular
+from shardline.data.sources import columns
+from shardline.data.sources.base import shard_slices
+from shardline.data.sources.tabular import Block, Tabular
 
 _BLOCK_BYTES = 8 * 2**20
 _GUESS_BYTES = 2**20  # from whose lines the columns' types are guessed

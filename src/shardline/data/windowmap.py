@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from shardline.core.errors import DataError
-from shardline.sampling import Piece, num_rows
-from shardline.shardfile import HEADER_BYTES
+from shardline.data.sampling import Piece, num_rows
+from shardline.data.shard_format import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from shardline.shardmap import ShardMap
+    from shardline.data.mmap import ShardMap
 
 # So few bytes of a file are read: a mapping takes longer, and a place in vm.max_map_count
 COPIED_BYTES = 65536

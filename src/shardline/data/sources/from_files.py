@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.sources.base import Source
-from shardline.splits import SPLITS, assign_splits
+from shardline.data.sources.base import Source
+from shardline.data.splits import SPLITS, assign_splits
 
 
 class FileSource(Source):

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from shardline.core.errors import DataError
-from shardline.sources import columns
-from shardline.sources.base import shard_slices
-from shardline.sources.tabular import Block, Tabular
+from shardline.data.sources import columns
+from shardline.data.sources.base import shard_slices
+from shardline.data.sources.tabular import Block, Tabular
 
 _BLOCK_BYTES = 64 * 2**20  # features of one block
 

@@ -1,7 +1,7 @@
 """One run's data for one rank: train and validation batches, resumable at the exact sample.
 
-Which rows a step consumes is decided in `shardline.sampling`, how they come into
-memory in `shardline.streaming`; here both are put behind Lightning's interface.
+Which rows a step consumes is decided in `shardline.data.sampling`, how they come into
+memory in `shardline.data.stream`; here both are put behind Lightning's interface.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
 
-from shardline.capacity import LABEL_BYTES, Capacity
 from shardline.core.files import read_json
 from shardline.core.world import World
-from shardline.integrity import Policy, Verifier
-from shardline.sampling import HeldOutOrder, Order, TrainOrder, split_pieces
-from shardline.shardmap import ShardMap
-from shardline.streaming import Batch, ShardStream
+from shardline.data.capacity import LABEL_BYTES, Capacity
+from shardline.data.integrity import Policy, Verifier
+from shardline.data.mmap import ShardMap
+from shardline.data.sampling import HeldOutOrder, Order, TrainOrder, split_pieces
+from shardline.data.stream import Batch, ShardStream
 
 
 class Dataset:

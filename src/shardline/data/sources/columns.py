@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.sources.from_files import text_id
-from shardline.splits import SPLITS
+from shardline.data.sources.from_files import text_id
+from shardline.data.splits import SPLITS
 
 # What pyarrow's CSV reader takes for a missing number.
 _MISSING = pa.array(

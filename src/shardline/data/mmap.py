@@ -14,9 +14,9 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.core.package import making
-from shardline.sampling import Piece, num_rows
-from shardline.shardfile import HEADER_BYTES, SHARD_NAME, Layout, shard_path
-from shardline.windowmap import WindowMap, close, read_exactly, size_of
+from shardline.data.sampling import Piece, num_rows
+from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, Layout, shard_path
+from shardline.data.windowmap import WindowMap, close, read_exactly, size_of
 
 # no fault of the file, so that a repair would not help
 _LIMITS = {

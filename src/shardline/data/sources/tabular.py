@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from shardline.core.errors import DataError
-from shardline.sources import columns
-from shardline.sources.base import Schema, Table
-from shardline.sources.from_files import FileSource, ids_in_file
+from shardline.data.sources import columns
+from shardline.data.sources.base import Schema, Table
+from shardline.data.sources.from_files import FileSource, ids_in_file
 
 
 @dataclass(frozen=True, kw_only=True)

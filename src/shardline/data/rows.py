@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.shardfile import COLUMNS, FEATURE_DTYPES, Layout
-from shardline.sources import SPLITS, Schema, Source, Table
-from shardline.splits import assign_splits
-from shardline.statistics import Moments, RunningMoments, rows_in_cache
+from shardline.data.shard_format import COLUMNS, FEATURE_DTYPES, Layout
+from shardline.data.sources import SPLITS, Schema, Source, Table
+from shardline.data.splits import assign_splits
+from shardline.data.statistics import Moments, RunningMoments, rows_in_cache
 
 _BLOCK_BYTES = 4 << 20  # NumPy asks for huge pages from here on
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardline.sampling import Order, Piece, Window, num_rows
-from shardline.shardmap import ShardMap
-from shardline.windowmap import WindowMap
+from shardline.data.mmap import ShardMap
+from shardline.data.sampling import Order, Piece, Window, num_rows
+from shardline.data.windowmap import WindowMap
 
 Batch = tuple[torch.Tensor, ...]
 

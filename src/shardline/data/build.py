@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.errors import DataError
-from shardline.rows import Memory, Rows, read_rows
-from shardline.shardfile import write_shard
-from shardline.sources import SPLITS, Source
-from shardline.sources.base import combine_digests
-from shardline.statistics import Statistics, merge_all, merge_siblings
+from shardline.data.rows import Memory, Rows, read_rows
+from shardline.data.shard_format import write_shard
+from shardline.data.sources import SPLITS, Source
+from shardline.data.sources.base import combine_digests
+from shardline.data.statistics import Statistics, merge_all, merge_siblings
 
 Built = tuple["ShardRecord", dict[str, Any]]
 SKIPPED_SHOWN = 20
@@ -59,7 +59,7 @@ def make_source(
     cls = getattr(importlib.import_module(module), name)
     if not (isinstance(cls, type) and issubclass(cls, Source)):
         raise DataError(
-            f"source {source_class} is not a subclass of shardline.sources.Source; derive it"
+            f"source {source_class} is not a subclass of shardline.data.sources.Source; derive it"
         )
     named = {
         key: value for key, value in settings.items() if key not in ("type", "options", "files")

@@ -1,0 +1,1 @@
+"""Datasets: sources, shards, the order of samples, streaming, the sample ledger."""

@@ -1,0 +1,76 @@
+"""The sample ledger: which rows each global step consumed, written by every rank.
+
+One file per rank and attempt, `from-{step}-rank-{r}-of-{W}.jsonl`, a line per
+batch. Attempts are told apart by the step that they resumed from: what a later
+attempt did again takes the place of what an earlier one had done.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import IO, Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from shardline.core.files import make_folder, read_json_lines, writing
+from shardline.core.world import World
+
+_NAME = re.compile(r"from-(?P<start>\d+)-rank-(?P<rank>\d+)-of-\d+\.jsonl")
+
+
+class SampleLedger(Callback):
+    """Writes the row ids of each batch that this rank trains on.
+
+    Args:
+        folder: where the files are written.
+        world: this rank's place.
+    """
+
+    def __init__(self, folder: Path, world: World) -> None:
+        self._folder, self._world = folder, world
+        self._file: IO[str] | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Open this attempt's file."""
+        make_folder(self._folder)
+        place = f"rank-{self._world.rank:05d}-of-{self._world.world_size:05d}"
+        path = self._folder / f"from-{trainer.global_step:09d}-{place}.jsonl"
+        with writing(path):
+            self._file = path.open("w", buffering=1)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Write the batch's row ids under the optimiser step that they go into."""
+        if self._file is None:
+            return
+        ids = trainer.datamodule.loader.stream.batch_ids.tolist()  # type: ignore[attr-defined]
+        line = {"step": trainer.global_step + 1, "epoch": trainer.current_epoch, "ids": ids}
+        with writing(Path(self._file.name)):
+            print(json.dumps(line), file=self._file)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def read_ledger(folder: Path | str) -> dict[int, list[int]]:
+    """Return the row ids of each global step, in the order of ranks and of their batches."""
+    files = sorted(
+        (int(found["start"]), int(found["rank"]), path) for path, found in _files(Path(folder))
+    )
+    starts = sorted({start for start, _, _ in files})
+    steps: dict[int, list[int]] = {}
+    for start, _, path in files:
+        end = next((later for later in starts if later > start), None)
+        for record in read_json_lines(path):
+            if end is None or record["step"] <= end:
+                steps.setdefault(record["step"], []).extend(record["ids"])
+    return dict(sorted(steps.items()))
+
+
+def _files(folder: Path) -> list[tuple[Path, re.Match[str]]]:
+    matches = ((path, _NAME.fullmatch(path.name)) for path in folder.iterdir())
+    return [(path, match) for path, match in matches if match]
