@@ -21,8 +21,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.checkpoints.best import BestCheckpoint
+from shardline.checkpoints.callback import LastCheckpoint
 from shardline.checkpoints.folder import list_saved
-from shardline.checkpoints.saver import LastCheckpoint
 
 MODES = ("none", "asynchronous", "synchronous")
 DEFAULT_STEPS, TARGET = 200, 0.02

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
 from shardline.agreement import NO_LOSS, Agreement, Reading
-from shardline.checkpoints.saver import LastCheckpoint
+from shardline.checkpoints.callback import LastCheckpoint
 from shardline.core.errors import ConfigError, name_in_messages
 from shardline.core.world import World
 from shardline.interventions import Plan, Trouble, write_plan

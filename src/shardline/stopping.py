@@ -7,7 +7,7 @@ from pytorch_lightning.callbacks import Callback
 
 from shardline.agreement import NO_LOSS, Agreement
 from shardline.checkpoints.boundaries import after_hook, can_save
-from shardline.checkpoints.saver import LastCheckpoint
+from shardline.checkpoints.callback import LastCheckpoint
 from shardline.core.errors import Stopped
 from shardline.core.world import World
 from shardline.launch import signals

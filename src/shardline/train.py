@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 
 from shardline.agreement import Agreement
 from shardline.checkpoints.best import BestCheckpoint
-from shardline.checkpoints.saver import LastCheckpoint
+from shardline.checkpoints.callback import LastCheckpoint
 from shardline.config.geometry import settings_at
 from shardline.core.errors import ConfigError, Diverged, name_in_messages
 from shardline.core.files import write_bytes

@@ -21,7 +21,7 @@ from tests.conftest import rank_environment
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [  # what the worker imports on its way
-        "shardline.checkpoints.saver",
+        "shardline.checkpoints.callback",
         "shardline.launch.rehearsal",
         "shardline.ledger",
         "shardline.metrics",

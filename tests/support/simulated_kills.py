@@ -148,7 +148,7 @@ def process(attempt: Process) -> Iterator[None]:
     """Run an attempt: models and files report to it."""
     global _present
     _present = attempt
-    with suppress(Killed), mock.patch("shardline.checkpoints.saver.Background", LateWriter):
+    with suppress(Killed), mock.patch("shardline.checkpoints.callback.Background", LateWriter):
         try:
             yield
         except Exception:

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.checkpoints.best import BestCheckpoint
-from shardline.checkpoints.cadence import Cadence
+from shardline.checkpoints.callback import LastCheckpoint
 from shardline.checkpoints.folder import last_step, list_saved, newest_good
-from shardline.checkpoints.saver import LastCheckpoint
+from shardline.checkpoints.schedule import Cadence
 from shardline.checkpoints.snapshot import Snapshot
 from shardline.errors import DataError
 
@@ -155,7 +155,7 @@ def test_where_none_is_good_nothing_is_trained_anew_in_silence(tmp_path):
 
 def test_a_save_by_time_comes_when_the_clock_says_so_whatever_the_steps(monkeypatch):
     now = 0.0
-    monkeypatch.setattr("shardline.checkpoints.cadence.time.monotonic", lambda: now)
+    monkeypatch.setattr("shardline.checkpoints.schedule.time.monotonic", lambda: now)
     trainer = SimpleNamespace(global_step=0, is_global_zero=True, world_size=1)
     cadence, due, asked = Cadence(0, 60.0), [], 0
     for _ in range(1000):

@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
-from shardline.checkpoints.saver import LastCheckpoint
+from shardline.checkpoints.callback import LastCheckpoint
 from shardline.errors import DataError, Diverged
 from tests.support.campaigns import campaign_seed
 from tests.support.killed_models import Counting
@@ -112,7 +112,7 @@ def earlier_version():
             self.save(trainer)
 
     with (
-        mock.patch("shardline.checkpoints.saver.settle"),
+        mock.patch("shardline.checkpoints.callback.settle"),
         mock.patch.object(LastCheckpoint, "on_train_epoch_start", begin_epoch),
     ):
         yield

@@ -13,7 +13,6 @@ from pytorch_lightning.callbacks import Callback
 from shardline.checkpoints import model_extras, ranks
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.boundaries import after_hook, can_save, is_in_epoch
-from shardline.checkpoints.cadence import Cadence
 from shardline.checkpoints.counters import settle, steps_recorded
 from shardline.checkpoints.folder import (
     Digests,
@@ -24,6 +23,7 @@ from shardline.checkpoints.folder import (
     remove_scratch,
     scratch_folder,
 )
+from shardline.checkpoints.schedule import Cadence
 from shardline.checkpoints.sharded import ShardReader, Shards, Writers, gather_weights, take_shards
 from shardline.checkpoints.snapshot import Snapshot
 from shardline.checkpoints.writer import STATE, Background, StateWriter, Weights
