@@ -17,8 +17,8 @@ from shardline.core.files import check_writable
 from shardline.core.package import workflow_folder
 from shardline.identity import digest
 from shardline.launch.environment import check_passed
-from shardline.launch.slurm_cancel import cancel_by_name
-from shardline.launch.slurm_status import stand_before_sacct
+from shardline.launch.slurm.sacct import stand_before_sacct
+from shardline.launch.slurm.scancel import cancel_by_name
 from shardline.links import publish
 from shardline.storage import Storage, logs_of, results_of
 

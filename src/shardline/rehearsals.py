@@ -7,7 +7,7 @@ from shardline.config.project import RESULTS, Project, Run
 from shardline.core.errors import LaunchError
 from shardline.core.files import read_json
 from shardline.core.package import make_anew
-from shardline.launch.rehearsed import Rehearsal
+from shardline.launch.preflight.table import Rehearsal
 
 _GEOMETRY = ("nodes", "devices", "accelerator")
 

@@ -26,7 +26,7 @@ def rehearse_run(
     """
     # torch is imported only once the arguments are good
     from shardline.launch.device import libraries, resolve_accelerator
-    from shardline.launch.rehearsal import rehearse
+    from shardline.launch.preflight.check import rehearse
 
     is_gpu = resolve_accelerator(settings) == "gpu"
     return rehearse(

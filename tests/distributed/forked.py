@@ -22,7 +22,7 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [  # what the worker imports on its way
         "shardline.checkpoints.callback",
-        "shardline.launch.rehearsal",
+        "shardline.launch.preflight.check",
         "shardline.ledger",
         "shardline.metrics",
         "shardline.provenance",

@@ -19,7 +19,7 @@ from tests.rotation import rotating
 RANK = """
 import json, os, sys, psutil, torch
 from shardline.errors import LaunchError
-from shardline.launch.rehearsal import rehearse
+from shardline.launch.preflight.check import rehearse
 from shardline.core.world import World
 
 options = json.loads(sys.argv[1])

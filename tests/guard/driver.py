@@ -27,7 +27,7 @@ SRC = ROOT / "src"
 _RETRIES = 3
 # imported before ranks are forked
 _OF_RANKS = (
-    "shardline.checkpoints.callback", "shardline.launch.rehearsal", "shardline.ledger", "shardline.metrics",
+    "shardline.checkpoints.callback", "shardline.launch.preflight.check", "shardline.ledger", "shardline.metrics",
     "shardline.provenance", "shardline.script", "shardline.train", "shardline.worker",
 )  # fmt: skip
 

@@ -20,8 +20,8 @@ RANKS = (0, 1)
 # Two ranks count on two nodes until they are told to finish, each from where it was cut off.
 SNAKEFILE = f"""
 import os
-from shardline.launch.slurm_cancel import cancel_by_name
-from shardline.launch.slurm_status import stand_before_sacct
+from shardline.launch.slurm.scancel import cancel_by_name
+from shardline.launch.slurm.sacct import stand_before_sacct
 
 if workflow.is_main_process:
     os.environ["PATH"] = f"{{os.getcwd()}}/bin:{{os.environ['PATH']}}"

@@ -9,7 +9,7 @@ from shardline.config.checks import check_devices
 from shardline.config.geometry import fitted, settings_at
 from shardline.errors import ConfigError, LaunchError
 from shardline.launch import start as start_module
-from shardline.launch.allocation import check_allocation, parse_job
+from shardline.launch.slurm.allocation import check_allocation, parse_job
 from shardline.launch.start import find_geometry, prepare_start
 from shardline.stepping import rescaled
 from tests.unit.test_launch_start import JOB, RUNTIME

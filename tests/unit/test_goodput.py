@@ -15,7 +15,7 @@ from shardline.attempts import (
     sealed_log,
 )
 from shardline.goodput import Timeline, goodput, throughput
-from shardline.launch.allocation import parse_job
+from shardline.launch.slurm.allocation import parse_job
 
 FLOW = {"global_batch": 64, "ranks": 2}
 

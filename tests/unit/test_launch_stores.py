@@ -14,7 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from shardline.core.world import World
 from shardline.launch import stores
-from shardline.launch.rendezvous import Meeting
+from shardline.launch.preflight.rendezvous import Meeting
 from shardline.launch.stores import NarrowStore, narrow_stores
 from tests.conftest import REPOSITORY
 

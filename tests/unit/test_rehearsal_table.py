@@ -4,15 +4,15 @@ import pytest
 
 from shardline.core.world import World
 from shardline.errors import LaunchError
-from shardline.launch.rehearsal import rehearse
-from shardline.launch.rehearsed import Rehearsal, compact
-from shardline.launch.rollcall import (
+from shardline.launch.preflight.check import rehearse
+from shardline.launch.preflight.membership import (
     check_device,
     check_gloo,
     check_node,
     find_conflict,
     missing_message,
 )
+from shardline.launch.preflight.table import Rehearsal, compact
 
 
 def row(rank, **changes):

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from snakemake_executor_plugin_slurm import Executor
 
-from shardline.launch import slurm_cancel
-from shardline.launch.slurm_cancel import cancel_by_name
+from shardline.launch.slurm import scancel as slurm_cancel
+from shardline.launch.slurm.scancel import cancel_by_name
 from tests.conftest import write_program
 
 pytestmark = pytest.mark.usefixtures("plugin")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.launch.slurm_status import (
+from shardline.launch.slurm.sacct import (
     explain,
     plain_state,
     real_sacct,

@@ -15,7 +15,7 @@ from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.masked_output import MaskingFormatter, masked_output
 from shardline.core.redaction import mask
 from shardline.environments.observed import explain_differences, find_differences
-from shardline.launch.slurm_status import tell_reason
+from shardline.launch.slurm.sacct import tell_reason
 
 _T = TypeVar("_T")
 REMAKE = "delete it and run the pipeline again to write it"

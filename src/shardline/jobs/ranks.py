@@ -159,7 +159,7 @@ def _judge(error: ShardlineError, work: Path) -> None:
     Raises:
         CrashLoop: it ended as the one before.
     """
-    from shardline.launch.deadline import leave_to_slurm
+    from shardline.launch.slurm.deadline import leave_to_slurm
 
     attempts = read_attempts(work)
     if loop := crash_loop(attempts, saved_step=last_step(work / "checkpoints")):
@@ -193,7 +193,7 @@ def rehearse(
 
 def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
     """Return what the scheduler tells of this job: number, start, time in the queue, how often it was requeued."""
-    from shardline.launch.allocation import find_allocation
+    from shardline.launch.slurm.allocation import find_allocation
 
     try:
         allocation = find_allocation(env)
@@ -312,7 +312,7 @@ def _start_ranks(
 
 def _deadline(runtime: Mapping[str, Any], work: Path) -> Callable[..., None]:
     """Return what asks the ranks to stop before this job's time is over."""
-    from shardline.launch.deadline import end_of_job, watch_deadline
+    from shardline.launch.slurm.deadline import end_of_job, watch_deadline
 
     started = started_s(read_attempts(work)[-1])
     times = partial(end_of_job, os.environ, started=started, walltime_min=runtime["walltime_min"])

@@ -13,17 +13,17 @@ from typing import Any
 from shardline.config.geometry import REMEDY, fitted
 from shardline.core.errors import LaunchError
 from shardline.core.redaction import PASSED, mask
-from shardline.launch.allocation import (
-    Allocation,
-    check_allocation,
-    find_allocation,
-    restored_variables,
-)
 from shardline.launch.azureml import Processes, check_processes, find_processes
 from shardline.launch.commands import Plan, launch_command
 from shardline.launch.environment import check_passed, rank_variables, without_place
 from shardline.launch.export import export_world
 from shardline.launch.resolve import resolve_world
+from shardline.launch.slurm.allocation import (
+    Allocation,
+    check_allocation,
+    find_allocation,
+    restored_variables,
+)
 from shardline.launch.world import derived_port
 
 _PORTS_TRIED = 20

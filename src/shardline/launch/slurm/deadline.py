@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from shardline.core.errors import LaunchError
-from shardline.launch.allocation import find_allocation
+from shardline.launch.slurm.allocation import find_allocation
 
 # The end may be moved in either direction while the job runs.
 _ASK_AGAIN_S = 60.0

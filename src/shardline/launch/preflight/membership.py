@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from shardline.core.errors import LaunchError
 from shardline.core.world import World
-from shardline.launch.rehearsed import compact, name_ranks
-from shardline.launch.rendezvous import Meeting, pauses, place_of
+from shardline.launch.preflight.rendezvous import Meeting, pauses, place_of
+from shardline.launch.preflight.table import compact, name_ranks
 from shardline.launch.world import check_world, is_loopback
 
 _NODES_NAMED = 8

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from shardline.config.geometry import REMEDY
 from shardline.core.errors import LaunchError
-from shardline.launch.slurm_status import job_fields
+from shardline.launch.slurm.sacct import job_fields
 from shardline.launch.world import expand_nodelist
 
 _TIMEOUT_S = 60

@@ -12,10 +12,7 @@ from shardline.core.errors import LaunchError
 from shardline.core.world import World
 from shardline.launch.device import device_name
 from shardline.launch.environment import TRANSPORTS, recorded_variables
-from shardline.launch.paths import Paths
-from shardline.launch.rehearsed import Rehearsal, compact
-from shardline.launch.rendezvous import Meeting, gloo_address, interface_of, local_address
-from shardline.launch.rollcall import (
+from shardline.launch.preflight.membership import (
     Arrival,
     call_roll,
     check_device,
@@ -23,6 +20,9 @@ from shardline.launch.rollcall import (
     check_node,
     check_plan,
 )
+from shardline.launch.preflight.paths import Paths
+from shardline.launch.preflight.rendezvous import Meeting, gloo_address, interface_of, local_address
+from shardline.launch.preflight.table import Rehearsal, compact
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "AZUREML_RUN_ID", "PBS_JOBID")
 _LINGER_S = 2.0  # for the others to read why it failed

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from shardline.core.errors import LaunchError
-from shardline.launch.rehearsed import name_ranks
-from shardline.launch.rendezvous import Meeting, pauses
-from shardline.launch.rollcall import Arrival
+from shardline.launch.preflight.membership import Arrival
+from shardline.launch.preflight.rendezvous import Meeting, pauses
+from shardline.launch.preflight.table import name_ranks
 
 _LATENCY_ROUNDS = 20
 _SMALL = 256  # elements

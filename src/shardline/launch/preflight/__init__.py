@@ -1,0 +1,1 @@
+"""The check of ranks, devices and paths before a training."""

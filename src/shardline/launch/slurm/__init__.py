@@ -1,0 +1,1 @@
+"""What Slurm tells of a job, and what it is asked."""
