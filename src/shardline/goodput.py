@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardline.attempts import Attempt, duration_s
+from shardline.supervision.attempts import Attempt, duration_s
 
 # In the order in which they are drawn.
 PARTS = (

@@ -5,7 +5,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from shardline.launch import pulse
+from shardline.supervision import heartbeat_memory as pulse
 
 
 class Heartbeat(Callback):

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardline.core.files import write_json
 from shardline.core.world import World
-from shardline.launch.rank import run_rank
+from shardline.supervision.rank import run_rank
 
 
 def rehearse_run(

@@ -10,8 +10,8 @@ from shardline.checkpoints.boundaries import after_hook, can_save
 from shardline.checkpoints.callback import LastCheckpoint
 from shardline.core.errors import Stopped
 from shardline.core.world import World
-from shardline.launch import signals
-from shardline.launch.pulse import mine
+from shardline.supervision import signals
+from shardline.supervision.heartbeat_memory import mine
 
 
 class AgreedStop(Callback):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from shardline.actions import Action
-from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log, started_s
 from shardline.certificates import find_certificate
 from shardline.config.before import schema_of, with_before
 from shardline.config.scripts import is_script
@@ -23,11 +22,18 @@ from shardline.environments.observed import explain_differences, find_difference
 from shardline.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.identity import watch_reads
 from shardline.identity.seals import seal
-from shardline.launch import pulse
-from shardline.launch.rank import run_rank
-from shardline.launch.watchdog import Watch
 from shardline.rehearse import rehearse_run
 from shardline.resources import gather, used_by_rank
+from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision.attempts import (
+    begin_attempt,
+    note_resumed,
+    read_attempts,
+    sealed_log,
+    started_s,
+)
+from shardline.supervision.rank import run_rank
+from shardline.supervision.watchdog import Watch
 from shardline.tracking.notes import read_places
 
 _NUMBERS = {

@@ -8,8 +8,8 @@ import signal
 import psutil
 import pytest
 
-from shardline.launch.failures import first_failure, forget_failures, read_failures
-from shardline.launch.watchdog.signs import waits_for_peers
+from shardline.supervision.failures import first_failure, forget_failures, read_failures
+from shardline.supervision.watchdog.heartbeats import waits_for_peers
 from tests.conftest import end_of_ranks, wait_until
 from tests.rotation import rotating
 

@@ -17,7 +17,7 @@ import json, os, sys
 from pathlib import Path
 from shardline.jobs import job
 from shardline.launch.start import prepare_start
-from shardline.supervise import run_ranks
+from shardline.supervision.supervisor import run_ranks
 work, program, runtime = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 work.mkdir(parents=True, exist_ok=True)
 with job(str(work / "log")) as log:

@@ -109,7 +109,7 @@ from pathlib import Path
 from shardline.jobs import job
 from shardline.launch.remote import check_machines
 from shardline.launch.start import prepare_start
-from shardline.supervise import run_ranks
+from shardline.supervision.supervisor import run_ranks
 work, runtime = Path(sys.argv[1]), json.loads(sys.argv[2])
 (work / "job-pid").write_text(str(os.getpid()))
 with job(str(work / "log")) as log:
@@ -123,7 +123,7 @@ with job(str(work / "log")) as log:
 RANK = """
 import os, sys, time
 from pathlib import Path
-from shardline.launch.failures import report_failure
+from shardline.supervision.failures import report_failure
 from shardline.core.process import die_with_parent
 from shardline.launch.resolve import resolve_world
 die_with_parent()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardline.launch.failures import read_failures
+from shardline.supervision.failures import read_failures
 from tests.conftest import end_of_ranks
 
 # A rank is signalled at a known place: from within, as the plan of the test says.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardline.attempts import last_recorded_step
+from shardline.supervision.attempts import last_recorded_step
 from tests.conftest import end_of_ranks, wait_until
 from tests.faults.conftest import run
 from tests.rotation import rotating

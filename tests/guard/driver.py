@@ -148,7 +148,7 @@ def import_shardline() -> None:
         sys.path.insert(0, str(SRC))
     for name in (
         "shardline.jobs",
-        "shardline.supervise",
+        "shardline.supervision.supervisor",
         "shardline.data.build",
         "shardline.evaluate",
         *_OF_RANKS,
@@ -159,7 +159,7 @@ def import_shardline() -> None:
 @contextmanager
 def forked_ranks(tracer: Tracer | None) -> Iterator[None]:
     """Have training jobs fork their ranks in the place of starting a launcher."""
-    from shardline import supervise
+    from shardline.supervision import supervisor as supervise
 
     def run_ranks(command: Sequence[str], *, env: Mapping[str, str], log: Path, **_: Any) -> None:
         arguments = [*command[list(command).index("shardline.worker") + 1 :]]
@@ -258,7 +258,7 @@ def build(config: Mapping[str, Any], name: str) -> None:
 def train(config: Mapping[str, Any], name: str, tracer: Tracer | None) -> None:
     """Do the jobs of a run; its dataset is there."""
     from shardline import jobs
-    from shardline.supervise import RankError
+    from shardline.supervision.supervisor import RankError
 
     run = next(one for one in opened(config).runs.values() if one.names[0] == name)
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules

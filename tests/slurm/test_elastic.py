@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardline.attempts import read_attempts
+from shardline.supervision.attempts import read_attempts
 from tests.conftest import Workspace
 from tests.slurm.pipeline import Pipeline
 from tests.slurm.test_training_accidents import MODEL, ROW, RUNTIME, Training

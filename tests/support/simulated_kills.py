@@ -31,7 +31,6 @@ from unittest import mock
 import torch
 
 from shardline import jobs, worker
-from shardline.attempts import begin_attempt
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
@@ -39,6 +38,7 @@ from shardline.core.world import World
 from shardline.goodput import Timeline
 from shardline.identity import digest
 from shardline.ledger import read_ledger
+from shardline.supervision.attempts import begin_attempt
 from tests.support.built import build
 
 ALONE = World(

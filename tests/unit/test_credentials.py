@@ -20,7 +20,7 @@ from shardline.core.redaction import MASK, is_secret, known_values, mask, mask_v
 from shardline.errors import ConfigError, DataError
 from shardline.identity.seals import seal
 from shardline.launch.environment import check_passed
-from shardline.launch.failures import read_failures, report_failure
+from shardline.supervision.failures import read_failures, report_failure
 from tests.conftest import REPOSITORY
 from tests.planted import plant
 from tests.unit.source_cases import load_dataset

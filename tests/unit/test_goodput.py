@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from shardline.attempts import (
+from shardline.goodput import Timeline, goodput, throughput
+from shardline.launch.slurm.allocation import parse_job
+from shardline.supervision.attempts import (
     attempted,
     begin_attempt,
     duration_s,
@@ -14,8 +16,6 @@ from shardline.attempts import (
     read_attempts,
     sealed_log,
 )
-from shardline.goodput import Timeline, goodput, throughput
-from shardline.launch.slurm.allocation import parse_job
 
 FLOW = {"global_batch": 64, "ranks": 2}
 

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from shardline import stopwatch
 from shardline.agreement import Agreement
 from shardline.goodput import Timeline
-from shardline.launch import pulse
 from shardline.stepping import StepSeeds
 from shardline.stopwatch import Stopwatch
+from shardline.supervision import heartbeat_memory as pulse
 from shardline.trainer import LeanSteps
 
 CPU = torch.device("cpu")

@@ -2,8 +2,8 @@
 
 import subprocess
 
-from shardline.launch import lingering
-from shardline.launch.failures import report_failure
+from shardline.supervision import stuck_launcher as lingering
+from shardline.supervision.failures import report_failure
 
 # As Open MPI does: a remote shell in a group of its own holds the launcher's output open.
 LAUNCHER = "set -m; sleep 600 & wait"

@@ -6,12 +6,17 @@ import sys
 
 import pytest
 
-from shardline.launch import pulse
-from shardline.launch.failures import first_failure, forget_failures, read_failures, report_failure
+from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision.failures import (
+    first_failure,
+    forget_failures,
+    read_failures,
+    report_failure,
+)
 
 PEER = """
 import sys
-from shardline.launch.pulse import Pulse
+from shardline.supervision.heartbeat_memory import Pulse
 pulse = Pulse(int(sys.argv[1]))
 beat = pulse.read()
 print(beat.step, beat.phase, beat.ticks, pulse.has_left)

@@ -8,14 +8,20 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from shardline.attempts import attempted, begin_attempt, note_resumed, read_attempts, sealed_log
 from shardline.errors import ConfigError, CrashLoop, DataError, LaunchError, Stopped
-from shardline.launch.failures import report_failure
 from shardline.launch.slurm.allocation import parse_job
 from shardline.launch.slurm.deadline import watch_deadline
 from shardline.opening import check_one_owner
-from shardline.retries import check_retry, crash_loop
-from shardline.supervise import RankError
+from shardline.supervision.attempts import (
+    attempted,
+    begin_attempt,
+    note_resumed,
+    read_attempts,
+    sealed_log,
+)
+from shardline.supervision.failures import report_failure
+from shardline.supervision.retries import check_retry, crash_loop
+from shardline.supervision.supervisor import RankError
 from tests.conftest import REPOSITORY
 
 LOGS = Path("logs")

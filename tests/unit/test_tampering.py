@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from shardline.attempts import begin_attempt, note_resumed, read_attempts, sealed_log
 from shardline.checkpoints.folder import find_damage, newest_good, saving
 from shardline.config.project import Dataset
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
@@ -18,6 +17,7 @@ from shardline.data.mmap import ShardMap
 from shardline.data.parts import read_part
 from shardline.errors import DataError
 from shardline.jobs.datasets import build_shards, seal_dataset
+from shardline.supervision.attempts import begin_attempt, note_resumed, read_attempts, sealed_log
 from shardline.verify import verify_dataset
 from shardline.verify_runs import verify_run
 from shardline.verify_store import check_markers

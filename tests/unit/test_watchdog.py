@@ -7,12 +7,10 @@ import sys
 
 import pytest
 
-from shardline.launch.failures import read_failures, report_failure
-from shardline.launch.watchdog import Task
-from shardline.launch.watchdog.ending import end_message, tell_end
-from shardline.launch.watchdog.guilty import find_guilty, hung_message
-from shardline.launch.watchdog.process import exit_code_of, out_of_memory_kills, state_of
-from shardline.launch.watchdog.signs import (
+from shardline.supervision.failures import read_failures, report_failure
+from shardline.supervision.watchdog import Task
+from shardline.supervision.watchdog.exit_report import end_message, tell_end
+from shardline.supervision.watchdog.heartbeats import (
     Sign,
     read_signs,
     sign_file,
@@ -20,6 +18,8 @@ from shardline.launch.watchdog.signs import (
     waits_for_peers,
     write_sign,
 )
+from shardline.supervision.watchdog.proc import exit_code_of, out_of_memory_kills, state_of
+from shardline.supervision.watchdog.suspects import find_guilty, hung_message
 
 WAITS = {"waits": True}
 OWN = {"waits": False}
@@ -177,7 +177,7 @@ def test_a_stack_tells_whether_its_main_thread_waits_for_other_ranks():
 
 def test_a_watchdog_imports_nothing_heavy():
     code = (
-        "import sys, shardline.launch.watchdog.__main__;"
+        "import sys, shardline.supervision.watchdog.__main__;"
         "print(sorted({'torch', 'numpy', 'yaml', 'pytorch_lightning', 'psutil'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,14 +8,14 @@ import sys
 import psutil
 import pytest
 
-from shardline.launch.failures import read_failures
+from shardline.supervision.failures import read_failures
 from tests.conftest import wait_until
 
 RANK = """
 import signal, sys, threading, time
 from pathlib import Path
-from shardline.launch import pulse
-from shardline.launch.watchdog import Watch
+from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision.watchdog import Watch
 from shardline.core.world import World
 
 phase, folder = sys.argv[1], Path(sys.argv[2])

@@ -11,11 +11,11 @@ from typing import Any
 
 import psutil
 
-from shardline.attempts import read_attempts, started_s
 from shardline.core.errors import LaunchError
 from shardline.drills.commands import Commands, descendants
 from shardline.drills.disk import SmallDisk
 from shardline.drills.tiny import Tiny
+from shardline.supervision.attempts import read_attempts, started_s
 
 
 @dataclass(kw_only=True)

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.attempts import read_attempts
 from shardline.checkpoints.folder import list_saved
+from shardline.supervision.attempts import read_attempts
 
 # What counts of a training checkpoint, beside the weights; the rest are times and file names.
 _STATE = ("optimizer_states", "lr_schedulers", "global_step", "epoch")

@@ -23,7 +23,7 @@ from shardline.drills.faults import FAULTS, Scene, cancel
 from shardline.drills.judge import Drilled, Outcome, Trained, compare, cost, why_not
 from shardline.drills.profile import Profile, read_profile
 from shardline.drills.tiny import Size, Tiny, make_tiny
-from shardline.supervise import sigterm_as_interrupt
+from shardline.supervision.supervisor import sigterm_as_interrupt
 
 FOLDER = Path("drills")
 PLACES = ("mid-epoch", "mid-accumulation", "mid-validation")

@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardline.attempts import attempted, read_attempts, started_s
 from shardline.checkpoints.folder import last_step
 from shardline.config.project import Project, Run
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.jobs.common import find_run
-from shardline.jobs.turns import only_one
 from shardline.jobs.watched import tell_ranks
-from shardline.retries import check_retry, crash_loop, is_final, log_of_attempt
+from shardline.supervision.attempts import attempted, read_attempts, started_s
+from shardline.supervision.retries import check_retry, crash_loop, is_final, log_of_attempt
+from shardline.supervision.run_lock import only_one
 
 
 def train(
@@ -268,7 +268,7 @@ def _start_ranks(
     """
     from shardline.launch.remote import check_machines
     from shardline.launch.start import find_geometry, prepare_start
-    from shardline.supervise import run_ranks
+    from shardline.supervision.supervisor import run_ranks
 
     planned = run.settings["nodes"], run.settings["devices"]
     # in a scaling study a rank has as many CPUs at every size

@@ -13,8 +13,8 @@ from typing import Any
 
 from shardline.core.files import make_folder
 from shardline.core.world import World
-from shardline.launch import pulse
-from shardline.launch.watchdog.signs import stack_file
+from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision.watchdog.heartbeats import stack_file
 
 # Of the first real-time signals profilers and MPI libraries may make use.
 _DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11

@@ -11,11 +11,12 @@ from shardline.core.errors import ShardlineError
 from shardline.core.masked_output import masked_output
 from shardline.core.process import die_with_parent
 from shardline.core.world import World
-from shardline.launch import pulse, signals
-from shardline.launch.failures import report_failure
 from shardline.launch.levels import is_azure
 from shardline.launch.resolve import resolve_world
-from shardline.launch.watchdog import Watch
+from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision import signals
+from shardline.supervision.failures import report_failure
+from shardline.supervision.watchdog import Watch
 
 
 def run_rank(

@@ -1,4 +1,4 @@
-"""The watchdog of one rank: `python -m shardline.launch.watchdog DESCRIPTOR TASK`, started by the rank.
+"""The watchdog of one rank: `python -m shardline.supervision.watchdog DESCRIPTOR TASK`, started by the rank.
 
 The main thread touches no file in the store, so that a store that does not answer cannot keep it from
 ending its rank.
@@ -18,13 +18,11 @@ from pathlib import Path
 
 from shardline.core.errors import DataError
 from shardline.core.process import die_with_parent, signal_main_thread
-from shardline.launch.failures import read_failures, report_failure
-from shardline.launch.pulse import Pulse
-from shardline.launch.watchdog import Task
-from shardline.launch.watchdog.ending import tell_end
-from shardline.launch.watchdog.guilty import Guilty, find_guilty, hung_message
-from shardline.launch.watchdog.process import out_of_memory_kills, parent_of, state_of
-from shardline.launch.watchdog.signs import (
+from shardline.supervision.failures import read_failures, report_failure
+from shardline.supervision.heartbeat_memory import Pulse
+from shardline.supervision.watchdog import Task
+from shardline.supervision.watchdog.exit_report import tell_end
+from shardline.supervision.watchdog.heartbeats import (
     FOLDER,
     WANTED,
     Sign,
@@ -34,6 +32,8 @@ from shardline.launch.watchdog.signs import (
     waits_for_peers,
     write_sign,
 )
+from shardline.supervision.watchdog.proc import out_of_memory_kills, parent_of, state_of
+from shardline.supervision.watchdog.suspects import Guilty, find_guilty, hung_message
 
 _POLL_S = 0.5
 _LOOK_S = 0.1

@@ -18,9 +18,14 @@ from shardline.core.errors import DataError, ShardlineError, Stopped
 from shardline.core.files import utc_stamp, write_json
 from shardline.core.masked_output import LineMasker
 from shardline.core.process import die_with_parent, kill_group
-from shardline.launch.failures import first_failure, forget_failures, killed_rank, read_failures
-from shardline.launch.lingering import ended_if_it_lingers
-from shardline.launch.signals import SIGNALS
+from shardline.supervision.failures import (
+    first_failure,
+    forget_failures,
+    killed_rank,
+    read_failures,
+)
+from shardline.supervision.signals import SIGNALS
+from shardline.supervision.stuck_launcher import ended_if_it_lingers
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from shardline.core.errors import DataError
-from shardline.launch.failures import read_failures
+from shardline.supervision.failures import read_failures
 
 _LOOK_S = 1.0
 _GRACE_S = 20.0

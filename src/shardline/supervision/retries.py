@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardline.attempts import Attempt
 from shardline.core.errors import ConfigError, CrashLoop, DataError
+from shardline.supervision.attempts import Attempt
 
 # Repeating helps neither a wrong config nor damaged data; a user has to.
 _FINAL = (ConfigError.exit_code, DataError.exit_code)

@@ -13,7 +13,7 @@ from pathlib import Path
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_json
 from shardline.core.redaction import mask
-from shardline.launch.watchdog.signs import FOLDER, WANTED
+from shardline.supervision.watchdog.heartbeats import FOLDER, WANTED
 
 _FOLDER = "errors"
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from shardline.attempts import last_recorded_step
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, utc_stamp, write_json
+from shardline.supervision.attempts import last_recorded_step
 
 _HOLDER = "holder.json"
 

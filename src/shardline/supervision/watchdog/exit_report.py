@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from shardline.core.errors import DataError
-from shardline.launch.failures import Failure, read_failures, report_failure
-from shardline.launch.watchdog.process import exit_code_of, signal_name
-from shardline.launch.watchdog.signs import Sign
+from shardline.supervision.failures import Failure, read_failures, report_failure
+from shardline.supervision.watchdog.heartbeats import Sign
+from shardline.supervision.watchdog.proc import exit_code_of, signal_name
 
 # What a rank says whose peer is gone; which of both is heard of first is a matter of milliseconds.
 _LOST_PEER = re.compile(

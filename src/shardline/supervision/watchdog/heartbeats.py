@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shardline.launch.pulse import REASONS
+from shardline.supervision.heartbeat_memory import REASONS
 
 FOLDER = "watch"
 WANTED = "stacks-wanted"

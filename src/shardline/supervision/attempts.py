@@ -17,7 +17,7 @@ from shardline.core.errors import DataError, ShardlineError, Stopped
 from shardline.core.files import read_json_lines, utc_stamp, write_bytes
 from shardline.core.redaction import mask
 from shardline.identity import digest
-from shardline.launch.failures import read_failures
+from shardline.supervision.failures import read_failures
 
 # What a training writes as it goes: the youngest of them is its last sign of life.
 _SIGNS = ("metrics.jsonl", "checkpoints/*", "output/*")

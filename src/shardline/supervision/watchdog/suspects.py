@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shardline.launch.watchdog.signs import Sign
+from shardline.supervision.watchdog.heartbeats import Sign
 
 _SHOWN = 4  # ranks that are named; a hang without a culprit has all of them
 _ON_DISK = "its process waits for a disk or a network file system (state D)"

@@ -1,0 +1,1 @@
+"""The launcher as a child, attempts, heartbeats, failures and stop signals."""
