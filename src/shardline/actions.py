@@ -11,7 +11,7 @@ from typing import Any
 
 from shardline.core.git import git_state
 from shardline.core.redaction import MASK, is_secret, mask
-from shardline.environments.observed import image_digest, machine
+from shardline.environments.installed import image_digest, machine
 from shardline.launch.environment import recorded_variables
 from shardline.provenance import now, software
 

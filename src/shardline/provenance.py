@@ -9,7 +9,7 @@ from typing import Any
 from shardline.core.files import utc_stamp
 from shardline.core.git import git_state
 from shardline.core.world import World
-from shardline.environments.observed import observe
+from shardline.environments.installed import observe
 
 _PACKAGES = (
     "shardline",

@@ -18,7 +18,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import NAME_FILE, name_in_messages
 from shardline.core.files import read_json, write_bytes, write_json
 from shardline.core.world import World
-from shardline.environments.observed import explain_differences, find_differences, machine
+from shardline.environments.installed import explain_differences, find_differences, machine
 from shardline.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.identity import watch_reads
 from shardline.identity.seals import seal

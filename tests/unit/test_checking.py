@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shardline.core.files import write_json
 from shardline.core.intervals import sampling_interval, seed_interval
-from shardline.environments.observed import requirements_of
+from shardline.environments.installed import requirements_of
 from shardline.export import card
 from shardline.lineage import File, Lineage, trace
 from shardline.lineage.graph import Action

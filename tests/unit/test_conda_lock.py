@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from shardline.environments.interpreter import interpreter
 from shardline.environments.pins import (
     checked_pins,
     existing_pin_file,
@@ -14,6 +13,7 @@ from shardline.environments.pins import (
     read_pins,
     unmet_specs,
 )
+from shardline.environments.python import interpreter
 from shardline.environments.specs import STAGES, env_file, specs_of, write_specs
 from shardline.errors import ConfigError, DataError
 from shardline.garbage import find_garbage

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.environments.observed import find_differences, requirements_of
+from shardline.environments.installed import find_differences, requirements_of
 from shardline.errors import ConfigError
 from shardline.identity import digest, load_lock
 from shardline.identity.environment import Lock, normalize

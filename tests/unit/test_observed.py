@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.environments.observed import explain_differences, find_differences, observe
+from shardline.environments.installed import explain_differences, find_differences, observe
 from shardline.errors import ConfigError
 from shardline.identity import load_lock
 from shardline.launch.device import libraries

@@ -14,7 +14,7 @@ from shardline.config.project import Project, Run
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.masked_output import MaskingFormatter, masked_output
 from shardline.core.redaction import mask
-from shardline.environments.observed import explain_differences, find_differences
+from shardline.environments.installed import explain_differences, find_differences
 from shardline.launch.slurm.sacct import tell_reason
 
 _T = TypeVar("_T")

@@ -14,6 +14,7 @@ from shardline.config.project import Project, Run
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus
+from shardline.environments.python import python_of_ranks
 from shardline.jobs.common import find_run
 from shardline.jobs.watched import tell_ranks
 from shardline.supervision.attempts import attempted, read_attempts, started_s
@@ -221,34 +222,6 @@ def _rank_options(runtime: Mapping[str, Any], work: Path, rule: str, run_id: str
 def _logs_of_ranks(rule: str, run_id: str) -> Path:
     # not beside the job's log, which may be a copy that is soon deleted
     return Path("logs") / rule / run_id
-
-
-def python_of_ranks(
-    project: Project, *, gpus: bool, environment: str | None = None
-) -> tuple[str, ...]:
-    """Return the words that start Python in the environment that `runtime.environment` names.
-
-    Args:
-        gpus: whether what is started computes on GPUs.
-        environment: what says where it is; the project's own file if left out.
-
-    Raises:
-        DataError: it is not made yet, or not there any more.
-    """
-    from shardline.environments.container import image_python, mounted
-    from shardline.environments.interpreter import interpreter
-
-    named = environment or project.environment
-    if named and project.runtime["environment"] == "image":
-        return image_python(
-            Path(named),
-            settings=project.image,
-            runtime=project.runtime,
-            lock=project.lock_file,
-            folders=mounted(project.workdir, project.store),
-            gpus=gpus,
-        )
-    return interpreter(Path(named) if named else None)
 
 
 def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str, ...]:

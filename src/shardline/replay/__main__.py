@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.errors import ConfigError, ShardlineError
-from shardline.environments.observed import find_differences, requirements_of
+from shardline.environments.installed import find_differences, requirements_of
 from shardline.recorded import Recorded
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
-from shardline.jobs.ranks import python_of_ranks
+from shardline.environments.python import python_of_ranks
 from shardline.launch.environment import rank_variables
 from shardline.recorded import Recorded, changed_code, check_code, check_repeatable
 from shardline.replay.compare import DIFFERENT, Number, compare
