@@ -10,8 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardline.actions import Action
-from shardline.certificates import find_certificate
 from shardline.config.before import schema_of, with_before
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
@@ -22,6 +20,8 @@ from shardline.environments.installed import explain_differences, find_differenc
 from shardline.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.identity import watch_reads
 from shardline.identity.seals import seal
+from shardline.provenance.actions import Action
+from shardline.provenance.certificates import find_certificate
 from shardline.rehearse import rehearse_run
 from shardline.resources import gather, used_by_rank
 from shardline.supervision import heartbeat_memory as pulse
@@ -129,7 +129,8 @@ def _parse() -> argparse.Namespace:
 
 def _run(args: argparse.Namespace, world: World) -> None:
     # torch is imported only once the arguments are good
-    from shardline import provenance, script
+    from shardline import script
+    from shardline.provenance import record as provenance
 
     timeline = _begin(args, world)
     spec = _read_spec(args)

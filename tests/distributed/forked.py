@@ -25,7 +25,7 @@ SERVER.set_forkserver_preload(
         "shardline.launch.preflight.check",
         "shardline.ledger",
         "shardline.metrics",
-        "shardline.provenance",
+        "shardline.provenance.record",
         "shardline.script",
         "shardline.train",
         "shardline.worker",

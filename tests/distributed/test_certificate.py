@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from shardline.actions import Action
 from shardline.drills.certify import certify
 from shardline.drills.judge import Drilled, Outcome, Trained, compare, cost, why_not
 from shardline.drills.run import PLACES
 from shardline.identity.seals import check_seal
+from shardline.provenance.actions import Action
 from tests.conftest import end_of_ranks
 from tests.rotation import rotating
 

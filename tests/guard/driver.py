@@ -28,7 +28,7 @@ _RETRIES = 3
 # imported before ranks are forked
 _OF_RANKS = (
     "shardline.checkpoints.callback", "shardline.launch.preflight.check", "shardline.ledger", "shardline.metrics",
-    "shardline.provenance", "shardline.script", "shardline.train", "shardline.worker",
+    "shardline.provenance.record", "shardline.script", "shardline.train", "shardline.worker",
 )  # fmt: skip
 
 

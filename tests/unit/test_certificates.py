@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.certificates import find_certificate, identify, write_certificate
+from shardline.provenance.certificates import find_certificate, identify, write_certificate
 
 ENVIRONMENT = {"python": "3.11.7", "packages": {"torch": "2.13.0", "numpy": "2.1.0"}}
 SOURCES = {"environment": ENVIRONMENT}

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from shardline import __version__
-from shardline.crate.citation import authors_of, license_of, publisher_of, read_citation
-from shardline.crate.contents import Contents, Item
-from shardline.crate.graph import Graph
 from shardline.errors import ConfigError
+from shardline.provenance.crate.citation import authors_of, license_of, publisher_of, read_citation
+from shardline.provenance.crate.contents import Contents, Item
+from shardline.provenance.crate.graph import Graph
 from tests.conftest import REPOSITORY
 
 # Citation File Format 1.2.0, its top level.
@@ -76,7 +76,7 @@ def test_a_citation_of_another_form_is_named(text):
 
 
 def test_the_table_outside_the_project_gets_a_place_in_the_crate(tmp_path, monkeypatch):
-    from shardline.crate.contents import _project_files
+    from shardline.provenance.crate.contents import _project_files
 
     monkeypatch.chdir(tmp_path)
     table = tmp_path / "elsewhere.tsv"

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from shardline.core.files import read_json, write_json
-from shardline.crate.metadata import check_crate_seal, files_of_crate, metadata_bytes, seal_crate
 from shardline.identity.seals import check_seal, seal
+from shardline.provenance.crate.metadata import (
+    check_crate_seal,
+    files_of_crate,
+    metadata_bytes,
+    seal_crate,
+)
 
 DOCUMENT = {"run": "a-0123456789ab", "ü": [1, 2.5, None], "action": {"id": "train/a", "host": "n1"}}
 

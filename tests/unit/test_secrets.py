@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from shardline.actions import Action
 from shardline.core.redaction import mask, mask_values
-from shardline.crate.contents import without_secrets
 from shardline.launch.environment import recorded_variables
+from shardline.provenance.actions import Action
+from shardline.provenance.crate.contents import without_secrets
 from tests.conftest import REPOSITORY
 
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.core.files import read_json, write_json
-from shardline.crate.contents import collect
 from shardline.data.mmap import ShardMap
 from shardline.data.shard_format import shard_path
 from shardline.errors import DataError
+from shardline.provenance.crate.contents import collect
 from shardline.verify import verify_dataset
 from tests.unit.command import shardline
 

@@ -9,13 +9,13 @@ import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner, Result
 
-from shardline.certificates import write_certificate
 from shardline.cli import app
 from shardline.config.project import shards_of_part
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.findings import Verdict
 from shardline.identity.seals import seal
+from shardline.provenance.certificates import write_certificate
 from shardline.verify import verify_dataset
 from shardline.verify_runs import verify_run
 from tests.conftest import REPOSITORY

@@ -8,7 +8,6 @@ from typing import Any
 from shardline.accept.candidates import Candidate, read_manifest
 from shardline.accept.checks import check_model, check_schema, refuse_damage
 from shardline.accept.files import forget_incomplete, held, link, replacing
-from shardline.actions import Action
 from shardline.config.project import RESULTS, Dataset, Project, Run
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
@@ -17,6 +16,7 @@ from shardline.identity import digest
 from shardline.identity.accepted import ACCEPTED, read_accepted
 from shardline.identity.seals import seal
 from shardline.jobs.runs import describe_run
+from shardline.provenance.actions import Action
 from shardline.verify import verify_dataset
 from shardline.verify_runs import verify_run
 

@@ -30,7 +30,7 @@ def pack_crate(
     manifests and the workflow, with a description by the Provenance Run Crate profile.
     The same files give the same zip.
     """
-    from shardline.crate.pack import write_zip
+    from shardline.provenance.crate.pack import write_zip
 
     project = load_project(config_file=context.obj)
     told: dict[str, Any] = {"metadata": project.crate, "exists": project.crate.exists()}

@@ -46,9 +46,9 @@ def drill(
     The training must end with the weights, the optimiser's state and the samples of one that nothing befell,
     bit for bit. It lies in `drills/`, and your own runs are not touched. Exit code 3 if it did not survive.
     """
-    from shardline.actions import Action
     from shardline.drills.certify import certify
     from shardline.drills.run import Order, drilled
+    from shardline.provenance.actions import Action
 
     order = Order(
         name=name,

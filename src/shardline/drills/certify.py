@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardline.actions import Action
-from shardline.certificates import identify, write_certificate
 from shardline.drills.judge import Drilled
+from shardline.provenance.actions import Action
+from shardline.provenance.certificates import identify, write_certificate
 
 
 def certify(drills: Sequence[Drilled], action: Action) -> Path | None:

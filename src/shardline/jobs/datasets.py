@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardline.actions import Action
 from shardline.config.load import load_project
 from shardline.config.project import Dataset, Project
 from shardline.core.digests import file_sha256
@@ -16,6 +15,7 @@ from shardline.identity import digest
 from shardline.identity.seals import seal
 from shardline.jobs.common import REMAKE, check_environment, of_this_identity
 from shardline.jobs.watched import end_watch, watch_dataset
+from shardline.provenance.actions import Action
 
 if TYPE_CHECKING:
     from shardline.data.sources import Source

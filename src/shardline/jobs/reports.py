@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline import started
-from shardline.actions import Action
 from shardline.config.load import load_project
 from shardline.config.project import RESULTS, Project, Run
 from shardline.identity.accepted import ACCEPTED
 from shardline.jobs.common import check_environment, of_this_identity
+from shardline.provenance.actions import Action
 
 if TYPE_CHECKING:
     from shardline.report import Asked
@@ -26,7 +26,7 @@ def report(
         inputs: `runs`, `identities`, `metrics`, `evaluations` and `provenances`, in one order,
             the `manifests` that are there, and `datasets` (their provenances).
     """
-    from shardline.crate.pack import write_metadata
+    from shardline.provenance.crate.pack import write_metadata
     from shardline.report import RunFiles, write_report
 
     action = Action(id=f"render_report/{Path(page).parent.name}")

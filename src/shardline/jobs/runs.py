@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.actions import Action
 from shardline.config.project import Project, Run
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
@@ -14,6 +13,7 @@ from shardline.identity.seals import seal
 from shardline.jobs.common import REMAKE, check_environment, find_run, locked, of_this_identity
 from shardline.jobs.ranks import files_of
 from shardline.jobs.watched import end_watch, watch_run
+from shardline.provenance.actions import Action
 
 _REBUILD = "run the pipeline again to write it"
 

@@ -10,8 +10,8 @@ from shardline.config.project import Project
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer, read_json, write_bytes
-from shardline.crate.contents import Contents, collect
-from shardline.crate.metadata import METADATA, metadata_bytes
+from shardline.provenance.crate.contents import Contents, collect
+from shardline.provenance.crate.metadata import METADATA, metadata_bytes
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can hold
 _STORED = (".safetensors", ".png")  # what does not get smaller
@@ -27,7 +27,7 @@ def write_metadata(
         at: where declared files lie, by their own path.
         report_action: record of the job that rendered the report.
     """
-    from shardline.crate.describe import describe
+    from shardline.provenance.crate.describe import describe
 
     document = describe(collect(project, at=at), report_action)
     write_bytes(target, metadata_bytes(document))
@@ -45,7 +45,7 @@ def write_zip(project: Project, target: Path, *, config: Path, with_data: bool) 
     Raises:
         DataError: there is no report yet, or a file is missing or damaged.
     """
-    from shardline.crate.describe import describe
+    from shardline.provenance.crate.describe import describe
 
     if not project.report.exists():
         raise DataError(f"{project.report} is not there; run the pipeline to its end first")

@@ -39,7 +39,7 @@ def sources() -> dict[str, Any]:
         "software": software(),
         "environment": observe(),
         "git": git_state(Path.cwd()),
-        "shardline_git": git_state(Path(__file__).parent),
+        "shardline_git": git_state(Path(__file__).parents[1]),
     }
 
 

@@ -15,9 +15,9 @@ from shardline.core.digests import file_sha256
 from shardline.core.files import read_json
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import MASK, is_secret, mask, mask_values
-from shardline.crate.metadata import METADATA
 from shardline.data.shard_format import shard_path
 from shardline.identity.accepted import ACCEPTED
+from shardline.provenance.crate.metadata import METADATA
 
 WORKFLOW = "workflow"
 CONFIG = Path("config/config.yaml")

@@ -10,8 +10,8 @@ from rocrate.model.contextentity import ContextEntity
 from rocrate.model.entity import Entity
 from rocrate.rocrate import ROCrate
 
-from shardline.crate.contents import Item
 from shardline.identity import short_digest
+from shardline.provenance.crate.contents import Item
 
 _WFRUN = "https://w3id.org/ro/terms/workflow-run"
 _TYPES = {

@@ -7,9 +7,9 @@ from rocrate.model.entity import Entity
 
 from shardline import __version__
 from shardline.core.files import read_json
-from shardline.crate.contents import WORKFLOW, Contents
-from shardline.crate.graph import Graph, image, refer
-from shardline.crate.steps import RULES, Step
+from shardline.provenance.crate.contents import WORKFLOW, Contents
+from shardline.provenance.crate.graph import Graph, image, refer
+from shardline.provenance.crate.steps import RULES, Step
 
 _SOURCE_FILES = 10  # named with their digests; of more, the manifest alone does
 

@@ -10,12 +10,18 @@ from typing import Any
 from rocrate.model.entity import Entity
 
 from shardline import __version__
-from shardline.crate.citation import authors_of, license_of, publisher_of, read_citation, spdx
-from shardline.crate.contents import CONFIG, WORKFLOW, Contents, shards_folder
-from shardline.crate.executed import describe_step, settings_of, time_of
-from shardline.crate.graph import Graph, refer
-from shardline.crate.metadata import seal_crate
-from shardline.crate.steps import Step, find_steps
+from shardline.provenance.crate.citation import (
+    authors_of,
+    license_of,
+    publisher_of,
+    read_citation,
+    spdx,
+)
+from shardline.provenance.crate.contents import CONFIG, WORKFLOW, Contents, shards_folder
+from shardline.provenance.crate.executed import describe_step, settings_of, time_of
+from shardline.provenance.crate.graph import Graph, refer
+from shardline.provenance.crate.metadata import seal_crate
+from shardline.provenance.crate.steps import Step, find_steps
 
 _PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",

@@ -13,7 +13,7 @@ from shardline.core.git import git_state
 from shardline.core.redaction import MASK, is_secret, mask
 from shardline.environments.installed import image_digest, machine
 from shardline.launch.environment import recorded_variables
-from shardline.provenance import now, software
+from shardline.provenance.record import now, software
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ import yaml
 from rocrate.model.entity import Entity
 
 from shardline.core.errors import ConfigError
-from shardline.crate.contents import CITATION, Contents
-from shardline.crate.graph import Graph, refer
+from shardline.provenance.crate.contents import CITATION, Contents
+from shardline.provenance.crate.graph import Graph, refer
 
 
 def read_citation(contents: Contents) -> dict[str, Any]:

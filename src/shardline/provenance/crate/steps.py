@@ -6,7 +6,7 @@ from typing import Any
 
 from shardline.config.project import RESULTS, order_of_part
 from shardline.config.schema import flatten
-from shardline.crate.contents import CONFIG, Contents, shards_folder
+from shardline.provenance.crate.contents import CONFIG, Contents, shards_folder
 
 # In the order of the pipeline: rule, and what it is for.
 RULES = {
@@ -24,7 +24,7 @@ class Step:
     """One executed job.
 
     Attributes:
-        action: its record (`shardline.actions`).
+        action: its record (`shardline.provenance.actions`).
         inputs, outputs: paths in the crate by parameter; that of a dataset's shards ends in `/`.
         settings: what the job was set to, by dotted key.
         devices: models of the GPUs or processors that its ranks computed on.

@@ -1,0 +1,1 @@
+"""Where, when and with what a result was made: records, certificates, the crate."""
