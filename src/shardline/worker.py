@@ -34,7 +34,7 @@ from shardline.supervision.attempts import (
 )
 from shardline.supervision.rank import run_rank
 from shardline.supervision.watchdog import Watch
-from shardline.tracking.notes import read_places
+from shardline.tracking.run_links import read_places
 
 _NUMBERS = {
     "log-every-steps": "log_every_steps",

@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams import metadata
 from wandb.proto import wandb_internal_pb2
 
 from shardline.tracking import tracked
-from shardline.tracking.notes import read_places
+from shardline.tracking.run_links import read_places
 from tests.conftest import descendants
 from tests.tracking.training import Training
 

@@ -19,8 +19,8 @@ from mlflow.exceptions import MlflowException
 
 from shardline.core.process import kill_group
 from shardline.tracking import tracked
-from shardline.tracking.notes import read_places
-from shardline.tracking.to_mlflow import without_credentials
+from shardline.tracking.backends.mlflow import without_credentials
+from shardline.tracking.run_links import read_places
 from tests.conftest import wait_until
 from tests.tracking.training import Training, follow, history
 

@@ -10,12 +10,12 @@ import pytest
 from shardline.errors import ConfigError
 from shardline.metrics import JsonLinesLogger
 from shardline.tracking import follow
+from shardline.tracking.backends.csv import CsvFile
+from shardline.tracking.backends.wandb import has_key
 from shardline.tracking.beside import Story, check_packages, tracked
-from shardline.tracking.notes import Note, read_places
+from shardline.tracking.errors import shorten
 from shardline.tracking.records import Batch, Records
-from shardline.tracking.to_csv import CsvFile
-from shardline.tracking.to_wandb import has_key
-from shardline.tracking.trouble import shorten
+from shardline.tracking.run_links import Note, read_places
 
 AZURE = "azureml://westeurope.api.azureml.ms/mlflow/v1.0/subscriptions/a"
 

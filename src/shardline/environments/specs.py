@@ -97,7 +97,7 @@ def specs_of(project: Project, env: str) -> list[str]:
     entries |= {*stage.programs, *_own_classes(project, env)}
     entries.add("shardline.core.credentials")  # masks what any job shows; counts in no identity
     if env == "train":
-        entries |= {f"shardline.tracking.to_{name}" for name in project.runtime["tracking"]}
+        entries |= {f"shardline.tracking.backends.{name}" for name in project.runtime["tracking"]}
     found = [_environment(project, project.code, *sorted(entries))]
     if env == "train":
         scripts = {r.model_class for r in project.runs.values() if is_script(r.model_class)}

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.tracking.notes import Note
+from shardline.tracking.backends.csv import CsvFile
+from shardline.tracking.backends.mlflow import MlflowRun
+from shardline.tracking.backends.tensorboard import TensorBoardFolder
+from shardline.tracking.backends.wandb import WandbRun
+from shardline.tracking.errors import Say, Trouble, shorten
 from shardline.tracking.records import Batch, Records
-from shardline.tracking.to_csv import CsvFile
-from shardline.tracking.to_mlflow import MlflowRun
-from shardline.tracking.to_tensorboard import TensorBoardFolder
-from shardline.tracking.to_wandb import WandbRun
+from shardline.tracking.run_links import Note
 from shardline.tracking.tracker import Tracker
-from shardline.tracking.trouble import Say, Trouble, shorten
 
 _TRACKERS: Mapping[str, type[Tracker]] = {
     "csv": CsvFile,

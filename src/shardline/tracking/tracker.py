@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardline.tracking.notes import Note
 from shardline.tracking.records import Batch
+from shardline.tracking.run_links import Note
 
 
 class Tracker(ABC):

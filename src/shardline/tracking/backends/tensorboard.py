@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardline.tracking.notes import Note
 from shardline.tracking.records import Batch
+from shardline.tracking.run_links import Note
 from shardline.tracking.tracker import Tracker
 
 if TYPE_CHECKING:

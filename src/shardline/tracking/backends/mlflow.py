@@ -13,10 +13,10 @@ from filelock import FileLock
 
 from shardline.core.errors import ShardlineError
 from shardline.core.files import make_folder
-from shardline.tracking.notes import Note
+from shardline.tracking.errors import shorten
 from shardline.tracking.records import Batch
+from shardline.tracking.run_links import Note
 from shardline.tracking.tracker import Tracker
-from shardline.tracking.trouble import shorten
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from shardline.tracking.notes import Note
+from shardline.tracking.errors import shorten
 from shardline.tracking.records import Batch
+from shardline.tracking.run_links import Note
 from shardline.tracking.tracker import Tracker
-from shardline.tracking.trouble import shorten
 
 if TYPE_CHECKING:
     from wandb import Run

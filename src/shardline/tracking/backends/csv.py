@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from shardline.core.files import atomic_writer
-from shardline.tracking.notes import FOLDER, Note
 from shardline.tracking.records import Batch
+from shardline.tracking.run_links import FOLDER, Note
 from shardline.tracking.tracker import Tracker
 
 _FIRST = ("step", "wall_s")

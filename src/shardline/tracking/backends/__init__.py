@@ -1,0 +1,1 @@
+"""Trackers: CSV, MLflow, TensorBoard, Weights & Biases."""
