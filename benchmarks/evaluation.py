@@ -87,7 +87,7 @@ def prepare(folder: Path, num_rows: int, num_classes: int) -> None:
 
 def measure(folder: Path, batch: int) -> None:
     """Evaluate, and print figures as JSON."""
-    from shardline.evaluate import evaluate
+    from shardline.training.evaluate import evaluate
 
     spec = {
         "run": "nearest",

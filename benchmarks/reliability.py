@@ -33,7 +33,7 @@ SNAKEMAKE = str(Path(sys.executable).with_name("snakemake"))
 STEPS, PATIENCE_S, HANG_S, COMMANDS = 60, 180, 10, 3
 MODEL = """
 from faults import Faults
-from shardline.models.mlp import MLP
+from shardline.training.models.mlp import MLP
 
 
 class Net(MLP):
@@ -120,7 +120,7 @@ class Shardline(Side):
     checkpoints, saves_in, rank = (
         "store/work/*/checkpoints/step-*/state.pt",
         "store",
-        "shardline.worker",
+        "shardline.training.worker",
     )
 
     def __init__(self, folder: Path) -> None:

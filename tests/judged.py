@@ -7,8 +7,8 @@ from safetensors.torch import save_file
 
 from shardline.core.files import write_json
 from shardline.data.build import build_shard, seal
-from shardline.evaluate import evaluate
 from shardline.sources import Schema, Source, Table
+from shardline.training.evaluate import evaluate
 
 SHARES = {"train": 0.5, "validation": 0.1, "test": 0.4}
 CLASSES = ("cat", "dog", "eel")

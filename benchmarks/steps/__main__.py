@@ -76,7 +76,7 @@ class Program:
         place = json.loads(made.splitlines()[-1])
         work = self._folder / "made"
         return [
-            "-m", "shardline.worker", str(project / "run.json"), "--manifest", place["manifest"],
+            "-m", "shardline.training.worker", str(project / "run.json"), "--manifest", place["manifest"],
             "--shards", place["shards"], "--work", str(work), "--results", str(work / "results"),
             "--rank-logs", str(work / "logs"), "--log-every-steps", "10", "--checkpoint-every-steps", "200",
             "--checkpoint-every-min", "10", "--checkpoints-kept", "2", "--best-kept", "1",

@@ -43,7 +43,7 @@ import os
 import time
 from pathlib import Path
 
-from shardline.models.mlp import MLP
+from shardline.training.models.mlp import MLP
 
 STORE = Path(os.environ["SHARDLINE_STORE"])
 NUM_STEPS = 80

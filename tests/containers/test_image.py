@@ -135,7 +135,7 @@ def test_ctrl_c_ends_the_training_and_its_container(engine, project):
 @pytest.mark.slow
 def test_ranks_that_do_not_see_their_launcher_from_inside_are_named(project):
     """What an MPI inside that does not match the one outside comes to: each rank takes itself for the only one."""
-    program = ["-m", "shardline.rehearse", "linear-0123456789ab", "--nodes=1", "--devices=2",
+    program = ["-m", "shardline.training.preflight", "linear-0123456789ab", "--nodes=1", "--devices=2",
                "--accelerator=cpu", "--work", "store/work/alone",
                "--rank-logs", "logs/alone", "--rendezvous-timeout-s", "30",
                "--output", "results/alone.json"]  # fmt: skip

@@ -63,7 +63,7 @@ class Ranks:
             )
         plan = Plan(run_id=name, nodes=self.nodes, devices=self.devices)
         return subprocess.Popen(
-            launch_command("torchrun", ["-m", "shardline.worker", *arguments], plan),
+            launch_command("torchrun", ["-m", "shardline.training.worker", *arguments], plan),
             cwd=self.root,
             env=rank_environment(),
             text=True,

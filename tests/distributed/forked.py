@@ -24,11 +24,11 @@ SERVER.set_forkserver_preload(
         "shardline.checkpoints.callback",
         "shardline.launch.preflight.check",
         "shardline.ledger",
-        "shardline.metrics",
+        "shardline.training.metrics",
         "shardline.provenance.record",
-        "shardline.script",
-        "shardline.train",
-        "shardline.worker",
+        "shardline.training.script",
+        "shardline.training.fit",
+        "shardline.training.worker",
     ]
 )
 
@@ -41,7 +41,7 @@ class Launch:
 
         Args:
             size: number of ranks.
-            arguments: those of `shardline.worker`.
+            arguments: those of `shardline.training.worker`.
             output: file for what the ranks print.
         """
         self._output = output
@@ -112,8 +112,8 @@ def _start(rank: int, size: int, address: dict[str, str], arguments: list[str]) 
                 "LOCAL_WORLD_SIZE": size,
             }
             os.environ.update({**address, **{name: str(value) for name, value in numbers.items()}})
-        sys.argv = ["shardline.worker", *arguments]
-        from shardline import worker
+        sys.argv = ["shardline.training.worker", *arguments]
+        from shardline.training import worker
 
         code = worker.main()
     except BaseException:

@@ -26,7 +26,7 @@ from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassRecall
 
 from shardline.checkpoints.folder import last_step
-from shardline.models.linear import Linear
+from shardline.training.models.linear import Linear
 
 
 def draw():

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from shardline.checkpoints.folder import last_step
-from shardline.interventions import FILE
 from shardline.ledger import read_ledger
+from shardline.training.interventions import FILE
 from tests.conftest import end_of_ranks
 from tests.rotation import rotating
 
@@ -18,7 +18,7 @@ from tests.rotation import rotating
 POISONED = """
 import torch
 
-from shardline.models.mlp import MLP
+from shardline.training.models.mlp import MLP
 
 
 class Poisoned(MLP):

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from shardline.goodput import PARTS
+from shardline.training.goodput import PARTS
 
 # Each part of a step sleeps, and so does a validation, far longer.
 SLOW = """
 import time
 
-from shardline.models.linear import Linear
+from shardline.training.models.linear import Linear
 
 
 class Slow(Linear):

@@ -19,7 +19,7 @@ EVERY_STEPS = 5
 MODEL = """
 import ctypes, threading
 from pathlib import Path
-from shardline.models.linear import Linear
+from shardline.training.models.linear import Linear
 
 class Stuck(Linear):
     def training_step(self, batch, batch_idx):

@@ -40,7 +40,7 @@ class Training:
             "rendezvous_timeout_s": 60, "stop_grace_s": 25,
         }  # fmt: skip
         arguments = ranks.arguments(name, "--hang-timeout-s", str(TIMEOUT_S))
-        program = ["-m", "shardline.worker", *arguments]
+        program = ["-m", "shardline.training.worker", *arguments]
         self.process = lan["host-a"].popen(
             sys.executable, "-c", JOB, str(self.work), json.dumps(program), json.dumps(runtime),
             cwd=ranks.root,

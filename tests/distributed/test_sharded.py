@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from shardline.checkpoints.sharded import Shards, Writers, gather_weights, put_shards, take_shards
 from shardline.errors import DataError
-from shardline.sharding import Root, shard
+from shardline.training.sharding import Root, shard
 from tests.distributed.forked import SERVER
 
 

@@ -14,7 +14,7 @@ import os
 import signal
 from pathlib import Path
 
-from shardline.models.mlp import MLP
+from shardline.training.models.mlp import MLP
 
 
 class Told(MLP):

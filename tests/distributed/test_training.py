@@ -26,7 +26,7 @@ import os
 import time
 from pathlib import Path
 
-from shardline.models.linear import Linear
+from shardline.training.models.linear import Linear
 
 
 class Dying(Linear):

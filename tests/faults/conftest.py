@@ -29,7 +29,7 @@ import os
 import select
 from pathlib import Path
 
-from shardline.models.mlp import MLP
+from shardline.training.models.mlp import MLP
 
 
 GATE_STEP = 30
@@ -122,7 +122,7 @@ class Faulted:
     def start_by_hand(self, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
         """Start the one rank as a program of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "shardline.worker", *self.ranks.arguments("run")],
+            [sys.executable, "-m", "shardline.training.worker", *self.ranks.arguments("run")],
             cwd=self.ranks.root, env=dict(environment), text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip

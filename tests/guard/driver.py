@@ -27,8 +27,9 @@ SRC = ROOT / "src"
 _RETRIES = 3
 # imported before ranks are forked
 _OF_RANKS = (
-    "shardline.checkpoints.callback", "shardline.launch.preflight.check", "shardline.ledger", "shardline.metrics",
-    "shardline.provenance.record", "shardline.script", "shardline.train", "shardline.worker",
+    "shardline.checkpoints.callback", "shardline.launch.preflight.check", "shardline.ledger",
+    "shardline.provenance.record", "shardline.training.metrics", "shardline.training.script",
+    "shardline.training.fit", "shardline.training.worker",
 )  # fmt: skip
 
 
@@ -150,7 +151,7 @@ def import_shardline() -> None:
         "shardline.jobs",
         "shardline.supervision.supervisor",
         "shardline.data.build",
-        "shardline.evaluate",
+        "shardline.training.evaluate",
         *_OF_RANKS,
     ):
         importlib.import_module(name)
@@ -162,7 +163,7 @@ def forked_ranks(tracer: Tracer | None) -> Iterator[None]:
     from shardline.supervision import supervisor as supervise
 
     def run_ranks(command: Sequence[str], *, env: Mapping[str, str], log: Path, **_: Any) -> None:
-        arguments = [*command[list(command).index("shardline.worker") + 1 :]]
+        arguments = [*command[list(command).index("shardline.training.worker") + 1 :]]
         arguments[arguments.index("--hang-timeout-s") + 1] = "0"  # no watchdog
         size = next((int(a.partition("=")[2]) for a in command if a.startswith("--nproc")), 1)
         code = _ranks(arguments, {**env}, size, log, tracer)
@@ -204,11 +205,11 @@ def _ranks(
 
 
 def _rank(arguments: list[str], env: Mapping[str, str], tracer: Tracer | None) -> int:
-    from shardline import worker
+    from shardline.training import worker
 
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = ["shardline.worker", *arguments]
+    sys.argv = ["shardline.training.worker", *arguments]
     if tracer:
         tracer.begin()
     try:

@@ -27,7 +27,7 @@ MODEL = """
 import time
 from pathlib import Path
 
-from shardline.models.mlp import MLP
+from shardline.training.models.mlp import MLP
 
 
 class Slow(MLP):
@@ -215,13 +215,13 @@ def failed(run: Training) -> None:
     """Killed and hanging ranks are started again; what else fails is named, and the same command goes on."""
     run.start()
     run.wait_for_checkpoint()
-    run.cluster.node("n2").run("pkill", "-KILL", "--full", "shardline.worker")
+    run.cluster.node("n2").run("pkill", "-KILL", "--full", "shardline.training.worker")
     run.wait_for_state("PENDING")
     run.wait_for_state("RUNNING")
     run.wait_for_checkpoint()
     (killed,) = run.resumed()
 
-    run.cluster.node("n2").run("pkill", "-STOP", "--full", "shardline.worker")
+    run.cluster.node("n2").run("pkill", "-STOP", "--full", "shardline.training.worker")
     run.wait_for_state("PENDING")
     run.wait_for_state("RUNNING")
     run.wait_for_checkpoint()

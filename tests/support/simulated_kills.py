@@ -30,15 +30,16 @@ from unittest import mock
 
 import torch
 
-from shardline import jobs, worker
+from shardline import jobs
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
 from shardline.core.world import World
-from shardline.goodput import Timeline
 from shardline.identity import digest
 from shardline.ledger import read_ledger
 from shardline.supervision.attempts import begin_attempt
+from shardline.training import worker
+from shardline.training.goodput import Timeline
 from tests.support.built import build
 
 ALONE = World(

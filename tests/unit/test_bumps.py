@@ -111,16 +111,18 @@ def test_a_later_line_makes_stale_what_it_concerns_whatever_came_before(
 
 
 def test_code_of_shardline_that_is_not_public_counts_where_a_user_reaches_it(place: Place) -> None:
-    place.write("mypkg/deep.py", "from shardline.optim import make_optimizer as FACTOR\n")
+    place.write("mypkg/deep.py", "from shardline.training.optim import make_optimizer as FACTOR\n")
     before = place.stages()
-    place.edit("lib/shardline/optim.py", lambda text: text.replace('"lr"', '"rate"'))
+    place.edit("lib/shardline/training/optim.py", lambda text: text.replace('"lr"', '"rate"'))
     assert stale(before, place.stages()) == of_runs("own")
 
 
 def test_a_shipped_class_that_a_user_derives_from_counts_by_its_version(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.edit("mypkg/deep.py", lambda text: f"from shardline.models.cnn import CNN\n{text}")
+    place.edit(
+        "mypkg/deep.py", lambda text: f"from shardline.training.models.cnn import CNN\n{text}"
+    )
     before = place.stages()
     place.edit_library(lambda text: f"{text}\nMUTATION = 1\n")
     assert stale(before, place.stages()) == set()

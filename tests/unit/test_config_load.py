@@ -167,8 +167,8 @@ def test_dataset_that_is_not_there(load: Load) -> None:
     [
         ("mpl", "model=mpl is neither one of linear, mlp, cnn nor an import path .*; did you mean"),
         (
-            "shardline.models.mlp:MPL",
-            r"model=shardline.models.mlp:MPL: .*mlp.py has no MPL; did you",
+            "shardline.training.models.mlp:MPL",
+            r"model=shardline.training.models.mlp:MPL: .*mlp.py has no MPL; did you",
         ),
         ("shardline.models.mpl:MLP", "no module shardline.models.mpl in .*; run from the folder"),
         ("mypkg.model:Net", "no module mypkg.model in .*; run from the folder that holds it"),

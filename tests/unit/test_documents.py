@@ -5,7 +5,7 @@ from tests.unit.conftest import FakeProject
 
 def test_a_shipped_class_stands_by_name_however_it_is_written(fake: FakeProject) -> None:
     short = fake.run("flat")
-    fake.rows[1]["model"] = "shardline.models.linear:Linear"
+    fake.rows[1]["model"] = "shardline.training.models.linear:Linear"
     long = fake.run("flat")
     assert long.document == short.document
     assert long.evaluation_document == short.evaluation_document

@@ -11,7 +11,7 @@ from shardline.errors import ConfigError, LaunchError
 from shardline.launch import start as start_module
 from shardline.launch.slurm.allocation import check_allocation, parse_job
 from shardline.launch.start import find_geometry, prepare_start
-from shardline.stepping import rescaled
+from shardline.training.steps import rescaled
 from tests.unit.test_launch_start import JOB, RUNTIME
 
 

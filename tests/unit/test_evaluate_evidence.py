@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from shardline import evidence
 from shardline.data.datamodule import Dataset
 from shardline.data.sampling import split_pieces
 from shardline.data.sources.digits import Digits
-from shardline.pictures import is_image, picture
+from shardline.training import evidence
+from shardline.training.pictures import is_image, picture
 from tests.judged import CLASSES, Rows, evaluated
 
 

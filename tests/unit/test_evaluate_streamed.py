@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sklearn import metrics
 from torch.nn import functional
 
-from shardline import scoring
-from shardline.confusion import MAX_LISTED, MAX_TABLE_CLASSES, Confusion
 from shardline.core.files import json_bytes
-from shardline.evidence import MAX_POINTS, MAX_SAMPLES, NUM_BINS, Hardest, Spread
 from shardline.sources import Schema, Source, Table
+from shardline.training import scoring
+from shardline.training.confusion import MAX_LISTED, MAX_TABLE_CLASSES, Confusion
+from shardline.training.evidence import MAX_POINTS, MAX_SAMPLES, NUM_BINS, Hardest, Spread
 from tests.judged import evaluated
 
 SEEDS = st.integers(0, 2**32 - 1)

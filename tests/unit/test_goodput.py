@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from shardline.goodput import Timeline, goodput, throughput
 from shardline.launch.slurm.allocation import parse_job
 from shardline.supervision.attempts import (
     attempted,
@@ -16,6 +15,7 @@ from shardline.supervision.attempts import (
     read_attempts,
     sealed_log,
 )
+from shardline.training.goodput import Timeline, goodput, throughput
 
 FLOW = {"global_batch": 64, "ranks": 2}
 

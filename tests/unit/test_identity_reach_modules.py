@@ -175,20 +175,23 @@ def test_packages_that_reached_code_imports(tmp_path: Path) -> None:
 
 
 def test_public_names_of_shardline_count_by_name_alone(tmp_path: Path) -> None:
-    files = {"models": "from shardline.models.base import Classifier\nclass Net(Classifier): pass"}
+    files = {
+        "models": "from shardline.training.models.base import Classifier\nclass Net(Classifier): pass"
+    }
     found = reached(tmp_path, files)
     assert (set(found.definitions), found.third_party) == ({"models:Net"}, set())
-    shipped = reached(tmp_path, files, "shardline.models.cnn:CNN")
+    shipped = reached(tmp_path, files, "shardline.training.models.cnn:CNN")
     assert (shipped.definitions, shipped.third_party) == ({}, set())
-    assert shipped.digest != reached(tmp_path, files, "shardline.models.mlp:MLP").digest
+    assert shipped.digest != reached(tmp_path, files, "shardline.training.models.mlp:MLP").digest
 
 
 def test_other_code_of_shardline_counts_as_the_users(tmp_path: Path) -> None:
     files = {
-        "models": "import shardline.metrics\nclass Net:\n    make = shardline.metrics.final_metrics"
+        "models": "import shardline.training.metrics\nclass Net:\n    make = shardline.training.metrics.final_metrics"
     }
     assert any(
-        name.startswith("shardline.metrics:") for name in reached(tmp_path, files).definitions
+        name.startswith("shardline.training.metrics:")
+        for name in reached(tmp_path, files).definitions
     )
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardline.errors import DataError, Diverged
-from shardline.interventions import FILE, Plan, Trouble, read_plan, write_plan
+from shardline.training.interventions import FILE, Plan, Trouble, read_plan, write_plan
 
 IDENTITY = "a" * 64
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pytorch_lightning.callbacks import Callback, LambdaCallback
 from torch.utils.data import DataLoader, TensorDataset
 
-from shardline import stopwatch
-from shardline.agreement import Agreement
-from shardline.goodput import Timeline
-from shardline.stepping import StepSeeds
-from shardline.stopwatch import Stopwatch
 from shardline.supervision import heartbeat_memory as pulse
-from shardline.trainer import LeanSteps
+from shardline.training import stopwatch
+from shardline.training.agreement import Agreement
+from shardline.training.goodput import Timeline
+from shardline.training.steps import StepSeeds
+from shardline.training.stopwatch import Stopwatch
+from shardline.training.trainer import LeanSteps
 
 CPU = torch.device("cpu")
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from shardline import evaluate as evaluation
-from shardline import worker
 from shardline.config import before
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.jobs import ranks, runs
+from shardline.training import evaluate as evaluation
+from shardline.training import worker
 from tests.unit.conftest import MODEL, FakeProject
 
 MOVED = "nets.deep:Net"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from shardline import charts
-from shardline.confusion import Confusion
 from shardline.core.visible import visible
 from shardline.errors import DataError
 from shardline.report import RunFiles, render, wilson_interval, write_report
 from shardline.report.confusion import MAX_CLASSES
 from shardline.report.sealed import read_curves
+from shardline.training.confusion import Confusion
 from tests.unit.report_runs import write_run
 
 

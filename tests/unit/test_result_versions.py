@@ -23,11 +23,11 @@ from shardline.identity.versions import (
 
 STAGES = {
     "data": "shardline.data.build",
-    "training": "shardline.train",
-    "evaluation": "shardline.evaluate",
+    "training": "shardline.training.fit",
+    "evaluation": "shardline.training.evaluate",
     "report": "shardline.report",
-    "script": "shardline.handover",
-    "classifier": "shardline.models.base",
+    "script": "shardline.training.script_outputs",
+    "classifier": "shardline.training.models.base",
 }
 # Imported, and yet of no stage's identity: what it computes is the same in any version.
 NEUTRAL = {

@@ -16,10 +16,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from shardline import script
 from shardline.core.world import World
 from shardline.errors import DataError
-from shardline.handover import evaluation_of, read_evaluation
+from shardline.training import script
+from shardline.training.script_outputs import evaluation_of, read_evaluation
 from tests.conftest import wait_until
 
 ALONE = World(

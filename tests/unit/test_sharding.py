@@ -9,7 +9,7 @@ from torch import nn
 
 from shardline.checkpoints.sharded import Shards, put_shards, take_shards
 from shardline.errors import ConfigError, DataError
-from shardline.sharding import find_units, shard
+from shardline.training.sharding import find_units, shard
 
 
 def blocks() -> nn.Module:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from shardline.errors import ConfigError
-from shardline.metrics import JsonLinesLogger
 from shardline.tracking import follow
 from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.wandb import has_key
@@ -16,6 +15,7 @@ from shardline.tracking.beside import Story, check_packages, tracked
 from shardline.tracking.errors import shorten
 from shardline.tracking.records import Batch, Records
 from shardline.tracking.run_links import Note, read_places
+from shardline.training.metrics import JsonLinesLogger
 
 AZURE = "azureml://westeurope.api.azureml.ms/mlflow/v1.0/subscriptions/a"
 

@@ -11,24 +11,24 @@ import torch
 from pytorch_lightning import LightningModule
 from safetensors.torch import save_file
 
-from shardline.agreement import Agreement
 from shardline.checkpoints.folder import list_saved, newest_good
 from shardline.checkpoints.writer import StateWriter
 from shardline.core.files import read_json_lines
-from shardline.divergence import GoBack, LossWatch, check_policy
 from shardline.errors import ConfigError, Diverged, LaunchError
-from shardline.metrics import JsonLinesLogger
-from shardline.modelling import make_model
-from shardline.models.linear import Linear
-from shardline.optim import attach_optimizer, lr_factor, make_optimizer
-from shardline.train import Trained, seal_model
-from shardline.trainer import resolve_accelerator
+from shardline.training.agreement import Agreement
+from shardline.training.divergence import GoBack, LossWatch, check_policy
+from shardline.training.fit import Trained, seal_model
+from shardline.training.metrics import JsonLinesLogger
+from shardline.training.model import make_model
+from shardline.training.models.linear import Linear
+from shardline.training.optim import attach_optimizer, lr_factor, make_optimizer
+from shardline.training.trainer import resolve_accelerator
 
 SCHEMA = {"feature_shape": [8, 8], "classes": list("0123456789")}
 OPTIM = {"name": "sgd", "lr": 0.1, "weight_decay": 0.0, "momentum": 0.9, "scale_lr": False}
 
 
-def spec(model_class="shardline.models.linear:Linear", **model_args):
+def spec(model_class="shardline.training.models.linear:Linear", **model_args):
     settings = {
         "model_args": model_args, "optim": OPTIM, "nodes": 1, "devices": 2,
         "schedule": {"name": "linear", "warmup_steps": 2},
@@ -56,12 +56,12 @@ def test_shipped_models_take_the_datasets_shape():
     ("given", "schema", "message"),
     [
         (
-            spec("shardline.models.mlp:MLP", width=3),
+            spec("shardline.training.models.mlp:MLP", width=3),
             SCHEMA,
             "does not take .*width.*change the model_args",
         ),
         (
-            spec("shardline.models.cnn:CNN"),
+            spec("shardline.training.models.cnn:CNN"),
             {**SCHEMA, "feature_shape": [5]},
             r"images.*shape \(5,\)",
         ),

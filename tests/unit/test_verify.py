@@ -119,7 +119,7 @@ def test_a_run_that_is_not_trained_yet_is_no_problem(fake):
 def test_an_edited_identity_is_found(fake):
     fake.seal_all()
     folder = fake.run("flat").folder
-    edit(folder / "identity.json", model="shardline.models.mlp:MLP")
+    edit(folder / "identity.json", model="shardline.training.models.mlp:MLP")
     problems = run_verdict(fake).problems
     assert problems[0].startswith(f"{folder}/identity.json: its digest is ")
     assert (

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline import script, worker
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
 from shardline.identity.watch_reads import Counted, Watch, counted, path_of, shown, write_counted
+from shardline.training import script, worker
 from tests.unit.test_script_runs import ALONE
 
 # --- which path is reported -----------------------------------------------------------------------
@@ -301,7 +301,9 @@ def test_a_process_that_a_rank_spawns_is_watched(project):
     required |= dict.fromkeys(worker._NUMBERS, "1")
     required |= {"verify": "off", "strict-env": "warn", "watch-reads": "warn"}
     options = [f"--{name}={value}" for name, value in required.items()]
-    spawned = "import runpy; runpy.run_module('shardline.worker', run_name='__mp_main__')\n"
+    spawned = (
+        "import runpy; runpy.run_module('shardline.training.worker', run_name='__mp_main__')\n"
+    )
     (project / "child.py").write_text(spawned + "open('known.txt'); open('forked.txt')")
     done = subprocess.run(
         [sys.executable, "child.py", "run.json", *options],

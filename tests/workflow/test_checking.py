@@ -25,7 +25,7 @@ ROWS = [
     {"name": "odd", "model": "mine:Odd", **COMMON},
 ]
 MODEL = """
-from shardline.models.linear import Linear
+from shardline.training.models.linear import Linear
 
 
 class Net(Linear):

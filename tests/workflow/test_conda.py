@@ -18,7 +18,7 @@ TELL = "import sys\n\nwith open('ran-in-{name}', 'a') as file:\n    print(sys.pr
 FILES = {
     "mypkg/__init__.py": "",
     "mypkg/models.py": TELL.format(name="train")
-    + "\nfrom shardline.models.linear import Linear\n\n\nclass Net(Linear):\n    pass\n",
+    + "\nfrom shardline.training.models.linear import Linear\n\n\nclass Net(Linear):\n    pass\n",
     "mypkg/sources.py": TELL.format(name="data")
     + "\nfrom shardline.data.sources.synthetic import Synthetic\n\n\nclass Rows(Synthetic):\n    pass\n",
 }

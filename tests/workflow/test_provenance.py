@@ -35,7 +35,7 @@ ALLOWED = Planted("hub_token", *["hf_Al1owedAl1owedAl1owedAl1owedAl1o"] * 2, ("A
 MODEL = """
 import json, logging, os, sys, warnings
 from pathlib import Path
-from shardline.models.linear import Linear
+from shardline.training.models.linear import Linear
 
 class Leaky(Linear):
     def __init__(self, feature_shape, num_classes, hub_token="", pad_token=""):
@@ -185,7 +185,7 @@ def test_every_job_left_a_record_of_itself(made):
     manifest = documents["seal_dataset"].with_name("manifest.json")
     assert sealed["files"] == {"manifest.json": file_sha256(manifest)}
     trained = read(documents["train"])["action"]
-    assert "shardline.worker" in trained["command"]
+    assert "shardline.training.worker" in trained["command"]
     assert trained["variables"]["WORLD_SIZE"] == "2"
     for path in made.path.glob("results/runs/**/*.json*"):
         assert not re.search(r"\b(pair|far)\b", path.read_text()), f"{path} holds a name"

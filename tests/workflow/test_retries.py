@@ -21,7 +21,7 @@ MODEL = """
 import time
 from pathlib import Path
 
-from shardline.models.mlp import MLP
+from shardline.training.models.mlp import MLP
 
 
 class Own(MLP):

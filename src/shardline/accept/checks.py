@@ -52,7 +52,7 @@ def check_model(run: Run, earlier: Path) -> None:
         return
     from safetensors import safe_open
 
-    from shardline.modelling import make_model
+    from shardline.training.model import make_model
 
     spec = {"run": run.id, "model_class": run.model_class, "settings": run.settings}
     model = make_model(spec, read_manifest(run.dataset.id)["schema"])

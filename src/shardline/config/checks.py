@@ -14,9 +14,9 @@ from shardline.identity import CodeIndex
 from shardline.identity.code import INSTALLED
 
 SHIPPED_MODELS = {
-    "linear": "shardline.models.linear:Linear",
-    "mlp": "shardline.models.mlp:MLP",
-    "cnn": "shardline.models.cnn:CNN",
+    "linear": "shardline.training.models.linear:Linear",
+    "mlp": "shardline.training.models.mlp:MLP",
+    "cnn": "shardline.training.models.cnn:CNN",
 }
 
 

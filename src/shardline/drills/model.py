@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.files import write_json
-from shardline.models.mlp import MLP
+from shardline.training.models.mlp import MLP
 
 # In the project's folder, which every rank works in.
 PLAN, STRUCK = Path("plan.json"), Path("struck")

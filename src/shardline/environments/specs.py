@@ -65,8 +65,7 @@ STAGES = {
     "train": Stage(
         jobs=("common", "ranks", "runs"),
         programs=(
-            "shardline.train", "shardline.evaluate", "shardline.handover", "shardline.worker",
-            "shardline.rehearse",
+            *(f"shardline.training.{name}" for name in ("fit", "evaluate", "script_outputs", "worker", "preflight")),
             *_modules(SHIPPED_MODELS.values()),
         ),
     ),

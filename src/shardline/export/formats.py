@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.data.datamodule import Dataset, Normalizer, shift_and_scale
-from shardline.modelling import arguments_of, make_model
 from shardline.recorded import Recorded
+from shardline.training.model import arguments_of, make_model
 
 _ROWS = 512
 _INPUT, _OUTPUT = "features", "outputs"

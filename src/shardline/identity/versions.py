@@ -69,13 +69,14 @@ PUBLIC: dict[str, str] = {
     "shardline.errors": "",
     "shardline.data.ledger": "",
     "shardline.ledger": "",
-    "shardline.models": "",
-    "shardline.models.base": "classifier",
+    "shardline.training.models": "",
+    "shardline.models": "classifier",
+    "shardline.training.models.base": "classifier",
     "shardline.data.sources": "data",
     "shardline.sources": "data",
     "shardline.data.sources.base": "data",
     "shardline.data.splits": "data",
-    **{f"shardline.models.{name}": name for name in MODELS},
+    **{f"shardline.training.models.{name}": name for name in MODELS},
     **{f"shardline.data.sources.{name}": name for name in SOURCES},
 }
 

@@ -123,7 +123,7 @@ def _program(
     """Return the arguments that start a rank: its program, and the options common to all trainings."""
     runtime = project.runtime
     return [
-        "-m", "shardline.worker", str(named["spec"]),
+        "-m", "shardline.training.worker", str(named["spec"]),
         # the file is of the first run with this identity, and the class may have moved since
         "--model-class", run.model_class,
         "--manifest", str(named["manifest"]),
@@ -184,7 +184,7 @@ def rehearse(
     work = project.store / "work" / f"{run.id}-rehearsal"
     make_folder(work)
     program = [
-        "-m", "shardline.rehearse", run.id,
+        "-m", "shardline.training.preflight", run.id,
         "--accelerator", settings["accelerator"],
         *_rank_options(project.runtime, work, "rehearse", run.id),
         "--output", output,

@@ -64,7 +64,7 @@ def evaluate(
 
 
 def _take_over(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
-    from shardline.handover import evaluation_of
+    from shardline.training.script_outputs import evaluation_of
 
     return evaluation_of(
         read_json(files["provenance"], remedy=REMAKE),
@@ -74,7 +74,7 @@ def _take_over(project: Project, run: Run, files: Mapping[str, Path]) -> dict[st
 
 
 def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
-    from shardline.evaluate import evaluate as evaluate_model
+    from shardline.training.evaluate import evaluate as evaluate_model
 
     document = read_json(files["spec"], remedy=_REBUILD)
     # the file may be older than the place of the class, and than a setting

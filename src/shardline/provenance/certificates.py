@@ -36,7 +36,7 @@ def identify(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fitting(sources: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part that must be the same in a certificate and in a training that it fits."""
-    code, _ = CodeIndex(()).closure("shardline.train")
+    code, _ = CodeIndex(()).closure("shardline.training.fit")
     found = sources["environment"]
     return {
         "code": digest(code),

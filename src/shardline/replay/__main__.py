@@ -50,7 +50,7 @@ def _replay(arguments: argparse.Namespace) -> dict[str, Any]:
             "image), or replay with what is installed here: --anyway"
         )
     # torch is imported only once the environment is good
-    from shardline.evaluate import evaluate
+    from shardline.training.evaluate import evaluate
 
     found = evaluate(
         spec,

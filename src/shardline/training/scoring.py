@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from shardline.confusion import Confusion
 from shardline.core.errors import DataError
-from shardline.evidence import MAX_POINTS, Bins, Spread, residuals
+from shardline.training.confusion import Confusion
+from shardline.training.evidence import MAX_POINTS, Bins, Spread, residuals
 
 # Less than the 32,768 values from which torch splits a sum among threads, whose number would
 # then change its last bits.

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardline.data.datamodule import Dataset
 from shardline.data.sampling import Line, split_pieces
-from shardline.pictures import is_image, picture
+from shardline.training.pictures import is_image, picture
 
 NUM_BINS = 15
 MAX_POINTS = 300

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from shardline.core.errors import ConfigError
-from shardline.sharding import shard
+from shardline.training.sharding import shard
 
 
 class _SteadyBuckets(DistributedDataParallel):

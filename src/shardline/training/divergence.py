@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
-from shardline.agreement import NO_LOSS, Agreement, Reading
 from shardline.checkpoints.callback import LastCheckpoint
 from shardline.core.errors import ConfigError, name_in_messages
 from shardline.core.world import World
-from shardline.interventions import Plan, Trouble, write_plan
-from shardline.stepping import LEFT_OUT
+from shardline.training.agreement import NO_LOSS, Agreement, Reading
+from shardline.training.interventions import Plan, Trouble, write_plan
+from shardline.training.steps import LEFT_OUT
 
 
 class GoBack(Exception):

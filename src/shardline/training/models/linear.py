@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from shardline.models.base import Classifier
+from shardline.training.models.base import Classifier
 
 
 class Linear(Classifier):

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from shardline.models.base import Classifier
+from shardline.training.models.base import Classifier
 
 
 class MLP(Classifier):

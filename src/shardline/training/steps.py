@@ -15,7 +15,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from shardline.interventions import Plan
+from shardline.training.interventions import Plan
 
 LEFT_OUT = "left_out"  # in the output of a training step that was
 

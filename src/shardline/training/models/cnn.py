@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from shardline.core.errors import ConfigError
-from shardline.models.base import Classifier
+from shardline.training.models.base import Classifier
 
 
 class CNN(Classifier):

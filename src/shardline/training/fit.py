@@ -13,7 +13,6 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file, save
 
-from shardline.agreement import Agreement
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.callback import LastCheckpoint
 from shardline.config.geometry import settings_at
@@ -23,16 +22,17 @@ from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
 from shardline.data.integrity import Policy
 from shardline.data.ledger import SampleLedger
-from shardline.divergence import GoBack, LossWatch, check_policy, intervene
-from shardline.heartbeat import Heartbeat
-from shardline.interventions import Plan, read_plan
 from shardline.launch.device import resolve_accelerator
-from shardline.metrics import JsonLinesLogger, PlainProgress
-from shardline.modelling import make_model
-from shardline.optim import attach_optimizer
-from shardline.stepping import Steps, StepSeeds
-from shardline.stopping import AgreedStop
-from shardline.trainer import make_trainer
+from shardline.training.agreement import Agreement
+from shardline.training.divergence import GoBack, LossWatch, check_policy, intervene
+from shardline.training.heartbeat import Heartbeat
+from shardline.training.interventions import Plan, read_plan
+from shardline.training.metrics import JsonLinesLogger, PlainProgress
+from shardline.training.model import make_model
+from shardline.training.optim import attach_optimizer
+from shardline.training.steps import Steps, StepSeeds
+from shardline.training.stop_agreement import AgreedStop
+from shardline.training.trainer import make_trainer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.files import atomic_writer, make_folder, read_json, write_bytes, write_json
 from shardline.core.process import die_with_parent, kill_group
 from shardline.core.world import World
-from shardline.handover import read_evaluation
 from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
-from shardline.resources import used_by_rank
+from shardline.training.resources import used_by_rank
+from shardline.training.script_outputs import read_evaluation
 
 _OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
 _MODEL = "model.safetensors"

@@ -16,7 +16,7 @@ from pytorch_lightning.trainer.connectors.logger_connector.result import _Result
 
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
-from shardline.parallel import SteadyDDPStrategy, SteadyFSDPStrategy
+from shardline.training.strategies import SteadyDDPStrategy, SteadyFSDPStrategy
 
 
 class WorldEnvironment(ClusterEnvironment):

@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.profilers import PassThroughProfiler
 
-from shardline.goodput import Timeline
+from shardline.training.goodput import Timeline
 
 _FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 _SAVE = "save_checkpoint"

@@ -5,13 +5,13 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from shardline.agreement import NO_LOSS, Agreement
 from shardline.checkpoints.boundaries import after_hook, can_save
 from shardline.checkpoints.callback import LastCheckpoint
 from shardline.core.errors import Stopped
 from shardline.core.world import World
 from shardline.supervision import signals
 from shardline.supervision.heartbeat_memory import mine
+from shardline.training.agreement import NO_LOSS, Agreement
 
 
 class AgreedStop(Callback):

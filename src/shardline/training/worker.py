@@ -1,4 +1,4 @@
-"""The program of one rank: `python -m shardline.worker RUN_JSON ...`, started by a launcher."""
+"""The program of one rank: `python -m shardline.training.worker RUN_JSON ...`, started by a launcher."""
 
 import argparse
 import importlib
@@ -17,13 +17,10 @@ from shardline.core.errors import NAME_FILE, name_in_messages
 from shardline.core.files import read_json, write_bytes, write_json
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, find_differences, machine
-from shardline.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.identity import watch_reads
 from shardline.identity.seals import seal
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
-from shardline.rehearse import rehearse_run
-from shardline.resources import gather, used_by_rank
 from shardline.supervision import heartbeat_memory as pulse
 from shardline.supervision.attempts import (
     begin_attempt,
@@ -35,6 +32,9 @@ from shardline.supervision.attempts import (
 from shardline.supervision.rank import run_rank
 from shardline.supervision.watchdog import Watch
 from shardline.tracking.run_links import read_places
+from shardline.training.goodput import Timeline, goodput, kept_seconds, throughput
+from shardline.training.preflight import rehearse_run
+from shardline.training.resources import gather, used_by_rank
 
 _NUMBERS = {
     "log-every-steps": "log_every_steps",
@@ -69,13 +69,15 @@ def main() -> int:
 
 
 def _shorten(error: Exception) -> str:
-    from shardline.modelling import short_traceback
+    from shardline.training.model import short_traceback
 
     return short_traceback(error)
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m shardline.worker", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m shardline.training.worker", description=__doc__
+    )
     parser.add_argument("run_json", type=Path, help="the resolved run")
     parser.add_argument(
         "--model-class", help="import path of the model now; as resolved if left out"
@@ -129,8 +131,8 @@ def _parse() -> argparse.Namespace:
 
 def _run(args: argparse.Namespace, world: World) -> None:
     # torch is imported only once the arguments are good
-    from shardline import script
     from shardline.provenance import record as provenance
+    from shardline.training import script
 
     timeline = _begin(args, world)
     spec = _read_spec(args)
@@ -220,8 +222,8 @@ def _train(
     args: argparse.Namespace, spec: dict[str, Any], world: World, timeline: Timeline
 ) -> _Trained:
     """Train a LightningModule; rank 0 seals model and metrics."""
-    from shardline import train
-    from shardline.stopwatch import Parts, Stopwatch
+    from shardline.training import fit as train
+    from shardline.training.stopwatch import Parts, Stopwatch
 
     def note(step: int, kept: Parts) -> None:
         if world.rank == 0:
@@ -244,7 +246,7 @@ def _train(
 
 def _fit(args: argparse.Namespace, spec: dict[str, Any], world: World, callbacks: list[Any]) -> Any:
     """Train as the arguments say, and return what `train.train` does."""
-    from shardline import train
+    from shardline.training import fit as train
 
     options = train.Options(
         log_every_steps=args.log_every_steps,
@@ -272,7 +274,7 @@ def _fit(args: argparse.Namespace, spec: dict[str, Any], world: World, callbacks
 
 def _train_first_steps(args: argparse.Namespace, spec: dict[str, Any], world: World) -> None:
     """Train some steps of a LightningModule; rank 0 writes their metrics."""
-    from shardline.stopping import EndAfter, StepsDone
+    from shardline.training.stop_agreement import EndAfter, StepsDone
 
     with suppress(StepsDone):
         _fit(args, spec, world, [EndAfter(args.first_steps)])
@@ -303,7 +305,7 @@ def _run_script(
     args: argparse.Namespace, spec: dict[str, Any], world: World, timeline: Timeline
 ) -> _Trained:
     """Run a training script; rank 0 seals what it left."""
-    from shardline import script
+    from shardline.training import script
 
     timeline.switch("other")
     pulse.mine().tick(0, "script")

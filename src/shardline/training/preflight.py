@@ -1,4 +1,4 @@
-"""The rehearsal of a run: `python -m shardline.rehearse ...` is one rank of it, started by a launcher."""
+"""The rehearsal of a run: `python -m shardline.training.preflight ...` is one rank of it, started by a launcher."""
 
 import argparse
 import sys
@@ -42,7 +42,9 @@ def rehearse_run(
 
 def main() -> int:
     """Be one rank; rank 0 writes what was found. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m shardline.rehearse", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m shardline.training.preflight", description=__doc__
+    )
     parser.add_argument("run", help="id of the run")
     for name in ("nodes", "devices", "rendezvous-timeout-s"):
         parser.add_argument(f"--{name}", type=int, required=True)

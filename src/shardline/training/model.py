@@ -34,7 +34,7 @@ def short_traceback(error: BaseException) -> str:
     Frames of installed packages, of Python's import system and of this library
     are left out.
     """
-    ours = Path(__file__).parent
+    ours = Path(__file__).parents[1]
     frames = [
         f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)

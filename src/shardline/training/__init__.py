@@ -1,0 +1,1 @@
+"""One rank's training and evaluation."""
