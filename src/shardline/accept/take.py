@@ -15,8 +15,8 @@ from shardline.core.files import json_bytes, make_folder, read_json, write_bytes
 from shardline.identity import digest
 from shardline.identity.accepted import ACCEPTED, read_accepted
 from shardline.identity.seals import seal
-from shardline.jobs.runs import describe_run
 from shardline.provenance.actions import Action
+from shardline.provenance.run_spec import describe_run
 from shardline.verify import verify_dataset
 from shardline.verify_runs import verify_run
 

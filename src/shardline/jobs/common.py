@@ -16,6 +16,7 @@ from shardline.core.masked_output import MaskingFormatter, masked_output
 from shardline.core.redaction import mask
 from shardline.environments.installed import explain_differences, find_differences
 from shardline.launch.slurm.sacct import tell_reason
+from shardline.provenance.run_spec import locked
 
 _T = TypeVar("_T")
 REMAKE = "delete it and run the pipeline again to write it"
@@ -80,13 +81,6 @@ def find_run(config: Mapping[str, Any], run_id: str) -> tuple[Project, Run]:
     """
     project = load_project(config)
     return project, of_this_identity(project.runs, run_id)
-
-
-def locked(project: Project, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a stage's environment is to be: `python`, and `requirements` of the lock."""
-    environment = document["environment"]
-    requirements = project.lock.requirements(environment["packages"])
-    return {"python": environment["python"], "requirements": requirements}
 
 
 def check_environment(project: Project, document: Mapping[str, Any]) -> None:

@@ -8,12 +8,12 @@ from shardline.config.project import Project, Run
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
-from shardline.identity import digest
 from shardline.identity.seals import seal
-from shardline.jobs.common import REMAKE, check_environment, find_run, locked, of_this_identity
+from shardline.jobs.common import REMAKE, check_environment, find_run, of_this_identity
 from shardline.jobs.ranks import files_of
 from shardline.jobs.watched import end_watch, watch_run
 from shardline.provenance.actions import Action
+from shardline.provenance.run_spec import describe_run
 
 _REBUILD = "run the pipeline again to write it"
 
@@ -25,26 +25,6 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
     # to the letter: its digest is its address
     write_bytes(Path(identity_json), json_bytes(run.document))
     write_json(Path(run_json), describe_run(project, run, action))
-
-
-def describe_run(project: Project, run: Run, action: Action) -> dict[str, Any]:
-    """Return `run.json`, sealed: what a training is given.
-
-    Args:
-        action: what writes it, which ends with this.
-    """
-    document = {
-        "run": run.id,
-        "identity": digest(run.document),
-        "dataset": {"id": run.dataset.id},
-        "model": run.row.model,
-        "model_class": run.model_class,
-        "settings": run.settings,
-        "environment": locked(project, run.document),
-        "definitions": run.definitions,
-        "action": action.record(),
-    }
-    return seal(document)
 
 
 def evaluate(

@@ -1,0 +1,36 @@
+"""`run.json`: what a training is given, resolved to the last setting."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardline.config.project import Project, Run
+from shardline.identity import digest
+from shardline.identity.seals import seal
+from shardline.provenance.actions import Action
+
+
+def locked(project: Project, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a stage's environment is to be: `python`, and `requirements` of the lock."""
+    environment = document["environment"]
+    requirements = project.lock.requirements(environment["packages"])
+    return {"python": environment["python"], "requirements": requirements}
+
+
+def describe_run(project: Project, run: Run, action: Action) -> dict[str, Any]:
+    """Return `run.json`, sealed: what a training is given.
+
+    Args:
+        action: what writes it, which ends with this.
+    """
+    document = {
+        "run": run.id,
+        "identity": digest(run.document),
+        "dataset": {"id": run.dataset.id},
+        "model": run.row.model,
+        "model_class": run.model_class,
+        "settings": run.settings,
+        "environment": locked(project, run.document),
+        "definitions": run.definitions,
+        "action": action.record(),
+    }
+    return seal(document)
