@@ -146,7 +146,7 @@
         ? `code of the ${key[1]} differs` : `${key.join(" ")} ${unset(x)} → ${unset(y)}`);
   }
 
-  // --- what noise leaves of a difference, as shardline.report.noise has it ---
+  // --- what noise leaves of a difference, as shardline.report.significance has it ---
   function quantile(degrees) {  // between whole degrees of freedom: linear in their inverse
     const table = compared.t, low = Math.min(Math.floor(degrees), table.length);
     if (low >= table.length) return table[table.length - 1];

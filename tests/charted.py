@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from jinja2 import FileSystemLoader
 
-from shardline import charts
 from shardline.config.studies import Size, Study
 from shardline.data.sources.digits import Digits
+from shardline.report import charts
 from shardline.report.studies import view_study
 from shardline.report.template import load_template
 from tests.judged import Rows, evaluated

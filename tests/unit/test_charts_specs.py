@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from shardline import charts
-from shardline.charts.varied import shown
 from shardline.config.studies import Size, Study
+from shardline.report import charts
+from shardline.report.charts.varied import shown
 from shardline.report.sealed import read_curves
 from shardline.report.studies import view_study
 from tests.charted import GRAPH, HOSTILE, group_of, run_of, trials

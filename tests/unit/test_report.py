@@ -8,10 +8,9 @@ import unicodedata
 import numpy as np
 import pytest
 
-from shardline import charts
 from shardline.core.visible import visible
 from shardline.errors import DataError
-from shardline.report import RunFiles, render, wilson_interval, write_report
+from shardline.report import RunFiles, charts, render, wilson_interval, write_report
 from shardline.report.confusion import MAX_CLASSES
 from shardline.report.sealed import read_curves
 from shardline.training.confusion import Confusion

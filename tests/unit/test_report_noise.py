@@ -8,8 +8,8 @@ from scipy import stats
 
 from shardline.core.intervals import seed_interval
 from shardline.report import read_report, render
-from shardline.report.noise import Repeats
 from shardline.report.seeds import name_of_repeats
+from shardline.report.significance import Repeats
 from tests.unit.report_runs import write_run
 
 TIGHT = (0.951, 0.953, 0.952)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardline import charts
+from shardline.report import charts
 from shardline.report.leaderboard import Group
 from shardline.report.run import Run
 

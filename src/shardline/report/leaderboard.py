@@ -9,10 +9,10 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from shardline import charts
-from shardline.report.noise import Repeats, Verdict, interval_of, judge
+from shardline.report import charts
 from shardline.report.run import Run
 from shardline.report.seeds import name_of_repeats, repeats_of
+from shardline.report.significance import Repeats, Verdict, interval_of, judge
 
 WHISKER_WIDTH = 84  # of the template's drawing
 _BOUNDS = {"accuracy": (0.0, 1.0)}

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline import charts
 from shardline.config.studies import Study
 from shardline.core.visible import visible
+from shardline.report import charts
 from shardline.report.compare import comparison
 from shardline.report.images import Images
 from shardline.report.leaderboard import Entry, Group

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from shardline.charts import Curve
 from shardline.core.intervals import wilson_interval
+from shardline.report.charts import Curve
 
 
 @dataclass(frozen=True, kw_only=True)

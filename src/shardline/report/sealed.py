@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.charts import Curve
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.redaction import mask_values
+from shardline.report.charts import Curve
 from shardline.report.confusion import view_confusion
 from shardline.report.run import Asked, Run
 

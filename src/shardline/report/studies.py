@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.charts import Measured, Scaled, scale, scaling_charts
 from shardline.config.studies import Size, Study
+from shardline.report.charts import Measured, Scaled, scale, scaling_charts
 from shardline.report.run import Run
 
 

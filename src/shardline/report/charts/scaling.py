@@ -12,7 +12,7 @@ from typing import Any
 
 import altair as alt
 
-from shardline.charts.series import PALETTE
+from shardline.report.charts.series import PALETTE
 
 _Pairs = Sequence[tuple[float | None, float | None]]  # measured and ideal, by size
 _IDEAL_COLOR = "#8a8f98"

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from shardline.charts.series import Curve, Series, thin
+from shardline.report.charts.series import Curve, Series, thin
 
 MAX_POINTS_PER_CURVE = 300
 MAX_POINTS_PER_PANEL = 12_000  # hovering stays instant; 100 runs get 120 points each

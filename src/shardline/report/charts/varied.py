@@ -13,7 +13,7 @@ from typing import Any
 
 import altair as alt
 
-from shardline.charts.series import Series
+from shardline.report.charts.series import Series
 
 # From the worst result to the best; told apart by the colour-blind, legible on both backgrounds.
 RESULT_COLORS = ("#d9730d", "#8a8f98", "#3f74d1")
