@@ -73,7 +73,7 @@ def open_project(
         storage.fetch(found)
     record_names(project)
     if project.identity["environment"] != "exact":
-        from shardline.accept import accept_unasked  # which most starts do not need
+        from shardline.results.accept import accept_unasked  # which most starts do not need
 
         for sentence in accept_unasked(project):
             logging.getLogger("shardline").warning("%s", sentence)

@@ -19,7 +19,7 @@ from shardline.config.project import Dataset, Project, Run
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json
 from shardline.identity import code, digest
-from shardline.why import explain
+from shardline.results.staleness import explain
 from tests.conftest import Workspace
 from tests.support.imported import Interpreter
 from tests.unit.mutated import Place

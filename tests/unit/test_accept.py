@@ -14,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from shardline.accept import (
+from shardline.core.files import read_json, write_json
+from shardline.errors import ConfigError, DataError
+from shardline.identity.accepted import describe_acceptance, read_accepted
+from shardline.results.accept import (
     accept_dataset,
     accept_run,
     accept_unasked,
@@ -22,16 +25,13 @@ from shardline.accept import (
     candidate_of_run,
     compare_first_steps,
 )
-from shardline.accept.first_steps import differences, values_of
-from shardline.core.files import read_json, write_json
-from shardline.differences import compare_runs
-from shardline.errors import ConfigError, DataError
-from shardline.identity.accepted import describe_acceptance, read_accepted
-from shardline.lineage import trace
-from shardline.recorded import find_recorded
-from shardline.states import State, sealed_names, state_of
-from shardline.verify import verify_dataset
-from shardline.verify_runs import verify_run
+from shardline.results.accept.first_steps import differences, values_of
+from shardline.results.diff import compare_runs
+from shardline.results.lineage import trace
+from shardline.results.recorded import find_recorded
+from shardline.results.states import State, sealed_names, state_of
+from shardline.results.verify import verify_dataset
+from shardline.results.verify_runs import verify_run
 from tests.unit.command import shardline
 from tests.unit.conftest import LOCK, WEIGHTS, FakeProject
 
@@ -170,7 +170,7 @@ def test_a_model_of_other_tensors_is_refused(stale, monkeypatch, weights):
     provenance = read_json(old / "provenance.json", remedy="")
     identity = {"format": "pt", "identity": provenance["identity"]}
     save_file(weights, old / "model.safetensors", metadata=identity)
-    monkeypatch.setattr("shardline.accept.take.refuse_damage", lambda verdict: None)
+    monkeypatch.setattr("shardline.results.accept.take.refuse_damage", lambda verdict: None)
     with pytest.raises(
         ConfigError, match="the model has other tensors than that of .*; train the run again"
     ):

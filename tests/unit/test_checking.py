@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from shardline.core.files import write_json
 from shardline.core.intervals import sampling_interval, seed_interval
 from shardline.environments.installed import requirements_of
-from shardline.export import card
-from shardline.lineage import File, Lineage, trace
-from shardline.lineage.graph import Action
-from shardline.replay.compare import compare
+from shardline.results.export import card
+from shardline.results.lineage import File, Lineage, trace
+from shardline.results.lineage.graph import Action
+from shardline.results.replay.compare import compare
 from tests.unit.command import lines, shardline
 from tests.unit.conftest import DIGEST
 

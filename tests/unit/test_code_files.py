@@ -3,7 +3,7 @@
 import pytest
 
 from shardline.errors import ConfigError
-from shardline.verify_runs import verify_run
+from shardline.results.verify_runs import verify_run
 from tests.unit.conftest import FakeProject
 
 

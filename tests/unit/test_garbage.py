@@ -7,7 +7,7 @@ import pytest
 
 from shardline.core.package import check_unlocked
 from shardline.errors import DataError, ShardlineError
-from shardline.garbage import Garbage, delete, find_garbage, last_results
+from shardline.results.gc import Garbage, delete, find_garbage, last_results
 from tests.unit.conftest import DIGEST, FakeProject
 
 

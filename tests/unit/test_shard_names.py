@@ -7,8 +7,8 @@ from pathlib import Path
 from shardline.config.project import Dataset, order_of_part, shards_of_part
 from shardline.data.build import build_shard, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic
-from shardline.lineage.tracer import _Tracer
 from shardline.provenance.crate.steps import _order_of
+from shardline.results.lineage.tracer import _Tracer
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 RULES = Path(__file__).parents[2] / "rules" / "common.smk"

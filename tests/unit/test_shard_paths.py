@@ -12,7 +12,7 @@ from shardline.data.mmap import ShardMap
 from shardline.data.shard_format import shard_path
 from shardline.errors import DataError
 from shardline.provenance.crate.contents import collect
-from shardline.verify import verify_dataset
+from shardline.results.verify import verify_dataset
 from tests.unit.command import shardline
 
 SECRET = "../../../secret.txt"

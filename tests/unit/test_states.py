@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shardline.states import State, last_step, sealed_names, state_of
+from shardline.results.states import State, last_step, sealed_names, state_of
 from tests.unit.conftest import RUNS
 
 

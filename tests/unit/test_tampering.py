@@ -17,10 +17,10 @@ from shardline.data.mmap import ShardMap
 from shardline.data.parts import read_part
 from shardline.errors import DataError
 from shardline.jobs.datasets import build_shards, seal_dataset
+from shardline.results.verify import verify_dataset
+from shardline.results.verify_runs import verify_run
+from shardline.results.verify_store import check_markers
 from shardline.supervision.attempts import begin_attempt, note_resumed, read_attempts, sealed_log
-from shardline.verify import verify_dataset
-from shardline.verify_runs import verify_run
-from shardline.verify_store import check_markers
 from tests.unit.conftest import FakeProject
 from tests.unit.tampering import bytes_changed, changed, edits, fields_changed
 

@@ -13,11 +13,11 @@ from shardline.cli import app
 from shardline.config.project import shards_of_part
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
-from shardline.findings import Verdict
 from shardline.identity.seals import seal
 from shardline.provenance.certificates import write_certificate
-from shardline.verify import verify_dataset
-from shardline.verify_runs import verify_run
+from shardline.results.findings import Verdict
+from shardline.results.verify import verify_dataset
+from shardline.results.verify_runs import verify_run
 from tests.conftest import REPOSITORY
 from tests.unit.conftest import FakeProject
 

@@ -11,8 +11,8 @@ from shardline.config import causes as causes_module
 from shardline.config.causes import find_causes
 from shardline.core.files import write_json
 from shardline.identity.versions import HISTORIES, ResultVersion
-from shardline.states import State
-from shardline.why import explain
+from shardline.results.staleness import explain
+from shardline.results.states import State
 from tests.unit.conftest import LOCK, MODEL, RUNS
 
 

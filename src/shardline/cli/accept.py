@@ -9,7 +9,12 @@ from typing import Annotated, Literal
 import typer
 
 from shardline import display
-from shardline.accept import (
+from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
+from shardline.config.load import load_project
+from shardline.config.project import Dataset, Project, Run
+from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.package import check_unlocked
+from shardline.results.accept import (
     Candidate,
     accept_dataset,
     accept_run,
@@ -18,12 +23,7 @@ from shardline.accept import (
     compare_first_steps,
     find_by_cause,
 )
-from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
-from shardline.config.load import load_project
-from shardline.config.project import Dataset, Project, Run
-from shardline.core.errors import ConfigError, ShardlineError
-from shardline.core.package import check_unlocked
-from shardline.selection import find_dataset, find_run
+from shardline.results.select import find_dataset, find_run
 
 _DATASET = "dataset:"
 

@@ -12,11 +12,11 @@ from shardline.cli.app import EPILOG, AsJson, app
 from shardline.config.document import read_config
 from shardline.config.load import load_project
 from shardline.core.errors import DataError
-from shardline.differences import compare_runs
-from shardline.export import export_run
-from shardline.lineage import trace
-from shardline.recorded import find_recorded
-from shardline.replay import replay
+from shardline.results.diff import compare_runs
+from shardline.results.export import export_run
+from shardline.results.lineage import trace
+from shardline.results.recorded import find_recorded
+from shardline.results.replay import replay
 
 _Run = Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run, or an earlier id.")]
 _Anyway = Annotated[

@@ -8,9 +8,9 @@ from shardline import display
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
 from shardline.config.load import load_project
 from shardline.rehearsals import one_of_each_geometry, rehearse_runs
-from shardline.selection import find_run
-from shardline.states import describe_runs
-from shardline.why import explain
+from shardline.results.select import find_run
+from shardline.results.staleness import explain
+from shardline.results.states import describe_runs
 
 
 @app.command("ls", epilog=EPILOG)

@@ -14,11 +14,11 @@ from shardline.config.names import names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.core.errors import DataError, ShardlineError
 from shardline.core.package import check_unlocked
-from shardline.findings import Verdict
-from shardline.garbage import Garbage, delete, find_garbage, last_results
-from shardline.repair import repair_dataset
-from shardline.selection import datasets_to_repair, find_targets
-from shardline.verify import verify_target
+from shardline.results.findings import Verdict
+from shardline.results.gc import Garbage, delete, find_garbage, last_results
+from shardline.results.repair import repair_dataset
+from shardline.results.select import datasets_to_repair, find_targets
+from shardline.results.verify import verify_target
 
 
 @app.command("gc", epilog=EPILOG)

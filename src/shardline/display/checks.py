@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 from rich.tree import Tree
 
-from shardline.accept import Candidate
 from shardline.config.causes import Cause
-from shardline.differences import Change, Comparison
 from shardline.display.terminal import console, say, table_of
-from shardline.export import Exported
-from shardline.findings import count
-from shardline.lineage import Lineage
-from shardline.replay import DIFFERENT, Replay
+from shardline.results.accept import Candidate
+from shardline.results.diff import Change, Comparison
+from shardline.results.export import Exported
+from shardline.results.findings import count
+from shardline.results.lineage import Lineage
+from shardline.results.replay import DIFFERENT, Replay
 
 _SHOWN = 20  # inputs of an action; --json has all of them
 

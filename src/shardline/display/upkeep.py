@@ -11,10 +11,10 @@ from rich.text import Text
 from shardline.core.package import making
 from shardline.display.checks import show_causes
 from shardline.display.terminal import console, say, show_rows, table_of
-from shardline.findings import Verdict, count
-from shardline.garbage import Garbage
-from shardline.states import State, last_step
-from shardline.why import Explanation
+from shardline.results.findings import Verdict, count
+from shardline.results.gc import Garbage
+from shardline.results.staleness import Explanation
+from shardline.results.states import State, last_step
 
 _STYLES = {
     State.DONE: "green",
@@ -29,7 +29,7 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
     """Print one line per run, and how many there are of each state.
 
     Args:
-        records: from `shardline.states.describe_runs`.
+        records: from `shardline.results.states.describe_runs`.
     """
     rows = []
     for record in records:

@@ -9,11 +9,11 @@ from shardline.config.project import RESULTS, Project
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.data.shard_format import shard_path
-from shardline.findings import Findings, Verdict, count, judge
 from shardline.identity import short_digest
 from shardline.provenance.crate.metadata import METADATA, check_crate_seal, files_of_crate
-from shardline.verify_runs import verify_run
-from shardline.verify_store import check_markers, check_parts, check_statistics
+from shardline.results.findings import Findings, Verdict, count, judge
+from shardline.results.verify_runs import verify_run
+from shardline.results.verify_store import check_markers, check_parts, check_statistics
 
 _READERS = 4  # a network disk answers several at once
 

@@ -10,7 +10,7 @@ from shardline.config.names import identities_of, names_that_have_been
 from shardline.config.project import RESULTS, Project, Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
-from shardline.states import State, sealed_names, state_of
+from shardline.results.states import State, sealed_names, state_of
 
 
 @dataclass(frozen=True, kw_only=True)

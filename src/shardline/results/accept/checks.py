@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from shardline.accept.candidates import read_manifest
 from shardline.config.project import RESULTS, Run
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
-from shardline.findings import Verdict
+from shardline.results.accept.candidates import read_manifest
+from shardline.results.findings import Verdict
 
 _REMAKE = "run the pipeline again to write it"
 

@@ -16,7 +16,7 @@ from shardline.environments.pins import pin_file, read_pins
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES
 from shardline.identity import DIGEST_LENGTH
-from shardline.states import IDENTITY, is_trained
+from shardline.results.states import IDENTITY, is_trained
 
 _REPORT = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
 _DOWNLOAD = re.compile(r"[0-9a-f]{64}")

@@ -5,9 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardline.accept.candidates import Candidate, read_manifest
-from shardline.accept.checks import check_model, check_schema, refuse_damage
-from shardline.accept.files import forget_incomplete, held, link, replacing
 from shardline.config.project import RESULTS, Dataset, Project, Run
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
@@ -17,8 +14,11 @@ from shardline.identity.accepted import ACCEPTED, read_accepted
 from shardline.identity.seals import seal
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
-from shardline.verify import verify_dataset
-from shardline.verify_runs import verify_run
+from shardline.results.accept.candidates import Candidate, read_manifest
+from shardline.results.accept.checks import check_model, check_schema, refuse_damage
+from shardline.results.accept.files import forget_incomplete, held, link, replacing
+from shardline.results.verify import verify_dataset
+from shardline.results.verify_runs import verify_run
 
 _TRAINED = ("model.safetensors", "metrics.jsonl", "provenance.json")
 _DECLARED = (*_TRAINED, "run.json", "identity.json")

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.data.datamodule import Dataset, Normalizer, shift_and_scale
-from shardline.recorded import Recorded
+from shardline.results.recorded import Recorded
 from shardline.training.model import arguments_of, make_model
 
 _ROWS = 512

@@ -14,10 +14,10 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import make_folder, read_json, write_bytes, write_json
 from shardline.core.redaction import mask_values
-from shardline.recorded import Recorded, changed_code, check_code, check_repeatable
+from shardline.results.recorded import Recorded, changed_code, check_code, check_repeatable
 
 if TYPE_CHECKING:
-    from shardline.export.formats import Original
+    from shardline.results.export.formats import Original
 
 FORMATS = {"onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors"}
 _ONNX = ("onnx", "onnxruntime", "onnxscript")
@@ -81,7 +81,7 @@ def export_run(
     changes = changed_code(project, recorded)
     if not anyway:
         check_code(recorded, changes, "exported")
-    from shardline.export.formats import load_original
+    from shardline.results.export.formats import load_original
 
     original = load_original(recorded, recorded.shards(project))
     with _whole(folder) as scratch:
@@ -124,7 +124,7 @@ def _whole(folder: Path) -> Iterator[Path]:
 
 
 def _write(original: "Original", recorded: Recorded, to: str, folder: Path) -> Check:
-    from shardline.export import formats
+    from shardline.results.export import formats
 
     path = folder / FORMATS[to]
     formats.WRITERS[to](original, path)
@@ -155,7 +155,7 @@ def _describe(
     folder: Path,
 ) -> None:
     """Write `config.json` and the card."""
-    from shardline.export.card import make_card
+    from shardline.results.export.card import make_card
 
     manifest = read_json(recorded.manifest, remedy="run the pipeline again")
     config = _config(original, recorded, to, manifest["schema"], check)

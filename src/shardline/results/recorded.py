@@ -16,9 +16,9 @@ from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.identity.accepted import read_accepted
-from shardline.states import IDENTITY
-from shardline.verify_runs import verify_run
-from shardline.why import read_definitions
+from shardline.results.staleness import read_definitions
+from shardline.results.states import IDENTITY
+from shardline.results.verify_runs import verify_run
 
 _REMAKE = "run the pipeline again to write it"
 

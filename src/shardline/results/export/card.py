@@ -13,7 +13,7 @@ from shardline.config.schema import flatten
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
-from shardline.recorded import Recorded
+from shardline.results.recorded import Recorded
 
 _LIBRARIES = {"onnx": "onnx", "torchscript": "pytorch", "safetensors": "pytorch"}
 _SHOWN_FILES = 20

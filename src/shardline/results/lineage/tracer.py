@@ -13,8 +13,8 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
 from shardline.identity import short_digest
 from shardline.identity.accepted import describe_acceptance, read_accepted
-from shardline.lineage.graph import Action, File, Lineage
-from shardline.recorded import expecting_form
+from shardline.results.lineage.graph import Action, File, Lineage
+from shardline.results.recorded import expecting_form
 
 _ID = r"[0-9a-f]{12}"
 _REMEDY = "bring it back, or run the pipeline again to write it"

@@ -1,4 +1,4 @@
-"""The program of a replay: `python -m shardline.replay RUN_FOLDER EVALUATION --shards DIR`, which prints JSON."""
+"""The program of a replay: `python -m shardline.results.replay RUN EVALUATION --shards DIR`, which prints JSON."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.environments.installed import find_differences, requirements_of
-from shardline.recorded import Recorded
+from shardline.results.recorded import Recorded
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m shardline.replay", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m shardline.results.replay", description=__doc__)
     parser.add_argument("run", type=Path, help="folder of the run's sealed files")
     parser.add_argument("evaluation", type=Path, help="the recorded evaluation")
     parser.add_argument("--shards", type=Path, required=True, help="folder of the dataset's shards")

@@ -11,8 +11,8 @@ from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
 from shardline.environments.python import python_of_ranks
 from shardline.launch.environment import rank_variables
-from shardline.recorded import Recorded, changed_code, check_code, check_repeatable
-from shardline.replay.compare import DIFFERENT, Number, compare
+from shardline.results.recorded import Recorded, changed_code, check_code, check_repeatable
+from shardline.results.replay.compare import DIFFERENT, Number, compare
 
 _ERRORS = {error.exit_code: error for error in (ConfigError, DataError, LaunchError)}
 
@@ -78,7 +78,7 @@ def _evaluate_again(project: Project, recorded: Recorded, *, anyway: bool) -> di
     """Run the program of a replay where the ranks' Python is, and return what it prints."""
     python = (sys.executable,) if anyway else python_of_ranks(project, gpus=False)
     command = [
-        *python, "-m", "shardline.replay", str(recorded.folder), str(recorded.evaluation_file),
+        *python, "-m", "shardline.results.replay", str(recorded.folder), str(recorded.evaluation_file),
         "--shards", str(recorded.shards(project)), *(["--anyway"] if anyway else []),
     ]  # fmt: skip
     # as Snakemake starts an evaluation: the number of threads changes the last bits of sums

@@ -13,8 +13,8 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
 from shardline.identity.accepted import describe_acceptance
-from shardline.recorded import Recorded, expecting_form, newest_evaluation
-from shardline.why import read_definitions
+from shardline.results.recorded import Recorded, expecting_form, newest_evaluation
+from shardline.results.staleness import read_definitions
 
 _UNSET = "unset"
 _JUDGED = ("settings", "versions", "environment", "code")  # of an evaluation's identity

@@ -15,7 +15,7 @@ from shardline.config.project import RESULTS, Dataset, Project, Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.identity.accepted import read_accepted
-from shardline.why import nearest_document, training_causes
+from shardline.results.staleness import nearest_document, training_causes
 
 _REMAKE = "run the pipeline again to write it"
 

@@ -2,11 +2,11 @@
 
 import logging
 
-from shardline.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
-from shardline.accept.take import accept_dataset, accept_run, fitting_evaluation
 from shardline.config.project import Dataset, Project, Run
 from shardline.core.errors import ShardlineError
 from shardline.core.package import check_unlocked
+from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
+from shardline.results.accept.take import accept_dataset, accept_run, fitting_evaluation
 
 
 def accept_unasked(project: Project) -> list[str]:

@@ -10,10 +10,10 @@ from safetensors import SafetensorError, safe_open
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.project import RESULTS, pointer
-from shardline.findings import Findings, Verdict, count, judge
 from shardline.identity import DIGEST_LENGTH, digest, short_digest
 from shardline.identity.accepted import ACCEPTED, origin_of
-from shardline.verify_store import check_training
+from shardline.results.findings import Findings, Verdict, count, judge
+from shardline.results.verify_store import check_training
 
 
 def verify_run(run_id: str, work: Path | None = None) -> Verdict:

@@ -5,12 +5,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardline.accept.candidates import Candidate
 from shardline.config.project import RESULTS, Run
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, LaunchError, ShardlineError
 from shardline.core.files import read_json, read_json_lines
 from shardline.core.package import make_anew
+from shardline.results.accept.candidates import Candidate
 
 _SHOWN = 3
 _PLACE = ("step", "epoch")

@@ -7,7 +7,7 @@ from shardline.config.project import Project, shards_of_part
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.package import check_unlocked
 from shardline.data.shard_format import SHARD_NAME
-from shardline.findings import Verdict
+from shardline.results.findings import Verdict
 
 
 def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
