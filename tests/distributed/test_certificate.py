@@ -6,8 +6,8 @@ import random
 import pytest
 
 from shardline.drills.certify import certify
-from shardline.drills.judge import Drilled, Outcome, Trained, compare, cost, why_not
 from shardline.drills.run import PLACES
+from shardline.drills.verdict import Drilled, Outcome, Trained, compare, cost, why_not
 from shardline.identity.seals import check_seal
 from shardline.provenance.actions import Action
 from tests.conftest import end_of_ranks

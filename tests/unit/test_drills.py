@@ -9,9 +9,9 @@ from filelock import FileLock
 
 from shardline.drills.disk import SmallDisk
 from shardline.drills.faults import FAULTS
-from shardline.drills.judge import cost, why_not
 from shardline.drills.profile import read_profile
 from shardline.drills.tiny import make_tiny
+from shardline.drills.verdict import cost, why_not
 from shardline.errors import ConfigError, LaunchError
 from tests.conftest import REPOSITORY
 from tests.unit.command import shardline

@@ -9,7 +9,7 @@ from rich.text import Text
 from shardline.display.terminal import console, say, table_of
 
 if TYPE_CHECKING:
-    from shardline.drills.judge import Outcome
+    from shardline.drills.verdict import Outcome
 
 _FIGURES = ("steps_done", "steps_lost", "seconds_lost", "attempts", "commands")
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardline.drills.judge import Drilled
+from shardline.drills.verdict import Drilled
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import identify, write_certificate
 

@@ -20,9 +20,9 @@ from shardline.core.package import shipped_snakefile
 from shardline.drills.commands import Commands, Overdue, kill, log_of
 from shardline.drills.disk import SmallDisk
 from shardline.drills.faults import FAULTS, Scene, cancel
-from shardline.drills.judge import Drilled, Outcome, Trained, compare, cost, why_not
 from shardline.drills.profile import Profile, read_profile
 from shardline.drills.tiny import Size, Tiny, make_tiny
+from shardline.drills.verdict import Drilled, Outcome, Trained, compare, cost, why_not
 from shardline.supervision.supervisor import sigterm_as_interrupt
 
 FOLDER = Path("drills")
