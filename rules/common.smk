@@ -4,7 +4,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod, SharedFSUsage
 
-from shardline import lean_start
+from shardline.pipeline import lean_start
 from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
 from shardline.environments.container import container_of
@@ -14,8 +14,8 @@ from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.core.errors import ShardlineError
 from shardline.launch.request import REQUESTED, requested, threads_of
 from shardline.config.names import titles_of
-from shardline.opening import check_one_owner, open_project, settle
-from shardline.storage import Storage, logs_of
+from shardline.pipeline.hooks import check_one_owner, open_project, settle
+from shardline.pipeline.storage import Storage, logs_of
 
 lean_start.begin()
 

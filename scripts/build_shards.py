@@ -1,6 +1,6 @@
 """Write the shards of one part and the part's list of them."""
 
-from shardline.jobs import build_shards, job
+from shardline.pipeline import build_shards, job
 
 with job(snakemake.log[0]):
     build_shards(

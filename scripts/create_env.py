@@ -1,6 +1,6 @@
 """Make a stage's conda environment from its pin file."""
 
-from shardline.jobs import create_env, job
+from shardline.pipeline import create_env, job
 
 with job(snakemake.log[0]):
     create_env(snakemake.config, snakemake.wildcards.env, snakemake.output.environment)

@@ -1,6 +1,6 @@
 """Judge a sealed model on held-out data."""
 
-from shardline.jobs import evaluate, job
+from shardline.pipeline import evaluate, job
 
 with job(snakemake.log[0]):
     evaluate(

@@ -6,7 +6,7 @@ from snakemake.exceptions import WorkflowError
 
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
-from shardline.jobs import describe_asset, job
+from shardline.pipeline import describe_asset, job
 
 with job(snakemake.log[0]):
     from snakemake_executor_plugin_azureml.assets import register_folder

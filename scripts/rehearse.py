@@ -1,6 +1,6 @@
 """Let a run's ranks meet, and try every path between them."""
 
-from shardline.jobs import job, rehearse
+from shardline.pipeline import job, rehearse
 
 with job(snakemake.log[0]) as log:
     rehearse(

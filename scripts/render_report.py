@@ -1,6 +1,6 @@
 """Write the page that compares all runs, and the crate that tells how they were made."""
 
-from shardline.jobs import job, report
+from shardline.pipeline import job, report
 
 with job(snakemake.log[0]):
     report(

@@ -1,6 +1,6 @@
 """Write a run's resolved settings and identity document."""
 
-from shardline.jobs import job, resolve_run
+from shardline.pipeline import job, resolve_run
 
 with job(snakemake.log[0]):
     resolve_run(

@@ -1,6 +1,6 @@
 """Merge a dataset's parts into its manifest."""
 
-from shardline.jobs import job, seal_dataset
+from shardline.pipeline import job, seal_dataset
 
 with job(snakemake.log[0]):
     seal_dataset(

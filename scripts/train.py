@@ -1,6 +1,6 @@
 """Start a run's ranks and wait until they have sealed it."""
 
-from shardline.jobs import job, train
+from shardline.pipeline import job, train
 
 with job(snakemake.log[0]) as log:
     train(

@@ -1,6 +1,6 @@
 """Train a run's first steps, and write the metrics of each."""
 
-from shardline.jobs import job, train_first_steps
+from shardline.pipeline import job, train_first_steps
 
 with job(snakemake.log[0]) as log:
     train_first_steps(

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.steps.timed import ACCELERATOR, EPOCH_STEPS, FEATURES, GLOBAL_BATCH
 from tests.support.built import build
 
-from shardline import jobs
+from shardline import pipeline as jobs
 from shardline.config.load import load_project
 
 SHARDS = 4

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shardline import jobs
+from shardline import pipeline as jobs
 from shardline.config.load import load_project
 from shardline.core.files import read_json_lines
 from shardline.errors import NAME_FILE

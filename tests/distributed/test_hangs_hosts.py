@@ -15,7 +15,7 @@ TIMEOUT_S = 8
 JOB = """
 import json, os, sys
 from pathlib import Path
-from shardline.jobs import job
+from shardline.pipeline import job
 from shardline.launch.start import prepare_start
 from shardline.supervision.supervisor import run_ranks
 work, program, runtime = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])

@@ -106,7 +106,7 @@ def test_two_hosts_give_what_one_machine_gives(lan, on_one_machine, tmp_path, la
 JOB = """
 import json, os, sys
 from pathlib import Path
-from shardline.jobs import job
+from shardline.pipeline import job
 from shardline.launch.remote import check_machines
 from shardline.launch.start import prepare_start
 from shardline.supervision.supervisor import run_ranks

@@ -148,7 +148,7 @@ def import_shardline() -> None:
     if str(SRC) not in sys.path:
         sys.path.insert(0, str(SRC))
     for name in (
-        "shardline.jobs",
+        "shardline.pipeline",
         "shardline.supervision.supervisor",
         "shardline.data.build",
         "shardline.training.evaluate",
@@ -237,7 +237,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 def opened(config: Mapping[str, Any]) -> Any:
     """Return a project, which the jobs of this process read no more."""
     from shardline.config.load import load_project
-    from shardline.jobs import common, datasets
+    from shardline.pipeline import common, datasets
 
     project = load_project(config)
     common.load_project = datasets.load_project = lambda _: project  # type: ignore[assignment]
@@ -246,7 +246,7 @@ def opened(config: Mapping[str, Any]) -> Any:
 
 def build(config: Mapping[str, Any], name: str) -> None:
     """Do the jobs of a dataset."""
-    from shardline import jobs
+    from shardline import pipeline as jobs
 
     project = opened(config)
     dataset = next(one for one in project.datasets.values() if one.name == name)
@@ -258,7 +258,7 @@ def build(config: Mapping[str, Any], name: str) -> None:
 
 def train(config: Mapping[str, Any], name: str, tracer: Tracer | None) -> None:
     """Do the jobs of a run; its dataset is there."""
-    from shardline import jobs
+    from shardline import pipeline as jobs
     from shardline.supervision.supervisor import RankError
 
     run = next(one for one in opened(config).runs.values() if one.names[0] == name)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline import jobs
+from shardline import pipeline as jobs
 
 
 def build(project: Any, dataset: Any, config: Mapping[str, Any]) -> Path:

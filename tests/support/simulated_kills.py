@@ -30,7 +30,7 @@ from unittest import mock
 
 import torch
 
-from shardline import jobs
+from shardline import pipeline as jobs
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project

@@ -16,7 +16,7 @@ from shardline.environments.pins import (
 from shardline.environments.python import interpreter
 from shardline.environments.specs import STAGES, env_file, specs_of, write_specs
 from shardline.errors import ConfigError, DataError
-from shardline.jobs import create_env, lock_envs
+from shardline.pipeline import create_env, lock_envs
 from shardline.results.gc import find_garbage
 from tests.conda_channel import CondaChannel
 from tests.unit.conftest import FakeProject

@@ -19,7 +19,7 @@ JOB = """
 import sys
 from shardline.config.load import load_project
 from shardline.config.document import read_config
-from shardline.jobs import build_shards, job
+from shardline.pipeline import build_shards, job
 from pathlib import Path
 
 config = read_config(Path("config/config.yaml"))

@@ -159,7 +159,7 @@ def test_imports_point_one_way(path):
         assert others <= ONLY[mine]
 
 
-@pytest.mark.parametrize("module", ["shardline.config", "shardline.jobs", "shardline.cli"])
+@pytest.mark.parametrize("module", ["shardline.config", "shardline.pipeline", "shardline.cli"])
 def test_what_the_snakefile_and_the_command_import_stays_light(module):
     heavy = "{'torch', 'pytorch_lightning', 'pandas', 'altair', 'sklearn', 'snakemake', 'rattler', 'detect_secrets'}"
     code = f"import {module}, sys; print(sorted({heavy} & set(sys.modules)))"

@@ -3,7 +3,7 @@ import inspect
 import subprocess
 import sys
 
-from shardline import lean_start
+from shardline.pipeline import lean_start
 
 
 def test_signatures_are_kept_of_the_functions_of_one_namespace():

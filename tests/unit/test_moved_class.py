@@ -9,7 +9,8 @@ import pytest
 from shardline.config import before
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
-from shardline.jobs import ranks, runs
+from shardline.pipeline import runs
+from shardline.pipeline import training as ranks
 from shardline.training import evaluate as evaluation
 from shardline.training import worker
 from tests.unit.conftest import MODEL, FakeProject

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline import jobs
+from shardline import pipeline as jobs
 from shardline.config.names import (
     LAYOUT,
     check_layout,
@@ -20,8 +20,8 @@ from shardline.config.names import (
 )
 from shardline.config.notes import read_notes
 from shardline.errors import ConfigError
-from shardline.links import publish
-from shardline.opening import check_addresses
+from shardline.pipeline.hooks import check_addresses
+from shardline.pipeline.links import publish
 from tests.unit.conftest import DIGEST, FakeProject
 
 ROW = {"dataset": "table", "model": "linear", "optim.lr": 0.1}

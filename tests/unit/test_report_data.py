@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from shardline import started
 from shardline.config.studies import Size, Study
+from shardline.pipeline import started
 from shardline.report import read_report, render, write_report
 from shardline.report.compare import comparison
 from shardline.report.environment import find_differences

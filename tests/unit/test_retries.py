@@ -11,7 +11,7 @@ import yaml
 from shardline.errors import ConfigError, CrashLoop, DataError, LaunchError, Stopped
 from shardline.launch.slurm.allocation import parse_job
 from shardline.launch.slurm.deadline import watch_deadline
-from shardline.opening import check_one_owner
+from shardline.pipeline.hooks import check_one_owner
 from shardline.supervision.attempts import (
     attempted,
     begin_attempt,

@@ -16,7 +16,7 @@ from shardline.data.integrity import Verifier
 from shardline.data.mmap import ShardMap
 from shardline.data.parts import read_part
 from shardline.errors import DataError
-from shardline.jobs.datasets import build_shards, seal_dataset
+from shardline.pipeline.datasets import build_shards, seal_dataset
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers

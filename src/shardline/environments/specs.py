@@ -45,7 +45,7 @@ class Stage:
     """Where the code of a stage begins.
 
     Attributes:
-        jobs: modules of `shardline.jobs` whose jobs run in its environment.
+        jobs: modules of `shardline.pipeline` whose jobs run in its environment.
         programs: modules that those jobs start, or import by a name in the config.
     """
 
@@ -63,7 +63,7 @@ STAGES = {
         programs=("shardline.data.build", *_modules(SHIPPED_SOURCES.values())),
     ),
     "train": Stage(
-        jobs=("common", "ranks", "runs"),
+        jobs=("common", "training", "runs"),
         programs=(
             *(f"shardline.training.{name}" for name in ("fit", "evaluate", "script_outputs", "worker", "preflight")),
             *_modules(SHIPPED_MODELS.values()),
@@ -88,11 +88,13 @@ def specs_of(project: Project, env: str) -> list[str]:
         ConfigError: the lock pins one of the packages by its URL.
     """
     stage = STAGES[env]
-    # by their imports, since the package shardline.jobs imports the jobs of every stage
+    # by their imports, since the package shardline.pipeline imports the jobs of every stage
     imports = {
-        name for job in stage.jobs for name in project.code.module(f"shardline.jobs.{job}").imports
+        name
+        for job in stage.jobs
+        for name in project.code.module(f"shardline.pipeline.{job}").imports
     }
-    entries = {name for name in imports if not name.startswith("shardline.jobs")}
+    entries = {name for name in imports if not name.startswith("shardline.pipeline")}
     entries |= {*stage.programs, *_own_classes(project, env)}
     entries.add("shardline.core.credentials")  # masks what any job shows; counts in no identity
     if env == "train":

@@ -9,9 +9,9 @@ from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.identity.seals import seal
-from shardline.jobs.common import REMAKE, check_environment, find_run, of_this_identity
-from shardline.jobs.ranks import files_of
-from shardline.jobs.watched import end_watch, watch_run
+from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
+from shardline.pipeline.training import files_of
+from shardline.pipeline.watched import end_watch, watch_run
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
 

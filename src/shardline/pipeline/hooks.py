@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline import started
 from shardline.config.load import load_project
 from shardline.config.names import check_layout, record_names
 from shardline.config.project import Dataset, Project, Run
@@ -19,8 +18,9 @@ from shardline.identity import digest
 from shardline.launch.environment import check_passed
 from shardline.launch.slurm.sacct import stand_before_sacct
 from shardline.launch.slurm.scancel import cancel_by_name
-from shardline.links import publish
-from shardline.storage import Storage, logs_of, results_of
+from shardline.pipeline import started
+from shardline.pipeline.links import publish
+from shardline.pipeline.storage import Storage, logs_of, results_of
 
 
 def open_project(

@@ -15,8 +15,8 @@ from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineEr
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.python import python_of_ranks
-from shardline.jobs.common import find_run
-from shardline.jobs.watched import tell_ranks
+from shardline.pipeline.common import find_run
+from shardline.pipeline.watched import tell_ranks
 from shardline.supervision.attempts import attempted, read_attempts, started_s
 from shardline.supervision.retries import check_retry, crash_loop, is_final, log_of_attempt
 from shardline.supervision.run_lock import only_one
@@ -38,7 +38,7 @@ def train(
         Stopped: it was asked to stop, and nobody else starts it again.
         RankError: a rank failed.
     """
-    from shardline.jobs.story import story_of
+    from shardline.pipeline.tracking_context import story_of
     from shardline.tracking import tracked
 
     project, run = find_run(config, run_id)

@@ -6,12 +6,12 @@ run again over what it had sealed, is at the project's own path. Shards and trai
 checkpoints are always in the store.
 """
 
-from shardline.jobs.common import job
-from shardline.jobs.datasets import build_shards, describe_asset, seal_dataset
-from shardline.jobs.envs import build_image, create_env, lock_envs
-from shardline.jobs.ranks import rehearse, train, train_first_steps
-from shardline.jobs.reports import report
-from shardline.jobs.runs import evaluate, resolve_run
+from shardline.pipeline.common import job
+from shardline.pipeline.datasets import build_shards, describe_asset, seal_dataset
+from shardline.pipeline.envs import build_image, create_env, lock_envs
+from shardline.pipeline.reports import report
+from shardline.pipeline.runs import evaluate, resolve_run
+from shardline.pipeline.training import rehearse, train, train_first_steps
 
 __all__ = [
     "build_image",

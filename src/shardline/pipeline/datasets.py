@@ -13,8 +13,8 @@ from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.identity import digest
 from shardline.identity.seals import seal
-from shardline.jobs.common import REMAKE, check_environment, of_this_identity
-from shardline.jobs.watched import end_watch, watch_dataset
+from shardline.pipeline.common import REMAKE, check_environment, of_this_identity
+from shardline.pipeline.watched import end_watch, watch_dataset
 from shardline.provenance.actions import Action
 
 if TYPE_CHECKING:
