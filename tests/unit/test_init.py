@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from shardline.cli import app
+from shardline.cli.scaffold import init_project
 from shardline.config.load import load_project
 from shardline.errors import ConfigError, DataError
-from shardline.init import init_project
 from tests.conftest import REPOSITORY, SNAKEMAKE
 
 

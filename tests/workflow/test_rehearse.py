@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.init import init_project
+from shardline.cli.scaffold import init_project
 from tests.conftest import REPOSITORY
 
 ROW = {"dataset": "table", "model": "mlp"}

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from shardline import display
+from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
 from shardline.config.load import load_project
 from shardline.config.project import Dataset, Project, Run

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardline import display
+from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, app
 from shardline.config.load import load_project
 

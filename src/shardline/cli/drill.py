@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from shardline import display
+from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
 from shardline.core.errors import DataError
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from shardline import display
+from shardline.cli import display
 from shardline.cli.app import EPILOG, app
-from shardline.init import init_project
+from shardline.cli.scaffold import init_project
 
 
 @app.command("init", epilog=EPILOG)

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from shardline import display
+from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
+from shardline.cli.preflight import one_of_each_geometry, rehearse_runs
 from shardline.config.load import load_project
-from shardline.rehearsals import one_of_each_geometry, rehearse_runs
 from shardline.results.select import find_run
 from shardline.results.staleness import explain
 from shardline.results.states import describe_runs

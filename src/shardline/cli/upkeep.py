@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardline import display
+from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, app
 from shardline.config.document import read_config
 from shardline.config.load import load_project

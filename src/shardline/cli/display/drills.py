@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from shardline.display.terminal import console, say, table_of
+from shardline.cli.display.terminal import console, say, table_of
 
 if TYPE_CHECKING:
     from shardline.drills.verdict import Outcome

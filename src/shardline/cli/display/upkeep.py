@@ -8,9 +8,9 @@ from typing import Any
 from rich.filesize import decimal
 from rich.text import Text
 
+from shardline.cli.display.checks import show_causes
+from shardline.cli.display.terminal import console, say, show_rows, table_of
 from shardline.core.package import making
-from shardline.display.checks import show_causes
-from shardline.display.terminal import console, say, show_rows, table_of
 from shardline.results.findings import Verdict, count
 from shardline.results.gc import Garbage
 from shardline.results.staleness import Explanation

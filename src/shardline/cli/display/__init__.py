@@ -1,15 +1,15 @@
 """What the `shardline` command puts on a terminal, or into a pipe."""
 
-from shardline.display.checks import (
+from shardline.cli.display.checks import (
     show_candidates,
     show_comparison,
     show_export,
     show_lineage,
     show_replay,
 )
-from shardline.display.drills import show_drill
-from shardline.display.terminal import say, say_json, waiting_for
-from shardline.display.upkeep import (
+from shardline.cli.display.drills import show_drill
+from shardline.cli.display.terminal import say, say_json, waiting_for
+from shardline.cli.display.upkeep import (
     say_freed,
     show_explanation,
     show_garbage,

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 from rich.tree import Tree
 
+from shardline.cli.display.terminal import console, say, table_of
 from shardline.config.causes import Cause
-from shardline.display.terminal import console, say, table_of
 from shardline.results.accept import Candidate
 from shardline.results.diff import Change, Comparison
 from shardline.results.export import Exported
