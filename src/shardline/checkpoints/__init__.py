@@ -1,1 +1,1 @@
-"""Training checkpoints: what a killed training goes on from."""
+"""Training checkpoints: the state from which an interrupted training resumes."""

@@ -1,1 +1,1 @@
-"""What every room may use: errors, files, digests, processes, redaction. Nothing here knows the product."""
+"""What every package may use: errors, files, digests, processes, redaction. Nothing here knows the product."""

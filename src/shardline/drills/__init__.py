@@ -1,1 +1,1 @@
-"""Fault drills: a tiny training on the user's own profile, a real fault, and whether anything was lost."""
+"""Fault-injection tests on the user's own profile: a tiny training, a real fault, and what was lost."""

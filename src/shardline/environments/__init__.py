@@ -1,1 +1,1 @@
-"""Environments of the stages: what they hold, what they truly are where a job runs, and how one is entered."""
+"""Environments of the stages: what they hold, what is installed where a job runs, and how ranks start in one."""

@@ -1,1 +1,1 @@
-"""Starting the ranks, and finding out in each of them which one it is."""
+"""Starting the ranks, and resolving in each of them its place in the job."""

@@ -1,1 +1,1 @@
-"""What the command line asks of sealed results."""
+"""Sealed results: their states and staleness, verification, comparison, replay, export, deletion."""

@@ -1,1 +1,1 @@
-"""The launcher as a child, attempts, heartbeats, failures and stop signals."""
+"""The launcher as a child process: attempts, heartbeats, watchdog, failures and stop signals."""

@@ -1,1 +1,1 @@
-"""The check of ranks, devices and paths before a training."""
+"""The preflight check: ranks, devices and the network paths between them, before a training."""

@@ -1,1 +1,1 @@
-"""What Slurm tells of a job, and what it is asked."""
+"""Slurm: its allocation, the time limit, job states and cancelling."""
