@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.steps.timed import EPOCH_STEPS, MODELS, OUT, PROFILED
+from msgspec import structs
 from rich.console import Console
 from rich.table import Table
+from tests.support.rank_specs import rank_runtime, rank_spec
 
 from shardline.launch.environment import rank_variables
+from shardline.training.rank_spec import write_spec
 
 REPOSITORY = Path(__file__).parents[2]
 USUAL, OURS = "Lightning, logger, checkpoints", "Shardline"
@@ -73,16 +76,15 @@ class Program:
         made = self._python(
             "-m", "benchmarks.steps.project", str(project), *arguments, str(self._ranks)
         )
-        place = json.loads(made.splitlines()[-1])
+        place = {name: Path(path) for name, path in json.loads(made.splitlines()[-1]).items()}
+        runtime = rank_runtime(
+            log_every_steps=10, ledger=False, strict_env="warn", rendezvous_timeout_s=300, hang_timeout_s=1800.0,
+            checkpoint={"every_steps": 200, "every_min": 10.0},
+        )  # fmt: skip
         work = self._folder / "made"
-        return [
-            "-m", "shardline.training.worker", str(project / "run.json"), "--manifest", place["manifest"],
-            "--shards", place["shards"], "--work", str(work), "--results", str(work / "results"),
-            "--rank-logs", str(work / "logs"), "--log-every-steps", "10", "--checkpoint-every-steps", "200",
-            "--checkpoint-every-min", "10", "--checkpoints-kept", "2", "--best-kept", "1",
-            "--rendezvous-timeout-s", "300", "--hang-timeout-s", "1800", "--verify", "first",
-            "--strict-env", "warn", "--oversubscribe",
-        ]  # fmt: skip
+        spec = rank_spec(work, run_json=project / "run.json", **place, runtime=runtime)
+        write_spec(project / "rank.json", structs.replace(spec, work=work))
+        return ["-m", "shardline.training.worker", str(project / "rank.json")]
 
     def train(self, *, is_profiled: bool = False) -> dict[str, Any]:
         """Train once, and return what the clock has told."""

@@ -7,12 +7,15 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
+from shardline.config.geometry import ActualGeometry
 from shardline.core.digests import file_sha256
 from shardline.errors import LaunchError
+from shardline.training.rank_spec import PreflightSpec, write_spec
 from tests.conftest import TINY_CONFIG, Workspace, wait_until
 from tests.containers.engine import BASE, RUN_ARGS, shorten_lock
 
@@ -135,11 +138,13 @@ def test_ctrl_c_ends_the_training_and_its_container(engine, project):
 @pytest.mark.slow
 def test_ranks_that_do_not_see_their_launcher_from_inside_are_named(project):
     """What an MPI inside that does not match the one outside comes to: each rank takes itself for the only one."""
-    program = ["-m", "shardline.training.preflight", "linear-0123456789ab", "--nodes=1", "--devices=2",
-               "--accelerator=cpu", "--work", "store/work/alone",
-               "--rank-logs", "logs/alone", "--rendezvous-timeout-s", "30",
-               "--output", "results/alone.json"]  # fmt: skip
-    (project.path / "store/work/alone").mkdir(parents=True, exist_ok=True)
+    spec = PreflightSpec(
+        run="linear", accelerator="cpu", geometry=ActualGeometry(nodes=1, devices=2),
+        work=Path("store/work/alone"), rank_logs=Path("logs/alone"), output=Path("results/alone.json"),
+        rendezvous_timeout_s=30, oversubscribe=False,
+    )  # fmt: skip
+    write_spec(project.path / "store/work/alone/preflight.json", spec)
+    program = ["-m", "shardline.training.preflight", "store/work/alone/preflight.json"]
     entered = container(project, *program)
     told = {
         "OMPI_COMM_WORLD_RANK": "0",
@@ -152,6 +157,6 @@ def test_ranks_that_do_not_see_their_launcher_from_inside_are_named(project):
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert process.wait(300) == LaunchError.exit_code
-    (failure,) = (project.path / "store/work/alone").rglob("*.json")
+    (failure,) = (project.path / "store/work/alone/errors").rglob("*.json")
     message = "world_size=1 in process .* but nodes=1 x devices=2 are planned: .* would train alone"
     assert re.search(message, failure.read_text())

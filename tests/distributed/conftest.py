@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 
 from shardline import pipeline as jobs
+from shardline.config.geometry import ActualGeometry
 from shardline.config.load import load_project
 from shardline.core.files import read_json_lines
 from shardline.errors import NAME_FILE
 from shardline.launch.commands import Plan, launch_command
+from shardline.training.rank_spec import write_spec
 from tests.conftest import end_of_ranks, rank_environment, wait_until
 from tests.distributed.forked import Launch
 from tests.distributed.lan import lan, switched_on  # noqa: F401  # fixtures
 from tests.support.built import build
+from tests.support.rank_specs import rank_runtime, rank_spec
 
 
 @dataclass(frozen=True)
@@ -36,34 +39,35 @@ class Ranks:
     every_steps: int
     is_by_torchrun: bool = False
 
-    def arguments(self, name: str, *extra: str) -> list[str]:
-        """Return the worker's arguments in an attempt; attempts of one name share a store."""
-        return [
-            str(self.run_json), "--manifest", str(self.manifest),
-            "--shards", str(self.shards), "--work", str(self.root / name / "work"),
-            "--results", str(self.results(name)), "--verify", "first", "--ledger", "--log-every-steps", "1",
-            "--checkpoint-every-steps", str(self.every_steps), "--checkpoints-kept", "2", "--best-kept", "1",
-            "--strict-env", "error",
-            "--rank-logs", str(self.root / name / "logs"), "--rendezvous-timeout-s", "60", "--oversubscribe", *extra,
-        ]  # fmt: skip
+    def spec_file(self, name: str, geometry: ActualGeometry | None = None, **runtime: Any) -> Path:
+        """Write what the ranks of an attempt are given; attempts of one name share a store."""
+        folder = self.root / name
+        spec = rank_spec(
+            folder,
+            run_json=self.run_json,
+            manifest=self.manifest,
+            shards=self.shards,
+            runtime=rank_runtime(checkpoint={"every_steps": self.every_steps}, **runtime),
+            geometry=geometry,
+        )
+        write_spec(folder / "rank.json", spec)
+        return folder / "rank.json"
 
     def results(self, name: str) -> Path:
         """Return the folder of an attempt's sealed files."""
         return self.root / name / "results"
 
-    def start(self, name: str, *extra: str) -> "subprocess.Popen[str] | Launch":
+    def start(self, name: str, **changes: Any) -> "subprocess.Popen[str] | Launch":
         """Start the ranks in a process group of their own."""
-        arguments = self.arguments(name, *extra)
+        spec = self.spec_file(name, **changes)
         work = self.root / name / "work"
         work.mkdir(parents=True, exist_ok=True)
         (work / NAME_FILE).write_text("run")  # as the job tells its ranks
         if not self.is_by_torchrun:
-            return Launch(
-                self.devices, arguments, cwd=self.root, output=self.root / f"{name}.output"
-            )
+            return Launch(self.devices, spec, cwd=self.root, output=self.root / f"{name}.output")
         plan = Plan(run_id=name, nodes=self.nodes, devices=self.devices)
         return subprocess.Popen(
-            launch_command("torchrun", ["-m", "shardline.training.worker", *arguments], plan),
+            launch_command("torchrun", ["-m", "shardline.training.worker", str(spec)], plan),
             cwd=self.root,
             env=rank_environment(),
             text=True,
@@ -72,16 +76,16 @@ class Ranks:
             start_new_session=True,
         )
 
-    def train(self, name: str, *extra: str) -> str:
+    def train(self, name: str, **changes: Any) -> str:
         """Train to the end and return the output."""
-        process = self.start(name, *extra)
+        process = self.start(name, **changes)
         output = end_of_ranks(process)
         assert process.returncode == 0, output
         return output
 
-    def kill_when(self, name: str, condition: Callable[[], bool], *extra: str) -> None:
+    def kill_when(self, name: str, condition: Callable[[], bool], **changes: Any) -> None:
         """Start the ranks and kill all of them as soon as a condition holds."""
-        process = self.start(name, *extra)
+        process = self.start(name, **changes)
         wait_until(condition, process)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

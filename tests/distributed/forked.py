@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from unittest import mock
@@ -36,18 +35,16 @@ SERVER.set_forkserver_preload(
 class Launch:
     """A launcher of ranks in a process group of its own, with what tests use of `subprocess.Popen`."""
 
-    def __init__(self, size: int, arguments: Sequence[str], *, cwd: Path, output: Path) -> None:
+    def __init__(self, size: int, spec: Path, *, cwd: Path, output: Path) -> None:
         """Start it.
 
         Args:
             size: number of ranks.
-            arguments: those of `shardline.training.worker`.
+            spec: what the ranks are given.
             output: file for what the ranks print.
         """
         self._output = output
-        self._process = SERVER.Process(
-            target=_launch, args=(size, [*arguments], cwd, output), daemon=True
-        )
+        self._process = SERVER.Process(target=_launch, args=(size, spec, cwd, output), daemon=True)
         with mock.patch.dict(os.environ, rank_environment()):  # the server keeps that of the first
             self._process.start()
         assert self._process.pid is not None
@@ -69,7 +66,7 @@ class Launch:
         return self._output.read_text(), None
 
 
-def _launch(size: int, arguments: list[str], cwd: Path, output: Path) -> None:
+def _launch(size: int, spec: Path, cwd: Path, output: Path) -> None:
     """Start the ranks; the first that fails ends the others, and its exit code is ours."""
     os.setsid()
     os.chdir(cwd)
@@ -77,7 +74,7 @@ def _launch(size: int, arguments: list[str], cwd: Path, output: Path) -> None:
         for standard in (1, 2):
             os.dup2(file.fileno(), standard)
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())} if size > 1 else {}
-    ranks = {_start(rank, size, address, arguments) for rank in range(size)}
+    ranks = {_start(rank, size, address, spec) for rank in range(size)}
     worst = 0
     while ranks:
         pid, status = os.wait()
@@ -98,7 +95,7 @@ def _free_port() -> int:
         return port
 
 
-def _start(rank: int, size: int, address: dict[str, str], arguments: list[str]) -> int:
+def _start(rank: int, size: int, address: dict[str, str], spec: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -112,7 +109,7 @@ def _start(rank: int, size: int, address: dict[str, str], arguments: list[str]) 
                 "LOCAL_WORLD_SIZE": size,
             }
             os.environ.update({**address, **{name: str(value) for name, value in numbers.items()}})
-        sys.argv = ["shardline.training.worker", *arguments]
+        sys.argv = ["shardline.training.worker", str(spec)]
         from shardline.training import worker
 
         code = worker.main()

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from shardline.checkpoints.folder import last_step
+from shardline.config.geometry import ActualGeometry
 from shardline.ledger import read_ledger
 from tests.conftest import end_of_ranks
 from tests.rotation import rotating
@@ -16,7 +17,7 @@ from tests.rotation import rotating
 ROW = {
     "elastic": "true", "precision": "64-true", "trainer.max_epochs": 3, "optim.name": "sgd", "optim.lr": 0.1,
 }  # fmt: skip
-ALONE = ("--nodes=1", "--devices=1")
+ALONE = ActualGeometry(nodes=1, devices=1)
 
 
 def losses(ranks, name):
@@ -44,7 +45,7 @@ def test_two_ranks_then_one_then_two_learn_what_two_do(prepare, row):
     saved = ranks.root / "shrunk/work/checkpoints"
     ranks.kill_when("shrunk", lambda: last_step(saved) >= 7)  # in mid-epoch
     on_two = last_step(saved)
-    alone.kill_when("shrunk", lambda: last_step(saved) >= max(28, on_two + 7), *ALONE)
+    alone.kill_when("shrunk", lambda: last_step(saved) >= max(28, on_two + 7), geometry=ALONE)
     on_one = last_step(saved)
     output = ranks.train("shrunk")
     assert f"resuming from step {on_one}: 2 ranks" in output
@@ -62,13 +63,13 @@ def test_two_ranks_then_one_then_two_learn_what_two_do(prepare, row):
 def test_single_precision_differs_by_rounding_alone(prepare):
     ranks = prepare(100, devices=2, **{**ROW, "precision": "32-true"})
     ranks.train("planned")
-    replace(ranks, devices=1).train("alone", *ALONE)
+    replace(ranks, devices=1).train("alone", geometry=ALONE)
     assert losses(ranks, "alone") == pytest.approx(losses(ranks, "planned"), abs=1e-6)
 
 
 def test_fewer_ranks_than_planned_are_refused_by_name(prepare):
     ranks = replace(prepare(devices=2), devices=1)
-    process = ranks.start("run", *ALONE)
+    process = ranks.start("run", geometry=ALONE)
     output = end_of_ranks(process)
     assert process.returncode == 4
     assert (

@@ -44,7 +44,7 @@ class Hang:
         self.ranks, self.work = ranks, ranks.root / "broken/work"
 
     def start(self):
-        self.process = self.ranks.start("broken", "--hang-timeout-s", str(TIMEOUT_S))
+        self.process = self.ranks.start("broken", hang_timeout_s=TIMEOUT_S)
         wait_until(lambda: self.records > EVERY_STEPS and all(map(self.sign, (0, 1))), self.process)
         self.started = psutil.Process(self.process.pid).children(recursive=True)
         return self

@@ -15,6 +15,7 @@ TIMEOUT_S = 8
 JOB = """
 import json, os, sys
 from pathlib import Path
+from shardline.config.geometry import ActualGeometry
 from shardline.pipeline import job
 from shardline.launch.start import prepare_start
 from shardline.supervision.supervisor import run_ranks
@@ -23,7 +24,7 @@ work.mkdir(parents=True, exist_ok=True)
 with job(str(work / "log")) as log:
     start = prepare_start(
         program, run_id="test", runtime=runtime, env=os.environ, num_cpus=2,
-        settings={"nodes": 2, "devices": 1, "accelerator": "cpu"},
+        geometry=ActualGeometry(nodes=2, devices=1), accelerator="cpu",
     )
     run_ranks(start.command, env=start.env, log=log, work=work, title="t", ranks=2)
 """
@@ -39,8 +40,8 @@ class Training:
             "threads_per_rank": 1, "variables": {}, "pass_env": [], "launcher_args": [], "launcher": launcher,
             "rendezvous_timeout_s": 60, "stop_grace_s": 25,
         }  # fmt: skip
-        arguments = ranks.arguments(name, "--hang-timeout-s", str(TIMEOUT_S))
-        program = ["-m", "shardline.training.worker", *arguments]
+        spec = ranks.spec_file(name, hang_timeout_s=TIMEOUT_S)
+        program = ["-m", "shardline.training.worker", str(spec)]
         self.process = lan["host-a"].popen(
             sys.executable, "-c", JOB, str(self.work), json.dumps(program), json.dumps(runtime),
             cwd=ranks.root,

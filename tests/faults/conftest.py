@@ -92,9 +92,9 @@ class Faulted:
         self.tell("steps_lost", self.ranks.steps_lost("run"))
         self.tell("seconds_lost", seconds - whole_s)
 
-    def run(self, inject: Callable[[], None], *extra: str) -> tuple[int | None, str]:
+    def run(self, inject: Callable[[], None], **runtime: Any) -> tuple[int | None, str]:
         """Train with the fault at the gate; return the exit code and all that the ranks said."""
-        process = self._to_the_gate(*extra)
+        process = self._to_the_gate(**runtime)
         inject()
         (self.ranks.root / "go").touch()
         output = end_of_ranks(process, 300)
@@ -113,8 +113,8 @@ class Faulted:
         process.communicate()
         (self.ranks.root / "go").touch()
 
-    def _to_the_gate(self, *extra: str) -> "subprocess.Popen[str] | Launch":
-        process = self.ranks.start("run", *extra)
+    def _to_the_gate(self, **runtime: Any) -> "subprocess.Popen[str] | Launch":
+        process = self.ranks.start("run", **runtime)
         wait_until(self.is_reached, process)
         wait_until(self.is_saved, process)
         return process
@@ -122,7 +122,7 @@ class Faulted:
     def start_by_hand(self, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
         """Start the one rank as a program of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "shardline.training.worker", *self.ranks.arguments("run")],
+            [sys.executable, "-m", "shardline.training.worker", str(self.ranks.spec_file("run"))],
             cwd=self.ranks.root, env=dict(environment), text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip

@@ -45,7 +45,7 @@ def test_a_shard_that_is_damaged_in_mid_training_stops_it_before_it_is_read_agai
 ):
     faulted = gated(devices=devices)
     shard = shards(faulted)[0]
-    code, output = faulted.run(lambda: flip(shard), "--verify", policy)
+    code, output = faulted.run(lambda: flip(shard), verify=policy)
     assert code == 3, output
     assert f"shard {shard} is damaged: its BLAKE3 digest is" in output
     assert REPAIR in output

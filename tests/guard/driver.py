@@ -22,6 +22,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from msgspec import structs
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 _RETRIES = 3
@@ -161,12 +163,15 @@ def import_shardline() -> None:
 def forked_ranks(tracer: Tracer | None) -> Iterator[None]:
     """Have training jobs fork their ranks in the place of starting a launcher."""
     from shardline.supervision import supervisor as supervise
+    from shardline.training.rank_spec import RankSpec, read_spec, write_spec
 
     def run_ranks(command: Sequence[str], *, env: Mapping[str, str], log: Path, **_: Any) -> None:
-        arguments = [*command[list(command).index("shardline.training.worker") + 1 :]]
-        arguments[arguments.index("--hang-timeout-s") + 1] = "0"  # no watchdog
+        path = Path(command[list(command).index("shardline.training.worker") + 1])
+        given = read_spec(path, RankSpec)
+        runtime = structs.replace(given.runtime, hang_timeout_s=0.0)  # no watchdog
+        write_spec(path, structs.replace(given, runtime=runtime))
         size = next((int(a.partition("=")[2]) for a in command if a.startswith("--nproc")), 1)
-        code = _ranks(arguments, {**env}, size, log, tracer)
+        code = _ranks(path, {**env}, size, log, tracer)
         if code:
             raise supervise.RankError(
                 f"a rank ended with code {code}", is_killed=code == -signal.SIGKILL
@@ -179,9 +184,7 @@ def forked_ranks(tracer: Tracer | None) -> Iterator[None]:
         supervise.run_ranks = before
 
 
-def _ranks(
-    arguments: list[str], env: dict[str, str], size: int, log: Path, tracer: Tracer | None
-) -> int:
+def _ranks(spec: Path, env: dict[str, str], size: int, log: Path, tracer: Tracer | None) -> int:
     """Fork the ranks; the first that fails ends the others, and its exit code is the result."""
     if size > 1:
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
@@ -190,7 +193,7 @@ def _ranks(
         own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
         place = {key: str(value) for key, value in own.items()} if size > 1 else {}
         if not (pid := os.fork()):
-            _end_with(lambda place=place: _rank(arguments, env | place, tracer), 0, log)
+            _end_with(lambda place=place: _rank(spec, env | place, tracer), 0, log)
         left.add(pid)
     first = 0
     while left:
@@ -204,12 +207,12 @@ def _ranks(
     return first
 
 
-def _rank(arguments: list[str], env: Mapping[str, str], tracer: Tracer | None) -> int:
+def _rank(spec: Path, env: Mapping[str, str], tracer: Tracer | None) -> int:
     from shardline.training import worker
 
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = ["shardline.training.worker", *arguments]
+    sys.argv = ["shardline.training.worker", str(spec)]
     if tracer:
         tracer.begin()
     try:

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import chdir, contextmanager, suppress
@@ -40,7 +39,9 @@ from shardline.ledger import read_ledger
 from shardline.supervision.attempts import begin_attempt
 from shardline.training import worker
 from shardline.training.goodput import Timeline
+from shardline.training.rank_spec import RankSpec
 from tests.support.built import build
+from tests.support.rank_specs import rank_runtime, rank_spec
 
 ALONE = World(
     rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="127.0.0.1", master_port=0,
@@ -303,15 +304,17 @@ class Trainings:
         with _folder() as folder:
             return Chain(self, case, folder, **options).run(kills)
 
-    def arguments(self, root: Path, case: Case, *, every_steps: int, keep: int) -> Namespace:
-        """Return the worker's arguments."""
-        return Namespace(
-            manifest=self._manifest, shards=self._shards, work=root / "work",
-            results=root / "results", log_every_steps=1, checkpoint_every_steps=every_steps,
-            checkpoint_every_min=0.0, checkpoints_kept=keep, best_kept=case.best_kept,
-            synchronous_checkpoints=False, verify="off", set_by_row=[], hang_timeout_s=0.0, watch_reads="off",
-            ledger=True, tracking=[], attempt=begin_attempt(root / "work"),
-        )  # fmt: skip
+    def rank_spec(self, root: Path, case: Case, *, every_steps: int, keep: int) -> RankSpec:
+        """Return what the rank is given."""
+        saves = {"every_steps": every_steps, "keep": keep, "keep_best": case.best_kept}
+        return rank_spec(
+            root,
+            run_json=root / "run.json",
+            manifest=self._manifest,
+            shards=self._shards,
+            runtime=rank_runtime(checkpoint=saves, verify="off"),
+            attempt=begin_attempt(root / "work"),
+        )
 
 
 @contextmanager
@@ -355,9 +358,9 @@ class Chain:
         """Train until a kill, or to the end; return what is recorded of the training, None if it was killed."""
         spec, trained = self._trainings.spec_of(self._case), None
         self.last = Process(self.root, kill, self._lateness)
-        arguments = self._trainings.arguments(self.root, self._case, **self._options)
+        given = self._trainings.rank_spec(self.root, self._case, **self._options)
         with process(self.last):
-            trained, _ = worker._train(arguments, spec, ALONE, Timeline(time.time()))
+            trained, _ = worker._train(given, spec, ALONE, Timeline(time.time()))
         if self.last.is_dead:
             shutil.rmtree(self.root)
             self.root = after(self.root)

@@ -6,7 +6,12 @@ from itertools import product
 import pytest
 
 from shardline.config.checks import check_devices
-from shardline.config.geometry import fitted, settings_at
+from shardline.config.geometry import (
+    ActualGeometry,
+    PlannedGeometry,
+    fit_geometry,
+    settings_on,
+)
 from shardline.errors import ConfigError, LaunchError
 from shardline.launch import start as start_module
 from shardline.launch.slurm.allocation import check_allocation, parse_job
@@ -22,11 +27,22 @@ def settings(nodes=2, devices=2, accumulate=1, *, elastic=True, accelerator="cpu
     }  # fmt: skip
 
 
+def of(nodes, devices):
+    return ActualGeometry(nodes=nodes, devices=devices)
+
+
+def fitted(*planned, **there):
+    geometry = PlannedGeometry.of(settings(*planned))
+    found = fit_geometry(geometry, run="r", **there)
+    return found.nodes, found.devices
+
+
 def here(given, *, env=None, num_cpus=8, num_gpus=0, **runtime):
     known = {**RUNTIME, "oversubscribe": False, **runtime}
-    return find_geometry(
+    found = find_geometry(
         given, run="r", runtime=known, env=env or {}, num_cpus=num_cpus, num_gpus=num_gpus
     )
+    return found.nodes, found.devices
 
 
 @pytest.mark.parametrize(
@@ -43,13 +59,13 @@ def here(given, *, env=None, num_cpus=8, num_gpus=0, **runtime):
     ],
 )
 def test_the_largest_geometry_that_shares_the_planned_parts_evenly(planned, there, found):
-    assert fitted(settings(*planned), run="r", nodes=there[0], devices=there[1]) == found
+    assert fitted(*planned, nodes=there[0], devices=there[1]) == found
 
 
 def test_machines_that_a_scheduler_gave_are_all_used_or_refused():
-    assert fitted(settings(4, 2), run="r", nodes=2, devices=2, uses_all=True) == (2, 2)
+    assert fitted(4, 2, nodes=2, devices=2, uses_all=True) == (2, 2)
     with pytest.raises(LaunchError, match=r"on 3 x 1, which cannot share the 4 parts .* divides 4"):
-        fitted(settings(4, 1), run="r", nodes=3, devices=1, uses_all=True)
+        fitted(4, 1, nodes=3, devices=1, uses_all=True)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 3])
@@ -58,7 +74,7 @@ def test_every_rank_takes_as_many_parts_as_make_the_planned_global_batch(accumul
     for nodes, devices in product(range(1, 3), range(1, 4)):
         if 6 * accumulate % (nodes * devices):
             continue
-        found = settings_at(planned, run="r", nodes=nodes, devices=devices)
+        found = settings_on(planned, of(nodes, devices), run="r")
         assert found["trainer"]["accumulate"] * nodes * devices == 6 * accumulate
     assert planned["trainer"]["accumulate"] == accumulate, "what was planned stays as it is"
 
@@ -68,9 +84,9 @@ def test_other_ranks_than_planned_are_refused_by_name():
         LaunchError,
         match=r'run "r" is planned for nodes=2 x devices=2, but its ranks are on 1 x 2; .*elastic: true',
     ):
-        settings_at(settings(elastic=False), run="r", nodes=1, devices=2)
+        settings_on(settings(elastic=False), of(1, 2), run="r")
     with pytest.raises(LaunchError, match=r"start a number of ranks that divides 4"):
-        settings_at(settings(), run="r", nodes=1, devices=3)
+        settings_on(settings(), of(1, 3), run="r")
 
 
 def test_what_there_is_on_one_machine():
@@ -94,7 +110,7 @@ def test_too_little_without_elastic_names_it_as_a_remedy(monkeypatch):
         check_allocation(parse_job("17", JOB), nodes=3, cpus=4)
     with pytest.raises(LaunchError, match=r"runtime.hosts lists 1 \(a\); .*set elastic: true"):
         prepare_start(
-            ["-m", "x"], run_id="r", settings=settings(2, 1), env={}, num_cpus=2,
+            ["-m", "x"], run_id="r", geometry=of(2, 1), accelerator="cpu", env={}, num_cpus=2,
             runtime={**RUNTIME, "hosts": ["a"]},
         )  # fmt: skip
     runtime = {"launcher": "torchrun", "hosts": [], "oversubscribe": False}

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from shardline.config.geometry import ActualGeometry
 from shardline.errors import LaunchError
 from shardline.launch import start as start_module
 from shardline.launch.environment import rank_variables, without_place
@@ -33,12 +34,13 @@ RUNTIME = {
     "rendezvous_timeout_s": 60,
     "stop_grace_s": 25,
 }
-SETTINGS = {"nodes": 2, "devices": 2, "accelerator": "cpu"}
+TWO_BY_TWO = ActualGeometry(nodes=2, devices=2)
 
 
-def start(settings=SETTINGS, env=None, num_cpus=8, **runtime):
+def start(geometry=TWO_BY_TWO, env=None, num_cpus=8, *, accelerator="cpu", **runtime):
     return prepare_start(
-        ["-m", "x"], run_id="run-0123456789ab", settings=settings, runtime={**RUNTIME, **runtime},
+        ["-m", "x"], run_id="run-0123456789ab", geometry=geometry, accelerator=accelerator,
+        runtime={**RUNTIME, **runtime},
         env={"PATH": "/bin", **(env or {})}, num_cpus=num_cpus,
     )  # fmt: skip
 
@@ -123,14 +125,14 @@ def test_ranks_keep_the_memory_of_gradients_from_one_step_to_the_next():
 
 
 def test_one_rank_alone_is_told_that_it_is_alone():
-    one = start({**SETTINGS, "nodes": 1, "devices": 1}, env={"SLURM_PROCID": "0", "RANK": "3"})
+    one = start(ActualGeometry(nodes=1, devices=1), env={"SLURM_PROCID": "0", "RANK": "3"})
     assert (one.env["RANK"], one.env["WORLD_SIZE"]) == ("0", "1")
     assert "SLURM_PROCID" not in one.env
 
 
 def test_cores_are_shared_by_the_ranks_of_a_machine():
-    assert start({**SETTINGS, "nodes": 1, "devices": 3}).plan.cpus == 2
-    assert start({**SETTINGS, "nodes": 1}, threads_per_rank=5).plan.cpus == 5
+    assert start(ActualGeometry(nodes=1, devices=3)).plan.cpus == 2
+    assert start(ActualGeometry(nodes=1, devices=2), threads_per_rank=5).plan.cpus == 5
 
 
 def test_ranks_in_slurm(in_slurm):
@@ -179,9 +181,11 @@ def test_one_agent_on_each_node_of_azure():
 def test_azures_own_processes_as_ranks(name):
     nodes, devices = (1, 4) if "1x" in name else (2, 4 if "2x4" in name else 1)
     placed = azure(*(rank // devices for rank in range(nodes * devices)))
-    settings = {**SETTINGS, "nodes": nodes, "devices": devices}
     found = start(
-        settings, launcher="azureml", env={**placed, **RECORDED[name]}, threads_per_rank=1
+        ActualGeometry(nodes=nodes, devices=devices),
+        launcher="azureml",
+        env={**placed, **RECORDED[name]},
+        threads_per_rank=1,
     )
     assert found.command[4:6] != ["-m", "shardline.launch.azureml"]
     assert RECORDED[name].items() - found.env.items() <= {("MASTER_PORT", "6105")}
@@ -208,13 +212,13 @@ def test_azures_own_processes_as_ranks(name):
 
 def test_one_process_of_azure_starts_its_ranks_itself():
     env = azure(0, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-    one = start({**SETTINGS, "nodes": 1, "devices": 1}, launcher="azureml", env=env)
+    one = start(ActualGeometry(nodes=1, devices=1), launcher="azureml", env=env)
     assert one.command[1:] == ["-m", "x"]
     assert (one.env["RANK"], one.env["WORLD_SIZE"]) == ("0", "1")
-    two = start({**SETTINGS, "nodes": 1}, launcher="azureml", env=env)
+    two = start(ActualGeometry(nodes=1, devices=2), launcher="azureml", env=env)
     assert "shardline.launch.stores" in two.command
     assert "RANK" not in two.env
-    without_plugin = start({**SETTINGS, "nodes": 1}, launcher="azureml")
+    without_plugin = start(ActualGeometry(nodes=1, devices=2), launcher="azureml")
     assert without_plugin.command[1:5] == two.command[1:5]
 
 

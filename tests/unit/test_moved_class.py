@@ -1,10 +1,10 @@
 """A class that moved is the same model: it is imported from where it lies now."""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from shardline.config import before
 from shardline.core.digests import file_sha256
@@ -13,6 +13,7 @@ from shardline.pipeline import runs
 from shardline.pipeline import training as ranks
 from shardline.training import evaluate as evaluation
 from shardline.training import worker
+from tests.support.rank_specs import rank_spec
 from tests.unit.conftest import MODEL, FakeProject
 
 MOVED = "nets.deep:Net"
@@ -38,14 +39,10 @@ def test_ranks_are_told_where_the_class_is(
     monkeypatch.setattr(ranks, "_start_ranks", lambda *args, **_: started.extend(args))
     run = fake.run("net")
     ranks.train(fake.config, run.id, Path("log"), str(run.model), {})
-    program = started[2]
-    assert program[program.index("--model-class") + 1] == MOVED
-    args = argparse.Namespace(
-        work=Path("store"), run_json=run.folder / "run.json", model_class=MOVED
-    )
-    assert worker._read_spec(args)["model_class"] == MOVED
-    args.model_class = None  # a rank that is started by hand
-    assert worker._read_spec(args)["model_class"] == "mypkg.models:Net"
+    spec = started[2]
+    assert worker._read_run(spec)["model_class"] == MOVED
+    by_hand = structs.replace(spec, model_class="")
+    assert worker._read_run(by_hand)["model_class"] == "mypkg.models:Net"
 
 
 def test_the_evaluation_takes_the_class_from_where_it_is(
@@ -69,10 +66,9 @@ def test_ranks_fill_in_what_an_earlier_version_did_not_know(
     schema = {"properties": {"mix": {"properties": {"alpha": {"type": "number", "before": 0}}}}}
     monkeypatch.setattr(worker, "schema_of", lambda _: schema)
     run = fake.run("net")
-    args = argparse.Namespace(
-        work=Path("store"), run_json=run.folder / "run.json", model_class=None
-    )
-    assert worker._read_spec(args)["settings"] == {**run.settings, "mix": {"alpha": 0.0}}
+    files = {"manifest": run.dataset.manifest, "shards": Path("shards")}
+    spec = rank_spec(Path("store"), run_json=run.folder / "run.json", **files)
+    assert worker._read_run(spec)["settings"] == {**run.settings, "mix": {"alpha": 0.0}}
     assert before.without_before({"mix": {"alpha": 0.0}}, schema) == {}
 
 

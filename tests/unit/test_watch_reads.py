@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
 from shardline.identity.watch_reads import Counted, Watch, counted, path_of, shown, write_counted
-from shardline.training import script, worker
+from shardline.training import script
+from shardline.training.rank_spec import write_spec
+from tests.support.rank_specs import rank_runtime, rank_spec
 from tests.unit.test_script_runs import ALONE
 
 # --- which path is reported -----------------------------------------------------------------------
@@ -297,16 +299,15 @@ def test_a_script_its_threads_and_what_it_forks_are_watched(project, capfd):
 
 
 def test_a_process_that_a_rank_spawns_is_watched(project):
-    required = {"manifest": "m", "shards": "s", "work": "work", "results": "r", "rank-logs": "l"}
-    required |= dict.fromkeys(worker._NUMBERS, "1")
-    required |= {"verify": "off", "strict-env": "warn", "watch-reads": "warn"}
-    options = [f"--{name}={value}" for name, value in required.items()]
+    files = {name: Path(name) for name in ("run_json", "manifest", "shards")}
+    spec = rank_spec(project, **files, runtime=rank_runtime(watch_reads="warn"))
+    write_spec(project / "rank.json", spec)
     spawned = (
         "import runpy; runpy.run_module('shardline.training.worker', run_name='__mp_main__')\n"
     )
     (project / "child.py").write_text(spawned + "open('known.txt'); open('forked.txt')")
     done = subprocess.run(
-        [sys.executable, "child.py", "run.json", *options],
+        [sys.executable, "child.py", "rank.json"],
         capture_output=True,
         text=True,
         check=True,

@@ -10,7 +10,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.config.geometry import REMEDY, fitted
+from shardline.config.geometry import (
+    REMEDY,
+    ActualGeometry,
+    PlannedGeometry,
+    fit_geometry,
+)
 from shardline.core.errors import LaunchError
 from shardline.core.redaction import PASSED, mask
 from shardline.launch.azureml import Processes, check_processes, find_processes
@@ -57,15 +62,16 @@ class Start:
 
 
 def prepare_start(
-    program: Sequence[str], *, run_id: str, settings: Mapping[str, Any], runtime: Mapping[str, Any],
-    env: Mapping[str, str], num_cpus: int, files: Sequence[str] = (),
+    program: Sequence[str], *, run_id: str, geometry: ActualGeometry, accelerator: str,
+    runtime: Mapping[str, Any], env: Mapping[str, str], num_cpus: int, files: Sequence[str] = (),
     python: Sequence[str] = (sys.executable,),
 ) -> Start:  # fmt: skip
     """Decide how the ranks are started here.
 
     Args:
         program: arguments after `python`.
-        settings: `nodes`, `devices` and `accelerator` of the run.
+        geometry: the ranks to start.
+        accelerator: setting of the run.
         runtime: the profile's settings.
         env: this job's environment.
         num_cpus: CPUs that this process may use.
@@ -75,7 +81,7 @@ def prepare_start(
     Raises:
         LaunchError: what the run asks for is not here, or the launcher cannot start it.
     """
-    nodes, devices, launcher = settings["nodes"], settings["devices"], runtime["launcher"]
+    nodes, devices, launcher = geometry.nodes, geometry.devices, runtime["launcher"]
     processes = _azure_processes(env, nodes, devices) if launcher == "azureml" else None
     is_slurm = launcher in ("srun", "mpirun") or (nodes > 1 and launcher != "azureml")
     allocation = find_allocation(env) if is_slurm and not runtime["hosts"] else None
@@ -109,7 +115,7 @@ def prepare_start(
         nodes=nodes,
         devices=devices,
         cpus=cpus,
-        gpus=devices if settings["accelerator"] == "gpu" else 0,
+        gpus=devices if accelerator == "gpu" else 0,
         hosts=hosts,
         job_id=allocation.job_id if allocation else "",
         port=port,
@@ -135,8 +141,8 @@ def prepare_start(
 def find_geometry(
     settings: Mapping[str, Any], *, run: str, runtime: Mapping[str, Any], env: Mapping[str, str],
     num_cpus: int, num_gpus: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Return how many machines and ranks on each a run gets here: as planned, or fewer if it is elastic.
+) -> ActualGeometry:  # fmt: skip
+    """Return the machines and ranks that a run gets here: as planned, or fewer if it is elastic.
 
     Args:
         settings: of the run, as planned.
@@ -147,21 +153,22 @@ def find_geometry(
     Raises:
         LaunchError: the machines that are there cannot share a global batch.
     """
-    nodes, devices, launcher = settings["nodes"], settings["devices"], runtime["launcher"]
-    if not settings["elastic"] or launcher == "azureml":
-        return nodes, devices
+    planned = PlannedGeometry.of(settings)
+    nodes, devices = planned.nodes, planned.devices
+    if not planned.elastic or runtime["launcher"] == "azureml":
+        return ActualGeometry(nodes=nodes, devices=devices)
     if nodes == 1:
         most = devices
         if settings["accelerator"] != "cpu" and num_gpus:
             most = num_gpus
         elif not runtime["oversubscribe"] and not env.get("SLURM_JOB_ID"):
             most = num_cpus
-        return fitted(settings, run=run, nodes=1, devices=most)
+        return fit_geometry(planned, run=run, nodes=1, devices=most)
     if runtime["hosts"]:
-        return fitted(settings, run=run, nodes=len(runtime["hosts"]), devices=devices)
+        return fit_geometry(planned, run=run, nodes=len(runtime["hosts"]), devices=devices)
     allocation = find_allocation(env)
     held = len(allocation.hosts) if allocation else nodes
-    return fitted(settings, run=run, nodes=held, devices=devices, uses_all=True)
+    return fit_geometry(planned, run=run, nodes=held, devices=devices, uses_all=True)
 
 
 def _azure_processes(env: Mapping[str, str], nodes: int, devices: int) -> Processes | None:

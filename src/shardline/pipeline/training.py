@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from msgspec import convert, structs
+
 from shardline.checkpoints.folder import last_step
+from shardline.config.geometry import ActualGeometry, PlannedGeometry
 from shardline.config.project import Project, Run
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
@@ -20,6 +24,13 @@ from shardline.pipeline.watched import tell_ranks
 from shardline.supervision.attempts import attempted, read_attempts, started_s
 from shardline.supervision.retries import check_retry, crash_loop, is_final, log_of_attempt
 from shardline.supervision.run_lock import only_one
+from shardline.training.rank_spec import (
+    FirstSteps,
+    PreflightSpec,
+    RankRuntime,
+    RankSpec,
+    write_spec,
+)
 
 
 def train(
@@ -49,17 +60,10 @@ def train(
     write_bytes(work / NAME_FILE, run.name.encode())
     tell_ranks(project, run)
     named = files_of(run, inputs)
-    program = [
-        *_program(project, run, named, work, "train"),
-        "--results", str(Path(model).parent),
-        "--watch-reads", runtime["watch_reads"],
-        *(["--ledger"] if runtime["ledger"] else []),
-        "--tracking", *runtime["tracking"],
-        "--log-every-steps", str(runtime["log_every_steps"]),
-        "--checkpoint-every-steps", str(runtime["checkpoint"]["every_steps"]),
-        "--checkpoint-every-min", str(runtime["checkpoint"]["every_min"]),
-        *([] if runtime["checkpoint"]["asynchronous"] else ["--synchronous-checkpoints"]),
-    ]  # fmt: skip
+    spec = structs.replace(
+        _rank_spec(project, run, named, work, "train", results=Path(model).parent),
+        tracking=tuple(runtime["tracking"]),
+    )
     story = story_of(run, project.store, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)
     known = _scheduled(os.environ)
@@ -76,9 +80,9 @@ def train(
                 tracked(runtime["tracking"], story),
                 _log_kept(log, log_of_attempt(logs, number)),
             ):
-                program += ["--attempt", str(number)]
-                files = _read_by_ranks(named)
-                _start_ranks(project, run, program, work, log, python, files, saves=True)
+                spec = structs.replace(spec, attempt=number)
+                path = work / "attempts" / str(number) / "rank.json"
+                _start_ranks(project, run, spec, path, log, python, named, saves=True)
         except ShardlineError as error:
             _judge(error, work)
             raise
@@ -102,44 +106,36 @@ def train_first_steps(
     shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
     make_folder(work)
     write_bytes(work / NAME_FILE, run.name.encode())
-    program = [
-        *_program(project, run, named, work, "train_first_steps"),
-        "--results", str(Path(output).parent),
-        "--first-steps", str(steps),
-        "--first-metrics", output,
-        "--log-every-steps", "1",
-        "--checkpoint-every-steps", "0",
-    ]  # fmt: skip
+    spec = _rank_spec(project, run, named, work, "train_first_steps", results=Path(output).parent)
+    saves = structs.replace(spec.runtime.checkpoint, every_steps=0, every_min=0.0)
+    runtime = structs.replace(
+        spec.runtime, checkpoint=saves, log_every_steps=1, ledger=False, watch_reads="off"
+    )
+    first = FirstSteps(num_steps=steps, metrics=Path(output))
+    spec = structs.replace(spec, runtime=runtime, first_steps=first)
     try:
-        python, files = _python(project, run, inputs), _read_by_ranks(named)
-        _start_ranks(project, run, program, work, log, python, files)
+        python = _python(project, run, inputs)
+        _start_ranks(project, run, spec, work / "rank.json", log, python, named)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _program(
-    project: Project, run: Run, named: Mapping[str, Path], work: Path, rule: str
-) -> list[str]:
-    """Return the arguments that start a rank: its program, and the options common to all trainings."""
-    runtime = project.runtime
-    return [
-        "-m", "shardline.training.worker", str(named["spec"]),
+def _rank_spec(
+    project: Project, run: Run, named: Mapping[str, Path], work: Path, rule: str, *, results: Path
+) -> RankSpec:
+    """Return what the ranks of any training are given."""
+    return RankSpec(
+        run_json=named["spec"],
         # the file is of the first run with this identity, and the class may have moved since
-        "--model-class", run.model_class,
-        "--manifest", str(named["manifest"]),
-        "--shards", str(project.store / "datasets" / run.dataset.id),
-        *_rank_options(runtime, work, rule, run.id),
-        "--verify", runtime["verify"],
-        "--strict-env", runtime["strict_env"],
-        "--hang-timeout-s", str(runtime["hang_timeout_s"]),
-        "--checkpoints-kept", str(runtime["checkpoint"]["keep"]),
-        "--best-kept", str(runtime["checkpoint"]["keep_best"]),
-        "--set-by-row", *run.set_by_row,
-    ]  # fmt: skip
-
-
-def _read_by_ranks(named: Mapping[str, Path]) -> list[str]:
-    return [str(named["spec"]), str(named["manifest"])]
+        model_class=run.model_class,
+        manifest=named["manifest"],
+        shards=project.store / "datasets" / run.dataset.id,
+        work=work,
+        results=results,
+        rank_logs=_logs_of_ranks(rule, run.id),
+        runtime=convert(project.runtime, RankRuntime),
+        set_by_row=tuple(run.set_by_row),
+    )
 
 
 @contextmanager
@@ -183,13 +179,18 @@ def rehearse(
     settings = run.settings
     work = project.store / "work" / f"{run.id}-rehearsal"
     make_folder(work)
-    program = [
-        "-m", "shardline.training.preflight", run.id,
-        "--accelerator", settings["accelerator"],
-        *_rank_options(project.runtime, work, "rehearse", run.id),
-        "--output", output,
-    ]  # fmt: skip
-    _start_ranks(project, run, program, work, log, _python(project, run, inputs))
+    spec = PreflightSpec(
+        run=run.id,
+        accelerator=settings["accelerator"],
+        work=work,
+        rank_logs=_logs_of_ranks("rehearse", run.id),
+        output=Path(output),
+        oversubscribe=project.runtime["oversubscribe"],
+        rendezvous_timeout_s=project.runtime["rendezvous_timeout_s"],
+        geometry=ActualGeometry(nodes=settings["nodes"], devices=settings["devices"]),
+    )
+    python = _python(project, run, inputs)
+    _start_ranks(project, run, spec, work / "preflight.json", log, python)
 
 
 def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
@@ -209,16 +210,6 @@ def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rank_options(runtime: Mapping[str, Any], work: Path, rule: str, run_id: str) -> list[str]:
-    """Return the options that every rank's program takes."""
-    return [
-        "--work", str(work),
-        "--rank-logs", str(_logs_of_ranks(rule, run_id)),
-        "--rendezvous-timeout-s", str(runtime["rendezvous_timeout_s"]),
-        *(["--oversubscribe"] if runtime["oversubscribe"] else []),
-    ]  # fmt: skip
-
-
 def _logs_of_ranks(rule: str, run_id: str) -> Path:
     # not beside the job's log, which may be a copy that is soon deleted
     return Path("logs") / rule / run_id
@@ -230,23 +221,25 @@ def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str,
 
 
 def _start_ranks(
-    project: Project, run: Run, program: list[str], work: Path, log: Path,
-    python: Sequence[str], files: Sequence[str] = (), *, saves: bool = False,
+    project: Project, run: Run, spec: RankSpec | PreflightSpec, path: Path, log: Path,
+    python: Sequence[str], named: Mapping[str, Path] = MappingProxyType({}), *, saves: bool = False,
 ) -> None:  # fmt: skip
     """Start the ranks by the profile's launcher, and wait until they have ended.
 
     Args:
-        files: small files that they read.
+        spec: what they are given, but for the geometry that is there.
+        path: where it is written, in the store, which all nodes see.
+        named: files outside of the store that they read.
         saves: whether they have something to save when they are asked to stop.
     """
     from shardline.launch.remote import check_machines
     from shardline.launch.start import find_geometry, prepare_start
     from shardline.supervision.supervisor import run_ranks
 
-    planned = run.settings["nodes"], run.settings["devices"]
+    planned = PlannedGeometry.of(run.settings)
     # in a scaling study a rank has as many CPUs at every size
-    cpus = num_cpus() * planned[1] // project.measured.get(run.id, planned[1])
-    nodes, devices = find_geometry(
+    cpus = num_cpus() * planned.devices // project.measured.get(run.id, planned.devices)
+    actual = find_geometry(
         run.settings,
         run=run.name,
         runtime=project.runtime,
@@ -254,19 +247,22 @@ def _start_ranks(
         num_cpus=cpus,
         num_gpus=num_gpus(),
     )
-    if (nodes, devices) != planned:
+    if not planned.fits(actual):
         logging.warning(
-            "elastic: nodes=%d x devices=%d take over the work of the planned %d x %d",
-            *(nodes, devices, *planned),
+            "elastic: %s take over the work of the planned %d x %d",
+            *(actual, planned.nodes, planned.devices),
         )
+    write_spec(path, structs.replace(spec, geometry=actual))
+    program = "preflight" if isinstance(spec, PreflightSpec) else "worker"
     start = prepare_start(
-        [*program, f"--nodes={nodes}", f"--devices={devices}"],
+        ["-m", f"shardline.training.{program}", str(path)],
         run_id=run.id,
-        settings={**run.settings, "nodes": nodes, "devices": devices},
+        geometry=actual,
+        accelerator=run.settings["accelerator"],
         runtime=project.runtime,
         env=os.environ,
         num_cpus=cpus,
-        files=files,
+        files=[str(named[name]) for name in ("spec", "manifest") if name in named],
         python=python,
     )
     logging.info("%s", start.summary)
@@ -275,11 +271,11 @@ def _start_ranks(
         start.command,
         env=start.env,
         log=log,
-        work=work,
+        work=spec.work,
         title=run.name,
         ranks=start.plan.ranks,
         grace_s=project.runtime["stop_grace_s"] if saves else 0.0,
-        watch=_deadline(project.runtime, work) if saves else None,
+        watch=_deadline(project.runtime, spec.work) if saves else None,
     )
 
 

@@ -15,12 +15,11 @@ from safetensors.torch import load_file, save
 
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.callback import LastCheckpoint
-from shardline.config.geometry import settings_at
+from shardline.config.geometry import ActualGeometry, settings_on
 from shardline.core.errors import ConfigError, Diverged, name_in_messages
 from shardline.core.files import write_bytes
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
-from shardline.data.integrity import Policy
 from shardline.data.ledger import SampleLedger
 from shardline.launch.device import resolve_accelerator
 from shardline.training.agreement import Agreement
@@ -30,38 +29,12 @@ from shardline.training.interventions import Plan, read_plan
 from shardline.training.metrics import JsonLinesLogger, PlainProgress
 from shardline.training.model import make_model
 from shardline.training.optim import attach_optimizer
+from shardline.training.rank_spec import RankSpec
 from shardline.training.steps import Steps, StepSeeds
 from shardline.training.stop_agreement import AgreedStop
 from shardline.training.trainer import make_trainer
 
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How the work is done; none of it changes a result.
-
-    Attributes:
-        verify: when a shard is held against its digest: `off`, `first` or `always`.
-        log_every_steps: optimiser steps between two metric records.
-        best_kept: best weights kept; the best of them is sealed.
-        set_by_row: settings that the run's own row sets; refused where the model ignores them.
-        collective_timeout_s: seconds after which torch ends a rank that waits for its peers.
-        save_every_steps: optimiser steps between two training checkpoints; 0 for never.
-        save_every_s: seconds between two training checkpoints; 0 for never.
-        checkpoints_kept: training checkpoints that stay.
-        is_synchronous: wait for the disk at each save.
-        ledger: write which rows each step consumed.
-    """
-
-    verify: Policy
-    log_every_steps: int
-    best_kept: int
-    set_by_row: tuple[str, ...] = ()
-    collective_timeout_s: float = 1800.0
-    save_every_steps: int = 0
-    save_every_s: float = 0.0
-    checkpoints_kept: int = 2
-    is_synchronous: bool = False
-    ledger: bool = False
+_TORCH_TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,43 +59,41 @@ class Trained:
 
 
 def train(
-    spec: Mapping[str, Any], world: World, options: Options, *, manifest: Path, shards: Path, work: Path,
-    callbacks: Sequence[Callback] = (),
-) -> Trained:  # fmt: skip
+    spec: Mapping[str, Any], world: World, rank: RankSpec, callbacks: Sequence[Callback] = ()
+) -> Trained:
     """Train a run to its end, from its last training checkpoint where there is one.
 
     Args:
         spec: the run's `run.json`.
-        manifest: sealed manifest of the dataset.
-        shards: folder of the dataset's shards in the store.
-        work: the run's folder in the store; holds training checkpoints and metrics.
+        rank: the run's files, and how the work is done.
         callbacks: measure the training and change nothing in it.
 
     Raises:
         ConfigError, DataError, LaunchError: see the messages.
     """
+    work, saves = rank.work, rank.runtime.checkpoint
     saver = LastCheckpoint(
         work / "checkpoints",
         identity=spec["identity"],
-        every_steps=options.save_every_steps,
-        every_s=options.save_every_s,
-        keep=options.checkpoints_kept,
-        is_synchronous=options.is_synchronous,
+        every_steps=saves.every_steps,
+        every_s=60 * saves.every_min,
+        keep=saves.keep,
+        is_synchronous=not saves.asynchronous,
     )
     logger, agreement = JsonLinesLogger(work / "metrics.jsonl"), Agreement()
     callbacks = [
         *callbacks,
         Heartbeat(),
         PlainProgress(),
-        *([SampleLedger(work / "ledger", world)] if options.ledger else []),
+        *([SampleLedger(work / "ledger", world)] if rank.runtime.ledger else []),
         AgreedStop(world, saver, agreement),
     ]
     plan = read_plan(work, spec["identity"])
     while True:
         try:
             return _fit(
-                spec, world, options, plan=plan, manifest=manifest, shards=shards, work=work,
-                logger=logger, saver=saver, agreement=agreement, callbacks=callbacks,
+                spec, world, rank, plan=plan, logger=logger, saver=saver, agreement=agreement,
+                callbacks=callbacks,
             )  # fmt: skip
         except GoBack as error:
             trouble = error.trouble
@@ -131,33 +102,33 @@ def train(
 
 
 def _fit(
-    spec: Mapping[str, Any], world: World, options: Options, *, plan: Plan, manifest: Path,
-    shards: Path, work: Path, logger: JsonLinesLogger, saver: LastCheckpoint, agreement: Agreement,
-    callbacks: Sequence[Callback],
+    spec: Mapping[str, Any], world: World, rank: RankSpec, *, plan: Plan, logger: JsonLinesLogger,
+    saver: LastCheckpoint, agreement: Agreement, callbacks: Sequence[Callback],
 ) -> Trained:  # fmt: skip
     """Train until the end, or until the training has to go back; see `train`.
 
     Raises:
         GoBack: a step is bad.
     """
-    settings = settings_at(
-        spec["settings"],
-        run=name_in_messages(spec),
-        nodes=world.num_nodes,
-        devices=world.local_world_size,
-    )
+    here = ActualGeometry(nodes=world.num_nodes, devices=world.local_world_size)
+    settings = settings_on(spec["settings"], here, run=name_in_messages(spec))
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     pin = resolve_accelerator(settings) == "gpu"
-    here = {**spec, "settings": settings}
-    data = ShardDataModule(here, manifest, shards, world, verify=options.verify, pin=pin)
+    data = ShardDataModule(
+        {**spec, "settings": settings}, rank.manifest, rank.shards, world,
+        verify=rank.runtime.verify, pin=pin,
+    )  # fmt: skip
     model = make_model(spec, data.manifest["schema"])
     if settings["precision"] == "64-true":
         model.double()  # Lightning does it after a state is restored, which would round its weights
-    attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=options.set_by_row)
+    attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=rank.set_by_row)
     _check_validates(settings, model)
     check_policy(settings, model, name_in_messages(spec))
     best = BestCheckpoint(
-        work / "checkpoints", saver.keep_best, **settings["checkpoint"], top_k=options.best_kept
+        saver.folder,
+        saver.keep_best,
+        **settings["checkpoint"],
+        top_k=rank.runtime.checkpoint.keep_best,
     )
     seeds = StepSeeds(settings["seed"], world.rank, settings["trainer"]["accumulate"])
     watch = LossWatch(settings["divergence"]["max_loss"], agreement)
@@ -166,8 +137,10 @@ def _fit(
     callbacks = [
         saver, seeds, Steps(plan), watch, *callbacks, *_early_stopping(settings), best,
     ]  # fmt: skip
+    # an unnamed error of torch must not come before the watchdog's
+    timeout_s = max(_TORCH_TIMEOUT_S, 2 * rank.runtime.hang_timeout_s)
     trainer = make_trainer(
-        settings, world, callbacks, logger, options.log_every_steps, options.collective_timeout_s
+        settings, world, callbacks, logger, rank.runtime.log_every_steps, timeout_s
     )
     state = saver.resume_from(trainer, best)
     resumed_step = saver.step_saved()

@@ -1,0 +1,151 @@
+"""`rank.json`: what the ranks of one attempt are given beside the resolved run, a file for each attempt.
+
+msgspec reads it, since it checks names and types by the classes below, and takes 40 ms to import.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from shardline.config.geometry import ActualGeometry
+from shardline.core.errors import DataError
+from shardline.core.files import write_bytes
+
+_Spec = TypeVar("_Spec", "RankSpec", "PreflightSpec")
+
+
+class CheckpointRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings under `runtime.checkpoint`.
+
+    Attributes:
+        every_steps: optimiser steps between two training checkpoints; 0 for never.
+        every_min: minutes between two training checkpoints; 0 for never.
+        keep: training checkpoints that stay.
+        keep_best: best weights that stay; the best of them is sealed.
+        asynchronous: write beside the training; else each save waits for the disk.
+    """
+
+    every_steps: int
+    every_min: float
+    keep: int
+    keep_best: int
+    asynchronous: bool
+
+
+class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings under `runtime` that ranks read. None of them changes a result.
+
+    Attributes:
+        log_every_steps: optimiser steps between two metric records.
+        ledger: write which rows each step consumed.
+        verify: when a shard is verified against its checksum.
+        strict_env: what to do where installed packages differ from the lock.
+        watch_reads: what to do about files that are read and count in no identity.
+        oversubscribe: allow ranks to share devices and cores.
+        rendezvous_timeout_s: seconds that ranks wait for one another.
+        hang_timeout_s: seconds without progress after which a rank counts as hung; 0 for never.
+    """
+
+    log_every_steps: int
+    checkpoint: CheckpointRuntime
+    ledger: bool
+    verify: Literal["off", "first", "always"]
+    strict_env: Literal["error", "warn"]
+    watch_reads: Literal["off", "warn", "error"]
+    oversubscribe: bool
+    rendezvous_timeout_s: int
+    hang_timeout_s: float
+
+
+class FirstSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """A training that ends after some steps and seals nothing.
+
+    Attributes:
+        num_steps: optimiser steps.
+        metrics: file for the metrics of each.
+    """
+
+    num_steps: int
+    metrics: Path
+
+
+class RankSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the ranks of one attempt are given.
+
+    Attributes:
+        run_json: the resolved run.
+        model_class: import path of the model now, which may have moved since `run_json` was
+            written; empty: as resolved.
+        manifest: sealed manifest of the dataset.
+        shards: folder of the dataset's shards in the store.
+        work: folder of the run in the store.
+        results: folder for the sealed files.
+        rank_logs: folder for the logs of all ranks but the first.
+        runtime: how the work is done.
+        geometry: what the job has for the run; as planned where it is None.
+        attempt: number of the attempt that the job has begun; 0: rank 0 begins one.
+        set_by_row: settings that the run's own row sets; rejected where the model ignores them.
+        tracking: trackers whose links go into the provenance.
+        first_steps: None: train to the end.
+    """
+
+    run_json: Path
+    model_class: str = ""
+    manifest: Path
+    shards: Path
+    work: Path
+    results: Path
+    rank_logs: Path
+    runtime: RankRuntime
+    geometry: ActualGeometry | None = None
+    attempt: int = 0
+    set_by_row: tuple[str, ...] = ()
+    tracking: tuple[str, ...] = ()
+    first_steps: FirstSteps | None = None
+
+
+class PreflightSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the ranks of a preflight check are given.
+
+    Attributes:
+        run: named in messages.
+        accelerator: setting of the run.
+        work: folder in the store, where a rank that fails says so.
+        rank_logs: folder for the logs of all ranks but the first.
+        output: file for what they found.
+        oversubscribe: allow ranks to share devices and cores.
+        rendezvous_timeout_s: seconds that ranks wait for one another.
+        geometry: the ranks that are started.
+    """
+
+    run: str
+    accelerator: str
+    work: Path
+    rank_logs: Path
+    output: Path
+    oversubscribe: bool
+    rendezvous_timeout_s: int
+    geometry: ActualGeometry
+
+
+def write_spec(path: Path, spec: RankSpec | PreflightSpec) -> None:
+    """Write what ranks are given, all or nothing."""
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(spec, enc_hook=str)) + b"\n")
+
+
+def read_spec(path: Path, kind: type[_Spec]) -> _Spec:
+    """Read what ranks are given.
+
+    Raises:
+        DataError: the file cannot be read, or a field is missing, unknown or of another type.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=_to_path)
+    except (OSError, msgspec.DecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path} cannot be read ({why}); start the run again to write it") from None
+
+
+def _to_path(kind: type, value: Any) -> Any:
+    return kind(value)
