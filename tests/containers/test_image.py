@@ -85,8 +85,8 @@ def test_nothing_is_to_be_done_again_out_here_or_in_there(engine, project):
     command = [
         "podman", "run", "--rm", *RUN_ARGS, "--network=host",
         f"--volume={project.path}:{project.path}", f"--workdir={project.path}", image_of(project)["id"],
-        "snakemake", "--snakefile", "/opt/shardline/core/package/Snakefile",
-        "--profile", "/opt/shardline/core/package/profiles/local",
+        "snakemake", "--snakefile", "/opt/shardline/workflow/Snakefile",
+        "--profile", "/opt/shardline/workflow/profiles/local",
     ]  # fmt: skip
     inside = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Nothing to be done" in inside.stderr

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-# What of the repository a wheel holds below shardline/core/package/.
+# What of the repository a wheel holds below shardline/workflow/.
 WORKFLOW = (
     "Snakefile", "config/README.md", "config/config.yaml", "config/runs.tsv", "config/schemas/*",
     "envs/*", "profiles/**/*", "config/project/**/*", "report/**/*", "requirements*.lock", "rules/*", "scripts/*",
@@ -102,7 +102,7 @@ def test_the_wheel_holds_the_workflow_each_file_once(wheel):
     }
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
-    prefix = "shardline/core/package/"
+    prefix = "shardline/workflow/"
     assert {
         name.removeprefix(prefix): held[name] for name in held if name.startswith(prefix)
     } == expected
