@@ -21,8 +21,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.checkpoints.best import BestCheckpoint
-from shardline.checkpoints.callback import LastCheckpoint
 from shardline.checkpoints.folder import list_saved
+from shardline.checkpoints.manager import CheckpointManager
+from shardline.checkpoints.policy import CheckpointPolicy, Guards
 
 MODES = ("none", "asynchronous", "synchronous")
 DEFAULT_STEPS, TARGET = 200, 0.02
@@ -46,8 +47,8 @@ class Model(pl.LightningModule):
 class Blocks(pl.Callback):
     """Times each block, and begins it with the save of its mode."""
 
-    def __init__(self, saver: LastCheckpoint, length: int) -> None:
-        self._saver, self._length = saver, length
+    def __init__(self, manager: CheckpointManager, length: int) -> None:
+        self._manager, self._length = manager, length
         self.seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
         self.stalls: dict[str, list[float]] = {mode: [] for mode in MODES}
         self._block, self._started = -1, 0.0
@@ -65,41 +66,41 @@ class Blocks(pl.Callback):
         self._begin(trainer, MODES[self._block % 3])
 
     def _begin(self, trainer: pl.Trainer, mode: str) -> None:
-        self._saver._background.wait()
-        before, self._started = self._saver.seconds, time.perf_counter()
+        self._manager._background.wait()
+        before, self._started = self._manager.seconds, time.perf_counter()
         if mode != "none":
-            self._saver.save(trainer, wait=mode == "synchronous")
-            self.stalls[mode].append(self._saver.seconds - before)
+            self._manager.save(trainer, wait=mode == "synchronous")
+            self.stalls[mode].append(self._manager.seconds - before)
 
 
 def measure(width: int, batch: int, length: int, rounds: int, store: str) -> None:
     model, steps = Model(width), (3 * rounds + 4) * length
     with tempfile.TemporaryDirectory(dir=store) as place:
         folder = Path(place, "checkpoints")
-        saver = LastCheckpoint(folder, identity="0" * 64)
-        best = BestCheckpoint(folder, saver.keep_best, monitor="loss", mode="min", top_k=1)
-        blocks, writes = Blocks(saver, length), time_writes(saver)
+        best = BestCheckpoint(folder, monitor="loss", mode="min", top_k=1)
+        manager = CheckpointManager(folder, "0" * 64, CheckpointPolicy(), Guards(), best)
+        blocks, writes = Blocks(manager, length), time_writes(manager)
         trainer = pl.Trainer(
-            max_epochs=1, accelerator="auto", devices=1, callbacks=[saver, blocks, best], logger=False,
+            max_epochs=1, accelerator="auto", devices=1, callbacks=[manager, blocks, best], logger=False,
             enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
-        saver.resume_from(trainer, best)
+        manager.resume_from(trainer)
         rows, order = TensorDataset(torch.randn(batch, width)), [*range(batch)] * steps
         trainer.fit(model, DataLoader(rows, batch_size=batch, sampler=order))
         size = list_saved(folder)[0].bytes
     tell(model, size, blocks, writes, length)
 
 
-def time_writes(saver: LastCheckpoint) -> list[float]:
+def time_writes(manager: CheckpointManager) -> list[float]:
     """Return a list that each write adds its seconds to."""
-    seconds, write = [], saver._write
+    seconds, write = [], manager._write
 
     def timed(*args: Any, **kwargs: Any) -> None:
         started = time.perf_counter()
         write(*args, **kwargs)
         seconds.append(time.perf_counter() - started)
 
-    saver._write = timed  # type: ignore[method-assign]
+    manager._write = timed  # type: ignore[method-assign]
     return seconds
 
 

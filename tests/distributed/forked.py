@@ -20,7 +20,7 @@ from tests.conftest import rank_environment
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [  # what the worker imports on its way
-        "shardline.checkpoints.callback",
+        "shardline.checkpoints.manager",
         "shardline.launch.preflight.check",
         "shardline.ledger",
         "shardline.training.metrics",

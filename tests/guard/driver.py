@@ -29,7 +29,7 @@ SRC = ROOT / "src"
 _RETRIES = 3
 # imported before ranks are forked
 _OF_RANKS = (
-    "shardline.checkpoints.callback", "shardline.launch.preflight.check", "shardline.ledger",
+    "shardline.checkpoints.manager", "shardline.launch.preflight.check", "shardline.ledger",
     "shardline.provenance.record", "shardline.training.metrics", "shardline.training.script",
     "shardline.training.fit", "shardline.training.worker",
 )  # fmt: skip

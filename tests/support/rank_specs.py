@@ -5,13 +5,12 @@ from typing import Any
 
 from msgspec import convert, structs
 
-from shardline.training.rank_spec import CheckpointRuntime, RankRuntime, RankSpec
+from shardline.checkpoints.policy import CheckpointPolicy
+from shardline.training.rank_spec import RankRuntime, RankSpec
 
 _RUNTIME = RankRuntime(
     log_every_steps=1,
-    checkpoint=CheckpointRuntime(
-        every_steps=0, every_min=0.0, keep=2, keep_best=1, asynchronous=True
-    ),
+    checkpoint=CheckpointPolicy(),
     ledger=True,
     verify="first",
     strict_env="error",

@@ -150,7 +150,7 @@ def process(attempt: Process) -> Iterator[None]:
     """Run an attempt: models and files report to it."""
     global _present
     _present = attempt
-    with suppress(Killed), mock.patch("shardline.checkpoints.callback.Background", LateWriter):
+    with suppress(Killed), mock.patch("shardline.checkpoints.manager.Background", LateWriter):
         try:
             yield
         except Exception:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
-from shardline.checkpoints.callback import LastCheckpoint
+from shardline.checkpoints.manager import CheckpointManager
 from shardline.errors import DataError, Diverged
 from tests.support.campaigns import campaign_seed
 from tests.support.killed_models import Counting
@@ -108,12 +108,12 @@ def earlier_version():
         if self._resumed:
             trainer.fit_loop.epoch_loop.restarting = False
             self._restore(trainer)
-        elif self._new_best or self._cadence.is_due(trainer):
+        elif self._best.has_new or self._cadence.is_due(trainer):
             self.save(trainer)
 
     with (
-        mock.patch("shardline.checkpoints.callback.settle"),
-        mock.patch.object(LastCheckpoint, "on_train_epoch_start", begin_epoch),
+        mock.patch("shardline.checkpoints.manager.settle"),
+        mock.patch.object(CheckpointManager, "on_train_epoch_start", begin_epoch),
     ):
         yield
 

@@ -7,25 +7,24 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
+from shardline.checkpoints.sharded import gather_weights
+from shardline.checkpoints.writer import Weights
+
 
 class BestCheckpoint(ModelCheckpoint):
     """Chooses the best weights by a logged metric, measured at each validation.
 
-    It writes nothing: weights are handed to `keep`, which brings them to disk with the state
-    that names them, and removes them when no state on disk names them any more.
+    It writes nothing: it copies weights that are among the best, and the next training checkpoint
+    takes them to disk. They are removed when no training checkpoint on disk names them any more.
 
     Args:
         folder: where the weights will lie.
-        keep: told the trainer and a file name, on every rank, when weights are among the best.
     """
 
     FILE_EXTENSION = ".safetensors"
     on_train_batch_end = None  # type: ignore[assignment]  # not called: only a validation chooses
 
-    def __init__(
-        self, folder: Path, keep: Callable[[pl.Trainer, str], None], *, monitor: str, mode: str,
-        top_k: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, *, monitor: str, mode: str, top_k: int) -> None:
         super().__init__(
             dirpath=folder,
             filename="best-{epoch:04d}-{step:08d}",
@@ -35,12 +34,22 @@ class BestCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
             save_on_train_epoch_end=False,
         )
-        self._keep = keep
+        self._new: dict[str, Weights] = {}
 
     @property
     def names(self) -> set[str]:
         """File names of the best weights."""
         return {Path(path).name for path in self.best_k_models}
+
+    @property
+    def has_new(self) -> bool:
+        """Whether there are best weights that no training checkpoint has taken yet."""
+        return bool(self._new)
+
+    def take_new(self) -> dict[str, Weights]:
+        """Return the best weights that no training checkpoint has taken yet, by file name."""
+        new, self._new = self._new, {}
+        return new
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state with file names alone: a store may be mounted elsewhere next time."""
@@ -61,7 +70,9 @@ class BestCheckpoint(ModelCheckpoint):
         return {**state, **changed, "best_k_models": best, "dirpath": ""}
 
     def _save_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
-        self._keep(trainer, Path(filepath).name)
+        # every rank takes part, since under FSDP each has a part of the weights
+        weights = gather_weights(trainer.lightning_module)
+        self._new[Path(filepath).name] = {key: weights[key].contiguous() for key in sorted(weights)}
         self._last_global_step_saved = trainer.global_step
         self._last_checkpoint_saved = filepath
 

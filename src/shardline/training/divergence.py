@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
-from shardline.checkpoints.callback import LastCheckpoint
+from shardline.checkpoints.folder import discard_from, last_step
 from shardline.core.errors import ConfigError, name_in_messages
 from shardline.core.world import World
 from shardline.training.agreement import NO_LOSS, Agreement, Reading
@@ -184,9 +184,8 @@ def check_policy(settings: Mapping[str, Any], model: pl.LightningModule, name: s
 
 
 def intervene(
-    spec: Mapping[str, Any], world: World, plan: Plan, trouble: Trouble, work: Path,
-    saver: LastCheckpoint,
-) -> Plan:  # fmt: skip
+    spec: Mapping[str, Any], world: World, plan: Plan, trouble: Trouble, work: Path
+) -> Plan:
     """Decide what is done about a bad step, and bring that to disk before anything else happens.
 
     Later training checkpoints go first: they were made before the decision. A kill in between
@@ -195,7 +194,6 @@ def intervene(
     Args:
         spec: the run's `run.json`.
         work: the run's folder in the store.
-        saver: keeps the training checkpoints.
 
     Returns:
         How each step is done from now on, the same on all ranks.
@@ -204,14 +202,14 @@ def intervene(
         Diverged: the training ends; names step, epoch, loss, learning rate, the last good
             training checkpoint and the remedies.
     """
-    settings = spec["settings"]["divergence"]
-    plan = plan.extended(trouble, settings, _remedy(saver.last_step()), name_in_messages(spec))
+    settings, saved = spec["settings"]["divergence"], work / "checkpoints"
+    plan = plan.extended(trouble, settings, _remedy(last_step(saved)), name_in_messages(spec))
     done = plan.interventions[-1]
     if world.rank == 0:
-        saver.discard_from(done.first)
+        discard_from(saved, done.first)
         write_plan(work, spec["identity"], plan)
         count = f"{len(plan.interventions)} of {settings['limit']} interventions"
-        print(f"{done} ({count}); going back to step {saver.last_step()}", flush=True)
+        print(f"{done} ({count}); going back to step {last_step(saved)}", flush=True)
     if world.world_size > 1:
         dist.barrier()
     return plan

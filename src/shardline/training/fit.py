@@ -14,7 +14,8 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file, save
 
 from shardline.checkpoints.best import BestCheckpoint
-from shardline.checkpoints.callback import LastCheckpoint
+from shardline.checkpoints.manager import CheckpointManager
+from shardline.checkpoints.policy import Guards
 from shardline.config.geometry import ActualGeometry, settings_on
 from shardline.core.errors import ConfigError, Diverged, name_in_messages
 from shardline.core.files import write_bytes
@@ -25,7 +26,7 @@ from shardline.launch.device import resolve_accelerator
 from shardline.training.agreement import Agreement
 from shardline.training.divergence import GoBack, LossWatch, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
-from shardline.training.interventions import Plan, read_plan
+from shardline.training.interventions import read_plan
 from shardline.training.metrics import JsonLinesLogger, PlainProgress
 from shardline.training.model import make_model
 from shardline.training.optim import attach_optimizer
@@ -54,7 +55,7 @@ class Trained:
     epochs: int
     stopped_early: bool
     resumed_step: int
-    checkpoint_s: float
+    checkpoint_s: float = 0.0
     interventions: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -71,47 +72,52 @@ def train(
     Raises:
         ConfigError, DataError, LaunchError: see the messages.
     """
-    work, saves = rank.work, rank.runtime.checkpoint
-    saver = LastCheckpoint(
-        work / "checkpoints",
-        identity=spec["identity"],
-        every_steps=saves.every_steps,
-        every_s=60 * saves.every_min,
-        keep=saves.keep,
-        is_synchronous=not saves.asynchronous,
-    )
-    logger, agreement = JsonLinesLogger(work / "metrics.jsonl"), Agreement()
-    callbacks = [
-        *callbacks,
-        Heartbeat(),
-        PlainProgress(),
-        *([SampleLedger(work / "ledger", world)] if rank.runtime.ledger else []),
-        AgreedStop(world, saver, agreement),
-    ]
-    plan = read_plan(work, spec["identity"])
+    here = ActualGeometry(nodes=world.num_nodes, devices=world.local_world_size)
+    settings = settings_on(spec["settings"], here, run=name_in_messages(spec))
+    saved, policy = rank.work / "checkpoints", rank.runtime.checkpoint
+    logger, agreement = JsonLinesLogger(rank.work / "metrics.jsonl"), Agreement()
+    plan, seconds = read_plan(rank.work, spec["identity"]), 0.0
     while True:
+        watch = LossWatch(settings["divergence"]["max_loss"], agreement)
+        best = BestCheckpoint(saved, **settings["checkpoint"], top_k=policy.keep_best)
+        guards = Guards(may_save=watch.may_save, on_resume=logger.rewind)
+        manager = CheckpointManager(saved, spec["identity"], policy, guards, best)
+        around = [
+            *callbacks,
+            Heartbeat(),
+            PlainProgress(),
+            *([SampleLedger(rank.work / "ledger", world)] if rank.runtime.ledger else []),
+            AgreedStop(world, manager, agreement),
+            *_early_stopping(settings),
+        ]
+        # the manager comes first: between two epochs nothing may have happened before it
+        seeds = StepSeeds(settings["seed"], world.rank, settings["trainer"]["accumulate"])
+        ordered = [manager, seeds, Steps(plan), watch, *around, best]
         try:
-            return _fit(
-                spec, world, rank, plan=plan, logger=logger, saver=saver, agreement=agreement,
-                callbacks=callbacks,
-            )  # fmt: skip
+            trainer, resumed_step = _fit(spec, settings, world, rank, manager, logger, ordered)
         except GoBack as error:
             trouble = error.trouble
+        else:
+            trained = _summary(trainer, best, resumed_step)
+            seconds += manager.seconds
+            return replace(trained, checkpoint_s=seconds, interventions=plan.to_json())
+        seconds += manager.seconds
         gc.collect()  # the model that went wrong, before there is another
-        plan = intervene(spec, world, plan, trouble, work, saver)
+        plan = intervene(spec, world, plan, trouble, rank.work)
 
 
 def _fit(
-    spec: Mapping[str, Any], world: World, rank: RankSpec, *, plan: Plan, logger: JsonLinesLogger,
-    saver: LastCheckpoint, agreement: Agreement, callbacks: Sequence[Callback],
-) -> Trained:  # fmt: skip
-    """Train until the end, or until the training has to go back; see `train`.
+    spec: Mapping[str, Any], settings: Mapping[str, Any], world: World, rank: RankSpec,
+    manager: CheckpointManager, logger: JsonLinesLogger, callbacks: list[Callback],
+) -> tuple[pl.Trainer, int]:  # fmt: skip
+    """Train until the end; returns the trainer, and the optimiser step that was resumed from.
+
+    Args:
+        settings: of the run, on the ranks that are there.
 
     Raises:
-        GoBack: a step is bad.
+        GoBack: a step is bad, and the training has to go back.
     """
-    here = ActualGeometry(nodes=world.num_nodes, devices=world.local_world_size)
-    settings = settings_on(spec["settings"], here, run=name_in_messages(spec))
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
     pin = resolve_accelerator(settings) == "gpu"
     data = ShardDataModule(
@@ -124,35 +130,18 @@ def _fit(
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=rank.set_by_row)
     _check_validates(settings, model)
     check_policy(settings, model, name_in_messages(spec))
-    best = BestCheckpoint(
-        saver.folder,
-        saver.keep_best,
-        **settings["checkpoint"],
-        top_k=rank.runtime.checkpoint.keep_best,
-    )
-    seeds = StepSeeds(settings["seed"], world.rank, settings["trainer"]["accumulate"])
-    watch = LossWatch(settings["divergence"]["max_loss"], agreement)
-    saver.may_save, saver.rewind = watch.may_save, logger.rewind
-    # the saver comes first: between two epochs nothing may have happened before it
-    callbacks = [
-        saver, seeds, Steps(plan), watch, *callbacks, *_early_stopping(settings), best,
-    ]  # fmt: skip
     # an unnamed error of torch must not come before the watchdog's
     timeout_s = max(_TORCH_TIMEOUT_S, 2 * rank.runtime.hang_timeout_s)
     trainer = make_trainer(
         settings, world, callbacks, logger, rank.runtime.log_every_steps, timeout_s
     )
-    state = saver.resume_from(trainer, best)
-    resumed_step = saver.step_saved()
-    if state is None:
-        logger.rewind(0)
+    state = manager.resume_from(trainer)
+    resumed_step = manager.step_saved()
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
-    return replace(_summary(trainer, best, saver, resumed_step), interventions=plan.to_json())
+    return trainer, resumed_step
 
 
-def _summary(
-    trainer: pl.Trainer, best: BestCheckpoint, saver: LastCheckpoint, resumed_step: int
-) -> Trained:
+def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Trained:
     if not best.best_model_path:
         raise ConfigError(
             f"checkpoint.monitor={best.monitor} was never logged, so no weights can be chosen; "
@@ -171,7 +160,6 @@ def _summary(
         epochs=trainer.current_epoch,
         stopped_early=trainer.current_epoch < (trainer.max_epochs or 0),
         resumed_step=resumed_step,
-        checkpoint_s=saver.seconds,
     )
 
 

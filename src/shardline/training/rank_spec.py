@@ -8,29 +8,12 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from shardline.checkpoints.policy import CheckpointPolicy
 from shardline.config.geometry import ActualGeometry
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 
 _Spec = TypeVar("_Spec", "RankSpec", "PreflightSpec")
-
-
-class CheckpointRuntime(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings under `runtime.checkpoint`.
-
-    Attributes:
-        every_steps: optimiser steps between two training checkpoints; 0 for never.
-        every_min: minutes between two training checkpoints; 0 for never.
-        keep: training checkpoints that stay.
-        keep_best: best weights that stay; the best of them is sealed.
-        asynchronous: write beside the training; else each save waits for the disk.
-    """
-
-    every_steps: int
-    every_min: float
-    keep: int
-    keep_best: int
-    asynchronous: bool
 
 
 class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +31,7 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     log_every_steps: int
-    checkpoint: CheckpointRuntime
+    checkpoint: CheckpointPolicy
     ledger: bool
     verify: Literal["off", "first", "always"]
     strict_env: Literal["error", "warn"]

@@ -6,7 +6,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.boundaries import after_hook, can_save
-from shardline.checkpoints.callback import LastCheckpoint
+from shardline.checkpoints.manager import CheckpointManager
 from shardline.core.errors import Stopped
 from shardline.core.world import World
 from shardline.supervision import signals
@@ -24,13 +24,13 @@ class AgreedStop(Callback):
 
     Args:
         world: this rank's place.
-        saver: saves the state; stands before this callback.
+        checkpoints: saves the state; stands before this callback.
         agreement: of the ranks on each step.
     """
 
-    def __init__(self, world: World, saver: LastCheckpoint, agreement: Agreement) -> None:
+    def __init__(self, world: World, checkpoints: CheckpointManager, agreement: Agreement) -> None:
         self._is_alone = world.world_size == 1
-        self._saver, self._agreement = saver, agreement
+        self._checkpoints, self._agreement = checkpoints, agreement
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Come behind the model's own hook, and keep Lightning from handling SIGTERM.
@@ -63,8 +63,8 @@ class AgreedStop(Callback):
         if not reason:
             return
         if trainer.global_step:
-            self._saver.save(trainer, wait=True)
-        raise Stopped(reason, self._saver.step_saved())
+            self._checkpoints.save(trainer, wait=True)
+        raise Stopped(reason, self._checkpoints.step_saved())
 
 
 class StepsDone(Exception):

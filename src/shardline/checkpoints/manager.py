@@ -1,7 +1,6 @@
-"""Saves the state of a training and finds the one to go on from."""
+"""Saves the state of a training, and finds the one to resume from."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,16 +16,15 @@ from shardline.checkpoints.counters import settle, steps_recorded
 from shardline.checkpoints.folder import (
     Digests,
     Saved,
-    discard_from,
-    last_step,
     newest_good,
     remove_scratch,
     scratch_folder,
 )
+from shardline.checkpoints.policy import CheckpointPolicy, Guards
 from shardline.checkpoints.schedule import Cadence
-from shardline.checkpoints.sharded import ShardReader, Shards, Writers, gather_weights, take_shards
+from shardline.checkpoints.sharded import ShardReader, Shards, Writers, take_shards
 from shardline.checkpoints.snapshot import Snapshot
-from shardline.checkpoints.writer import STATE, Background, StateWriter, Weights
+from shardline.checkpoints.writer import STATE, Background, StateWriter
 from shardline.core.errors import DataError, Diverged
 
 _HYPER_PARAMETERS = "hyper_parameters"  # the model is made from `run.json`
@@ -34,8 +32,8 @@ _RANKS = "ranks"
 _EXTRAS = "model_extras"
 
 
-class LastCheckpoint(Callback):
-    """Saves the state to resume from: at its cadence, with each new best, and at the end.
+class CheckpointManager(Callback):
+    """Saves the state to resume from: by its policy, with each new best, and at the end.
 
     A state is taken where nothing is half done: behind all hooks of a batch that completed an
     optimiser step, between two epochs, when the epoch's validation and records are over, or behind
@@ -45,73 +43,48 @@ class LastCheckpoint(Callback):
     Args:
         folder: `checkpoints/` of the run's folder in the store.
         identity: of the run; 64 hex digits.
-        every_steps: optimiser steps between saves; 0 for never.
-        every_s: seconds between saves; 0 for never.
-        keep: training checkpoints that stay.
-        is_synchronous: wait for the disk at each save.
+        policy: when a state is saved, and how many stay.
+        guards: what the training asks of its training checkpoints.
+        best: chooses the best weights, which each state names.
+
+    Attributes:
+        seconds: for how long trainings have waited for saves.
     """
 
     def __init__(
-        self, folder: Path, *, identity: str, every_steps: int = 0, every_s: float = 0.0,
-        keep: int = 2, is_synchronous: bool = False,
+        self, folder: Path, identity: str, policy: CheckpointPolicy, guards: Guards,
+        best: BestCheckpoint,
     ) -> None:  # fmt: skip
-        self.folder = folder
         self.seconds = 0.0
-        self._cadence = Cadence(every_steps, every_s)
-        self._identity, self._is_synchronous = identity, is_synchronous
-        self._writer = StateWriter(folder, identity, keep)
+        self._folder, self._identity = folder, identity
+        self._policy, self._guards, self._best = policy, guards, best
+        self._cadence = Cadence(policy.every_steps, 60 * policy.every_min)
+        self._writer = StateWriter(folder, identity, policy.keep)
         self._background, self._snapshot = Background(), Snapshot()
         self._writers: Writers | None = None
-        self._is_slow_said = self._is_unsaved_said = False
-        # asked by all ranks before a state is taken; raises where the training has to go back
-        self.may_save: Callable[[pl.Trainer], bool] = lambda trainer: True
-        # told of a state that is resumed from: the step under which its last metrics are recorded
-        self.rewind: Callable[[int], object] = lambda step: None
-        self._forget()
-
-    def _forget(self) -> None:
-        """Be as new, for a training that begins or goes on."""
+        self._has_warned_of_slow_store = self._has_warned_of_unsaved = False
         self._step, self._is_mid_epoch = 0, False
         self._resumed_folder: Path | None = None
-        self._new_best: dict[str, Weights] = {}
         self._resumed: dict[str, Any] = {}
         self._stopped = False
 
     @property
-    def every_steps(self) -> int:
-        """Optimiser steps between saves, 0 for never."""
-        return self._cadence.every_steps
-
-    @property
-    def every_s(self) -> float:
-        """Seconds between saves, 0 for never."""
-        return self._cadence.every_s
+    def state_key(self) -> str:
+        """The name of this callback's state in all training checkpoints, whatever the class is called."""
+        return "LastCheckpoint"
 
     def step_saved(self) -> int:
         """Return the optimiser step of the last state that was taken or resumed from, 0 for none."""
         return self._step
 
-    def last_step(self) -> int:
-        """Return the optimiser step of the newest state on disk, 0 for none."""
-        return last_step(self.folder)
-
-    def discard_from(self, step: int) -> None:
-        """Remove the states of a step and later ones from disk; called by one rank, between trainings."""
-        discard_from(self.folder, step)
-
     # ---- resuming
 
-    def resume_from(self, trainer: pl.Trainer, best: BestCheckpoint) -> Path | None:
-        """Return the state to go on from, None for a new training; each rank calls this.
-
-        Args:
-            best: keeps the best weights, which each state names.
+    def resume_from(self, trainer: pl.Trainer) -> Path | None:
+        """Return the state to resume from, None for a new training; each rank calls this once.
 
         Raises:
             DataError: there are training checkpoints and none is good, or one is of another run.
         """
-        self._forget()
-        self._best = best
         trainer.strategy.checkpoint_io = ShardReader(trainer.strategy)
         trainer.strategy.setup_environment()  # rank 0 chooses for all
         chosen = self._choose_safely() if trainer.is_global_zero else (None, "")
@@ -121,7 +94,10 @@ class LastCheckpoint(Callback):
         self._step = saved.step if saved else 0
         self._resumed_folder = saved.path if saved else None
         self._writer.known = dict(saved.best) if saved else {}
-        return saved.path / STATE if saved else None
+        if saved is None:
+            self._guards.on_resume(0)
+            return None
+        return saved.path / STATE
 
     def _choose_safely(self) -> tuple[Saved | None, str]:
         try:
@@ -130,13 +106,13 @@ class LastCheckpoint(Callback):
             return None, str(error)
 
     def _choose(self) -> Saved | None:
-        remove_scratch(self.folder)
-        saved, passed = newest_good(self.folder, self._identity)
+        remove_scratch(self._folder)
+        saved, passed = newest_good(self._folder, self._identity)
         if saved is None:
             if not passed:
                 return None
             raise DataError(
-                f"{'; '.join(passed)}; no good training checkpoint is left in {self.folder}: delete it to train "
+                f"{'; '.join(passed)}; no good training checkpoint is left in {self._folder}: delete it to train "
                 "from the start"
             )
         for sentence in passed:
@@ -146,13 +122,13 @@ class LastCheckpoint(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep what each rank gets back when the training goes on; Lightning loads its loops after this."""
+        """Keep what each rank gets back when the training resumes; Lightning loads its loops after this."""
         own = checkpoint["callbacks"][self.state_key]
         self._resumed, self._is_mid_epoch = checkpoint, own["is_mid_epoch"]
         # one that was stopped early stays stopped, which Lightning does not keep
         trainer.should_stop = trainer.should_stop or own["stopped"]
         settle(checkpoint, is_mid_epoch=self._is_mid_epoch, folder=str(self._resumed_folder))
-        self.rewind(steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch))
+        self._guards.on_resume(steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch))
 
     def _restore(self, trainer: pl.Trainer) -> None:
         extras = self._resumed.get(_EXTRAS)  # earlier versions saved none
@@ -180,16 +156,16 @@ class LastCheckpoint(Callback):
             self.save(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save between two epochs, or go on there; this callback is the first to be called."""
+        """Save between two epochs, or resume there; this callback is the first to be called."""
         self._background.check()
         assert can_save(trainer)
         if self._resumed:
             self._restore(trainer)
-        elif self._new_best or self._cadence.is_due(trainer):
+        elif self._best.has_new or self._cadence.is_due(trainer):
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """End an epoch that was gone on with like any other: Lightning would skip its plateau schedule."""
+        """End an epoch that was resumed like any other: Lightning would skip its plateau schedule."""
         trainer.fit_loop.restarting = False
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -230,11 +206,6 @@ class LastCheckpoint(Callback):
 
     # ---- saving
 
-    def keep_best(self, trainer: pl.Trainer, name: str) -> None:
-        """Copy weights that are among the best; they are written with the next state."""
-        weights = gather_weights(trainer.lightning_module)
-        self._new_best[name] = {key: weights[key].contiguous() for key in sorted(weights)}
-
     def save(self, trainer: pl.Trainer, *, wait: bool = False) -> bool:
         """Save the state of now; every rank calls this at the same place.
 
@@ -249,34 +220,34 @@ class LastCheckpoint(Callback):
         Raises:
             DataError: this state, or the one before it, could not be written.
         """
-        if not can_save(trainer) or not self.may_save(trainer):
+        if not can_save(trainer) or not self._guards.may_save(trainer):
             return False
         started = time.monotonic()
         with trainer.profiler.profile("save_checkpoint"):  # type: ignore[attr-defined]
             if not wait:
-                self._tell_if_slow(trainer)
+                self._warn_if_slow(trainer)
             self._background.wait()
             if (trainer.global_step, is_in_epoch(trainer)) != (self._step, self._is_mid_epoch):
                 self._take(trainer)
-            if wait or self._is_synchronous:
+            if wait or not self._policy.asynchronous:
                 self._background.wait()
                 trainer.strategy.barrier("training checkpoint")
         self.seconds += time.monotonic() - started
         return True
 
-    def _tell_if_slow(self, trainer: pl.Trainer) -> None:
-        if self._background.is_busy and not self._is_slow_said:
-            self._is_slow_said = True
+    def _warn_if_slow(self, trainer: pl.Trainer) -> None:
+        if self._background.is_busy and not self._has_warned_of_slow_store:
+            self._has_warned_of_slow_store = True
             print(
                 f"warning: the store is slow: the training checkpoint of step {self._step} is still being written at "
                 f"step {trainer.global_step}, which waits for it; raise runtime.checkpoint.every_steps or every_min",
                 flush=True,
             )
 
-    def _tell_of_unsaved(self, trainer: pl.Trainer) -> None:
-        if self._is_unsaved_said or not trainer.is_global_zero:
+    def _warn_of_unsaved(self, trainer: pl.Trainer) -> None:
+        if self._has_warned_of_unsaved or not trainer.is_global_zero:
             return
-        self._is_unsaved_said = True
+        self._has_warned_of_unsaved = True
         if names := model_extras.unsaved_tensors(trainer.lightning_module):
             print(
                 f"warning: no training checkpoint holds the model's {', '.join(names)}, tensors that are plain "
@@ -295,33 +266,33 @@ class LastCheckpoint(Callback):
         own = {"is_mid_epoch": is_mid_epoch, "stopped": self._stopped}
         state["callbacks"][self.state_key] = own
         state[_EXTRAS] = model_extras.collect(trainer.lightning_module)
-        self._tell_of_unsaved(trainer)
+        self._warn_of_unsaved(trainer)
         state[_RANKS] = ranks.gather(ranks.collect(trainer, is_mid_epoch=is_mid_epoch), trainer)
-        new_best, self._new_best = self._new_best, {}
+        new_best = self._best.take_new()
         self._step = trainer.global_step
         self._cadence.begin(self._step)
-        scratch = scratch_folder(self.folder, self._step)
+        scratch = scratch_folder(self._folder, self._step)
         rest, shards = take_shards(state, trainer.global_rank, trainer.world_size)
         if shards.parts and not self._writers:
             self._writers = Writers()
         if trainer.is_global_zero:
             rest, parts = self._snapshot.take((rest, shards.parts))
-            told = {
+            about = {
                 "world_size": trainer.world_size,
                 "new_best": new_best,
                 "best": self._best.names,
             }
-            self._background.start(lambda: self._write(rest, replace(shards, parts=parts), told))
+            self._background.start(lambda: self._write(rest, replace(shards, parts=parts), about))
         elif shards.parts:
             parts = self._snapshot.take(shards.parts)
             self._background.start(
                 lambda: self._write_shards(replace(shards, parts=parts), scratch)
             )
 
-    def _write(self, state: dict[str, Any], shards: Shards, told: dict[str, Any]) -> None:
+    def _write(self, state: dict[str, Any], shards: Shards, about: dict[str, Any]) -> None:
         self._snapshot.wait()
         write_shards = partial(self._write_shards, shards) if shards.parts else None
-        self._writer.write(state, beside=write_shards, **told)
+        self._writer.write(state, beside=write_shards, **about)
 
     def _write_shards(self, shards: Shards, scratch: Path) -> Digests:
         """Write this rank's shards into the folder that rank 0 has made."""

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.checkpoints.best import BestCheckpoint
-from shardline.checkpoints.callback import LastCheckpoint
 from shardline.checkpoints.folder import last_step, list_saved, newest_good
+from shardline.checkpoints.manager import CheckpointManager
+from shardline.checkpoints.policy import CheckpointPolicy, Guards
 from shardline.checkpoints.schedule import Cadence
 from shardline.checkpoints.snapshot import Snapshot
 from shardline.errors import DataError
@@ -39,28 +40,28 @@ class Model(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), 0.1)
 
 
-def fit(folder, model=None, *, epochs=2, kind=LastCheckpoint, **options):
-    """Train epochs of 10 steps, from the newest state; return the saver."""
+def fit(folder, model=None, *, epochs=2, kind=CheckpointManager, **policy):
+    """Train epochs of 10 steps, from the newest state; return the manager."""
     torch.manual_seed(0)
     model = model or Model()
-    saver = kind(folder, identity=IDENTITY, **options)
-    best = BestCheckpoint(folder, saver.keep_best, monitor="val_loss", mode="min", top_k=1)
+    best = BestCheckpoint(folder, monitor="val_loss", mode="min", top_k=1)
+    manager = kind(folder, IDENTITY, CheckpointPolicy(**policy), Guards(), best)
     trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", callbacks=[saver, best], logger=False,
+        max_epochs=epochs, accelerator="cpu", callbacks=[manager, best], logger=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
     rows = DataLoader(TensorDataset(torch.randn(40, 4)), batch_size=4)
-    trainer.fit(model, rows, rows, ckpt_path=saver.resume_from(trainer, best), weights_only=True)
-    return saver
+    trainer.fit(model, rows, rows, ckpt_path=manager.resume_from(trainer), weights_only=True)
+    return manager
 
 
 def test_steps_go_on_while_a_state_is_written(tmp_path):
     is_let_go, steps_before = threading.Event(), []
 
-    class Held(LastCheckpoint):
-        def _write(self, state, shards, told):
+    class Held(CheckpointManager):
+        def _write(self, state, shards, about):
             assert is_let_go.wait(60)
-            super()._write(state, shards, told)
+            super()._write(state, shards, about)
 
     def at_step(step):
         if last_step(tmp_path) == 0:
@@ -76,23 +77,23 @@ def test_steps_go_on_while_a_state_is_written(tmp_path):
 def test_a_save_waits_for_the_one_before_and_says_so_once(tmp_path, capsys):
     is_waited_for = threading.Event()
 
-    class Slow(LastCheckpoint):
-        def _tell_if_slow(self, trainer):
-            super()._tell_if_slow(trainer)
+    class Slow(CheckpointManager):
+        def _warn_if_slow(self, trainer):
+            super()._warn_if_slow(trainer)
             if trainer.global_step > 1:
                 is_waited_for.set()
 
-        def _write(self, state, shards, told):
+        def _write(self, state, shards, about):
             assert is_waited_for.wait(60)  # the next save has come, and finds this one at work
             time.sleep(0.05)
-            super()._write(state, shards, told)
+            super()._write(state, shards, about)
 
-    saver = fit(tmp_path, epochs=1, kind=Slow, every_steps=1, keep=99)
+    manager = fit(tmp_path, epochs=1, kind=Slow, every_steps=1, keep=99)
     assert (
         capsys.readouterr().out.count("the store is slow: the training checkpoint of step 1") == 1
     )
     assert [saved.step for saved in list_saved(tmp_path)] == [*range(10, 0, -1)]
-    assert saver.seconds > 0.05, "the waiting counts"
+    assert manager.seconds > 0.05, "the waiting counts"
 
 
 def test_what_is_written_is_the_state_of_its_step(tmp_path):
