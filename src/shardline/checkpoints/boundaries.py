@@ -6,6 +6,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from shardline.core.lightning_compat import is_accumulating
+
 
 def can_save(trainer: pl.Trainer) -> bool:
     """Return whether nothing is half done here: no accumulation, epoch's end or validation."""
@@ -16,7 +18,7 @@ def can_save(trainer: pl.Trainer) -> bool:
     batch: Any = loop.batch_progress.current
     is_in_batch_end = batch.processed > batch.completed
     is_last = trainer.is_last_batch or trainer.should_stop
-    return is_in_batch_end and not is_last and not loop._should_accumulate()
+    return is_in_batch_end and not is_last and not is_accumulating(trainer)
 
 
 def is_in_epoch(trainer: pl.Trainer) -> bool:

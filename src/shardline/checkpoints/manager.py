@@ -26,6 +26,7 @@ from shardline.checkpoints.sharded import ShardReader, Shards, Writers, take_sha
 from shardline.checkpoints.snapshot import Snapshot
 from shardline.checkpoints.writer import STATE, Background, StateWriter
 from shardline.core.errors import DataError, Diverged
+from shardline.core.lightning_compat import dump_state, update_step_metrics
 
 _HYPER_PARAMETERS = "hyper_parameters"  # the model is made from `run.json`
 _RANKS = "ranks"
@@ -260,8 +261,8 @@ class CheckpointManager(Callback):
         is_mid_epoch = self._is_mid_epoch = is_in_epoch(trainer)
         if is_mid_epoch:
             # Lightning writes the step's metrics after this; a kill in between would lose them
-            trainer._logger_connector.update_train_step_metrics()
-        state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+            update_step_metrics(trainer)
+        state = dump_state(trainer)
         state.pop(_HYPER_PARAMETERS, None)
         own = {"is_mid_epoch": is_mid_epoch, "stopped": self._stopped}
         state["callbacks"][self.state_key] = own

@@ -12,16 +12,22 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
 from lightning_utilities.core.apply_func import apply_to_collection
-from pytorch_lightning.trainer.connectors.logger_connector.result import (
-    _Metadata,
-    _ResultMetric,
-    _Sync,
-)
 from torchmetrics import Metric, MetricCollection
 
 from shardline.checkpoints.model_extras import own_buffers, set_buffers
+from shardline.core.lightning_compat import (
+    LoggedMetric,
+    logged_metrics,
+    logging_place,
+    make_logged_metric,
+    random_states,
+    set_logging_place,
+    set_random_states,
+    set_updates,
+    shown_metrics,
+    updates_of,
+)
 
 _META = (
     "fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx",
@@ -100,7 +106,7 @@ def restore(trainer: pl.Trainer, saved: Sequence[torch.Tensor]) -> list[str]:
 
 def _random_states() -> State:
     """Return the states of the generators, their hundreds of numbers as tensors, which are soon written and read."""
-    states = _collect_rng_states()
+    states = random_states()
     kind, keys, *rest = states["numpy"]
     version, words, gauss = states["python"]
     return {
@@ -120,7 +126,7 @@ def _set_random_states(states: State) -> None:
     }
     if len(states.get("torch.cuda", ())) != torch.cuda.device_count():
         states.pop("torch.cuda", None)  # another machine: the next batch's seeds set them
-    _set_rng_states(states)
+    set_random_states(states)
 
 
 def _metric_states(module: pl.LightningModule) -> State:
@@ -131,7 +137,7 @@ def _metric_states(module: pl.LightningModule) -> State:
                 collection.values(copy_state=False)
             )  # those that share a state are brought up to date
     return {
-        name: {"state": dict(metric.metric_state), "updates": metric._update_count}
+        name: {"state": dict(metric.metric_state), "updates": updates_of(metric)}
         for name, metric in module.named_modules()
         if isinstance(metric, Metric)
     }
@@ -145,7 +151,7 @@ def _restore_metrics(module: pl.LightningModule, states: Sequence[State]) -> lis
         _set_metric(metric, states[0][name])
         try:
             for other in states[1:]:
-                metric._update_count += other[name]["updates"]
+                set_updates(metric, updates_of(metric) + other[name]["updates"])
                 metric.merge_state(_moved(other[name]["state"], metric.device))
         except (RuntimeError, ValueError, TypeError) as error:
             metric.reset()
@@ -156,8 +162,7 @@ def _restore_metrics(module: pl.LightningModule, states: Sequence[State]) -> lis
 def _set_metric(metric: Metric, state: State) -> None:
     for name, value in _moved(state["state"], metric.device).items():
         setattr(metric, name, value)
-    metric._update_count = state["updates"]
-    metric._computed = None
+    set_updates(metric, state["updates"])
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -166,16 +171,11 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 def _logged(trainer: pl.Trainer) -> State:
     """Return what `self.log` has summed up in this epoch."""
-    connector = trainer._logger_connector
-    results = trainer.fit_loop.epoch_loop._results
-    return {
-        "first_loop_iter": connector._first_loop_iter,
-        "current_fx": connector._current_fx,
-        "results": {key: _describe(metric) for key, metric in results.items()},
-    }
+    results = {key: _describe(metric) for key, metric in logged_metrics(trainer).items()}
+    return {**logging_place(trainer), "results": results}
 
 
-def _describe(metric: _ResultMetric) -> State:
+def _describe(metric: LoggedMetric) -> State:
     meta = metric.meta
     return {
         "meta": {name: getattr(meta, name) for name in _META},
@@ -195,8 +195,7 @@ def _describe(metric: _ResultMetric) -> State:
 def _restore_shown(trainer: pl.Trainer, state: State) -> None:
     """Give back the last values of all metrics: a plateau schedule may look at those of an earlier epoch."""
     for name, values in state.get("shown", {}).items():
-        known = getattr(trainer._logger_connector, f"_{name}")
-        known.update(_moved(values, trainer.strategy.root_device))
+        shown_metrics(trainer, name).update(_moved(values, trainer.strategy.root_device))
 
 
 def _restore_logged(
@@ -205,9 +204,7 @@ def _restore_logged(
     known = [state for state in states if state is not None]
     if not known:
         return []
-    connector = trainer._logger_connector
-    connector._first_loop_iter = known[0]["first_loop_iter"]
-    connector._current_fx = known[0]["current_fx"]
+    set_logging_place(trainer, known[0])
     left = []
     for key, described in known[0]["results"].items():
         if described["sync"][2]:
@@ -219,27 +216,28 @@ def _restore_logged(
         if is_empty:  # rank 0 has it all, but every rank takes part when ranks are averaged
             metric.reset()
             metric.has_reset = described["sums"]["has_reset"]
-        trainer.fit_loop.epoch_loop._results[key] = metric
+        logged_metrics(trainer)[key] = metric
     return left
 
 
-def _result_metric(trainer: pl.Trainer, described: State) -> _ResultMetric:
+def _result_metric(trainer: pl.Trainer, described: State) -> LoggedMetric:
     """Make a metric of Lightning's anew, as `self.log` would make it, with what it held."""
     name = described["reduction"]
     reduction: Any = _REDUCTIONS[name] if described["is_builtin"] else getattr(torch, name)
-    meta = _Metadata(**described["meta"], reduce_fx=reduction)
-    should, rank_zero_only, _ = described["sync"]
-    meta.sync = _Sync(fn=trainer.strategy.reduce, _should=should, rank_zero_only=rank_zero_only)
-    metric = _ResultMetric(meta, described["is_tensor"])
+    syncs, rank_zero_only, _ = described["sync"]
+    metric = make_logged_metric(
+        trainer, described["meta"], reduction, is_tensor=described["is_tensor"], syncs=syncs,
+        rank_zero_only=rank_zero_only,
+    )  # fmt: skip
     device = trainer.strategy.root_device if described["device"] != "cpu" else torch.device("cpu")
     for key, value in _moved(described["sums"], device).items():
         setattr(metric, key, value)
     if not described["is_tensor"]:
-        metric.value = trainer.lightning_module.get_submodule(meta.metric_attribute or "")
+        metric.value = trainer.lightning_module.get_submodule(metric.meta.metric_attribute or "")
     return metric
 
 
-def _add(metric: _ResultMetric, other: Mapping[str, Any] | None) -> None:
+def _add(metric: LoggedMetric, other: Mapping[str, Any] | None) -> None:
     """Add what another rank has summed up."""
     if other is None or not metric.is_tensor:
         return  # a torchmetrics.Metric has been merged itself

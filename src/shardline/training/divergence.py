@@ -17,6 +17,7 @@ from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.folder import discard_from, last_step
 from shardline.core.errors import ConfigError, name_in_messages
+from shardline.core.lightning_compat import is_accumulating
 from shardline.core.world import World
 from shardline.training.agreement import NO_LOSS, Agreement, Reading
 from shardline.training.interventions import Plan, Trouble, write_plan
@@ -64,7 +65,7 @@ class LossWatch(Callback):
         if isinstance(loss, torch.Tensor):
             # Lightning has divided it for the sum over the parts
             self._worst = _worse(self._worst, loss.detach(), trainer.accumulate_grad_batches)
-        if trainer.fit_loop._should_accumulate():
+        if is_accumulating(trainer):
             return
         if reading := self._agreement.read():
             self._act_on(reading)

@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
 
 from shardline.core.errors import ConfigError
+from shardline.core.lightning_compat import broadcast_buffers
 
 # 40 MB in float32: far above what a network's latency costs, far below a GPU's memory
 MIN_PARAMETERS = 10_000_000
@@ -37,7 +38,7 @@ class Root(nn.Module):
         """Give all ranks the same running statistics, as DDP does: one state is saved of them."""
         buffers = [buffer for buffer in self.module.buffers() if buffer.numel()]
         if buffers and self._group.size() > 1:
-            dist._broadcast_coalesced(self._group, buffers, 250 << 20, 0)  # type: ignore[attr-defined]
+            broadcast_buffers(self._group, buffers)
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, min_parameters: int = MIN_PARAMETERS) -> Root:

@@ -15,6 +15,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
+from shardline.core.lightning_compat import drop_step_values
 from shardline.training.interventions import Plan
 
 LEFT_OUT = "left_out"  # in the output of a training step that was
@@ -105,8 +106,7 @@ class Steps(Callback):
     ) -> None:
         """Give the model its own training step back, and nothing to log of this one."""
         if pl_module.__dict__.pop("training_step", None) is not None:
-            for result in trainer.fit_loop.epoch_loop._results.values():
-                result._forward_cache = None
+            drop_step_values(trainer)
 
     def _lower(self, trainer: pl.Trainer, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # for this step alone: schedules that go on from the present rate would add to it

@@ -8,6 +8,7 @@ from pytorch_lightning.callbacks import Callback
 from shardline.checkpoints.boundaries import after_hook, can_save
 from shardline.checkpoints.manager import CheckpointManager
 from shardline.core.errors import Stopped
+from shardline.core.lightning_compat import ignore_signals
 from shardline.core.world import World
 from shardline.supervision import signals
 from shardline.supervision.heartbeat_memory import mine
@@ -33,13 +34,8 @@ class AgreedStop(Callback):
         self._checkpoints, self._agreement = checkpoints, agreement
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Come behind the model's own hook, and keep Lightning from handling SIGTERM.
-
-        Its handler starts a collective of all ranks wherever the signal strikes one of them, and
-        its loop asks rank 0 at each step whether there was one.
-        """
-        trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+        """Come behind the model's own hook, and leave signals to the rank's program."""
+        ignore_signals(trainer)
         after_hook(pl_module, "on_train_batch_end", lambda: self._end_batch(trainer))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from shardline.core.errors import ConfigError
+from shardline.core.lightning_compat import set_device_mesh, settle_buckets
 from shardline.training.sharding import shard
 
 
@@ -32,8 +33,7 @@ class _SteadyBuckets(DistributedDataParallel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # as DDP does after its first step, and, for ranks that have run out of data, before
-        self.reducer._push_all_rebuilt_params()
-        self.reducer._rebuild_buckets()
+        settle_buckets(self)
 
     def _build_params_for_reducer(self) -> tuple[list[torch.nn.Parameter], list[bool]]:
         """Return parameters, and which have sparse gradients, the last first.
@@ -81,7 +81,7 @@ class SteadyFSDPStrategy(ModelParallelStrategy):
                 mesh_dim_names=("data_parallel", "tensor_parallel"),
             )
         if self.lightning_module is not None:
-            self.lightning_module._device_mesh = self._device_mesh
+            set_device_mesh(self.lightning_module, self._device_mesh)
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Shard the model unit by unit, each on its way to the device, and make its optimisers."""

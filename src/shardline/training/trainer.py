@@ -7,13 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import Strategy
-from pytorch_lightning.trainer.connectors.logger_connector.result import _ResultMetric
 
+from shardline.core.lightning_compat import spare_moves
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
 from shardline.training.strategies import SteadyDDPStrategy, SteadyFSDPStrategy
@@ -91,28 +90,13 @@ class LeanSteps(Callback):
                     setattr(callback, name, None)
 
 
-def _stay(metric: _ResultMetric, device: torch.device) -> _ResultMetric:
-    """Move what `self.log` keeps of a metric to a device, unless it is there already.
-
-    Lightning looks for tensors in all of it again at each call, which takes as long as the rest
-    of `self.log`.
-    """
-    value = vars(metric).get("value")
-    if metric.is_tensor and isinstance(value, torch.Tensor) and value.device == device:
-        return metric
-    return _MOVE(metric, device)
-
-
-_MOVE = _ResultMetric.to
-
-
 def make_trainer(
     settings: Mapping[str, Any], world: World, callbacks: list[Callback], logger: Logger,
     log_every_steps: int, collective_timeout_s: float,
 ) -> pl.Trainer:  # fmt: skip
     """Return the Trainer of this rank, with nothing left for Lightning to guess."""
     _quieten_lightning()
-    _ResultMetric.to = _stay  # type: ignore[method-assign,assignment]
+    spare_moves()
     accelerator = resolve_accelerator(settings)
     return pl.Trainer(
         accelerator=accelerator,

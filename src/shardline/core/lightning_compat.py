@@ -1,0 +1,168 @@
+"""The private parts of Lightning and torch that Shardline needs, each used here and nowhere else.
+
+Every one has a contract test in `tests/unit/test_lightning_compat.py`, which names the version that it was
+written against and fails where another version has changed it. What Shardline overrides of their classes
+(`SteadyDDPStrategy._setup_model` and the like) is tested there too.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
+from pytorch_lightning.trainer.connectors.logger_connector.result import (
+    _Metadata,
+    _ResultMetric,
+    _Sync,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torchmetrics import Metric
+
+LoggedMetric = _ResultMetric  # what `self.log` keeps of one name within an epoch
+
+_BROADCAST_BYTES = 250 << 20  # at a time, as DDP
+
+
+# ---- where a training stands
+
+
+def is_accumulating(trainer: pl.Trainer) -> bool:
+    """Return whether the present batch ends no optimiser step."""
+    return trainer.fit_loop.epoch_loop._should_accumulate()
+
+
+def dump_state(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return the training's state as Lightning saves it, not written."""
+    return dict(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
+
+
+def ignore_signals(trainer: pl.Trainer) -> None:
+    """Keep Lightning from handling SIGTERM.
+
+    Its handler starts a collective of all ranks wherever the signal interrupts one of them, and its
+    loop asks rank 0 at each step whether there was one.
+    """
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
+# ---- what `self.log` keeps
+
+
+def update_step_metrics(trainer: pl.Trainer) -> None:
+    """Bring the metrics of the present step up to date, which Lightning does after the step's hooks."""
+    trainer._logger_connector.update_train_step_metrics()
+
+
+def logged_metrics(trainer: pl.Trainer) -> dict[str, LoggedMetric]:
+    """Return what `self.log` has summed up in this epoch, by key; changes to it are changes there."""
+    return trainer.fit_loop.epoch_loop._results
+
+
+def drop_step_values(trainer: pl.Trainer) -> None:
+    """Have nothing logged of the present step."""
+    for metric in logged_metrics(trainer).values():
+        metric._forward_cache = None
+
+
+def logging_place(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return the hook that `self.log` was called in last, and whether the epoch's first batch is going on."""
+    connector = trainer._logger_connector
+    return {"first_loop_iter": connector._first_loop_iter, "current_fx": connector._current_fx}
+
+
+def set_logging_place(trainer: pl.Trainer, place: Mapping[str, Any]) -> None:
+    """Restore what `logging_place` has returned."""
+    connector = trainer._logger_connector
+    connector._first_loop_iter = place["first_loop_iter"]
+    connector._current_fx = place["current_fx"]
+
+
+def shown_metrics(trainer: pl.Trainer, name: str) -> dict[str, Any]:
+    """Return the dict behind `callback_metrics`, `logged_metrics` or `progress_bar_metrics`."""
+    shown: dict[str, Any] = getattr(trainer._logger_connector, f"_{name}")
+    return shown
+
+
+def make_logged_metric(
+    trainer: pl.Trainer, meta: Mapping[str, Any], reduction: Any, *, is_tensor: bool, syncs: bool,
+    rank_zero_only: bool,
+) -> LoggedMetric:  # fmt: skip
+    """Make what `self.log` would make of one name.
+
+    Args:
+        meta: fields of Lightning's description of it, but for its reduction and synchronisation.
+        reduction: function that sums it up.
+        syncs: whether ranks are averaged.
+        rank_zero_only: whether rank 0 alone logs it.
+    """
+    described = _Metadata(**meta, reduce_fx=reduction)
+    described.sync = _Sync(fn=trainer.strategy.reduce, _should=syncs, rank_zero_only=rank_zero_only)
+    return _ResultMetric(described, is_tensor)
+
+
+def spare_moves() -> None:
+    """Have `self.log` move only what is not on its device yet.
+
+    Lightning looks for tensors in all that it keeps of a metric at each call, which takes as long
+    as the rest of `self.log`.
+    """
+    _ResultMetric.to = _stay  # type: ignore[method-assign,assignment]
+
+
+def _stay(metric: LoggedMetric, device: torch.device) -> LoggedMetric:
+    value = vars(metric).get("value")
+    if metric.is_tensor and isinstance(value, torch.Tensor) and value.device == device:
+        return metric
+    return _MOVE(metric, device)
+
+
+_MOVE = _ResultMetric.to
+
+
+# ---- torchmetrics
+
+
+def updates_of(metric: Metric) -> int:
+    """Return how often a metric was updated."""
+    return metric._update_count
+
+
+def set_updates(metric: Metric, count: int) -> None:
+    """Set how often a metric was updated, and drop the value that it has computed before."""
+    metric._update_count = count
+    metric._computed = None
+
+
+# ---- random generators
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of Python's, NumPy's and torch's generators."""
+    return _collect_rng_states()
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Restore what `random_states` has returned."""
+    _set_rng_states(states)
+
+
+# ---- ranks
+
+
+def settle_buckets(model: DistributedDataParallel) -> None:
+    """Have DDP lay its buckets out now, as it does after its first step."""
+    model.reducer._push_all_rebuilt_params()
+    model.reducer._rebuild_buckets()
+
+
+def broadcast_buffers(group: dist.ProcessGroup, buffers: Sequence[torch.Tensor]) -> None:
+    """Give all ranks the buffers of rank 0, as DDP does."""
+    dist._broadcast_coalesced(group, [*buffers], _BROADCAST_BYTES, 0)  # type: ignore[attr-defined]
+
+
+def set_device_mesh(module: pl.LightningModule, mesh: Any) -> None:
+    """Set the mesh that a model's `configure_model` finds as `self.device_mesh`."""
+    module._device_mesh = mesh

@@ -1,0 +1,221 @@
+"""What Lightning and torch keep private and Shardline rests on: one contract for each part.
+
+Written against pytorch-lightning 2.6.5, torchmetrics 1.9.0 and torch 2.13.0. Where another version fails here,
+`shardline/core/lightning_compat.py` is the one place to change.
+"""
+
+import random
+import signal
+from functools import partial
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.loggers.logger import DummyLogger
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanMetric
+
+from shardline.core import lightning_compat as compat
+
+WRITTEN_AGAINST = {"pytorch-lightning": "2.6", "torchmetrics": "1.9", "torch": "2.13"}
+
+
+class Model(pl.LightningModule):
+    def __init__(self, at_batch_end=lambda trainer: None):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.at_batch_end = at_batch_end
+
+    def training_step(self, batch, batch_idx):
+        loss = self.layer(batch[0]).square().mean()
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def on_train_batch_end(self, *_):
+        self.at_batch_end(self.trainer)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def fit(at_batch_end, *, before=lambda trainer: None, accumulate=1):
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=DummyLogger(), enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, accumulate_grad_batches=accumulate, log_every_n_steps=1,
+    )  # fmt: skip
+    before(trainer)
+    trainer.fit(Model(at_batch_end), DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=1))
+    return trainer
+
+
+@pytest.mark.parametrize(("package", "known"), WRITTEN_AGAINST.items())
+def test_the_lock_has_the_versions_that_this_was_written_against(package, known):
+    assert version(package).startswith(f"{known}."), (
+        "look at each contract, then change WRITTEN_AGAINST"
+    )
+
+
+def test_batches_of_an_accumulation_are_told_from_its_last():
+    seen = []
+    fit(lambda trainer: seen.append(compat.is_accumulating(trainer)), accumulate=2)
+    assert seen == [True, False, True, False]
+
+
+def test_a_state_is_dumped_in_mid_epoch():
+    states = []
+    fit(lambda trainer: states.append(compat.dump_state(trainer)))
+    counts = states[1]["loops"]["fit_loop"]
+    assert {"state_dict", "optimizer_states", "lr_schedulers", "callbacks"} <= states[1].keys()
+    assert states[1]["global_step"] == 2
+    assert counts["epoch_loop.batch_progress"]["current"]["ready"] == 2
+    assert counts["epoch_loop.state_dict"]["_batches_that_stepped"] == 1
+    assert counts["epoch_progress"]["total"] == {
+        "ready": 1, "started": 1, "processed": 0, "completed": 0,
+    }  # fmt: skip
+
+
+def test_lightning_handles_no_signals():
+    seen = []
+    handler = signal.getsignal(signal.SIGTERM)
+    fit(lambda _: seen.append(signal.getsignal(signal.SIGTERM)), before=compat.ignore_signals)
+    assert set(seen) == {handler}
+    fit(lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
+    assert seen[-1] != handler, "Lightning handles none by itself any more: ignore_signals can go"
+
+
+def test_what_is_logged_is_found_and_restored():
+    places, sums, steps = [], [], []
+
+    def look(trainer):
+        compat.update_step_metrics(trainer)
+        steps.append(float(compat.shown_metrics(trainer, "logged_metrics")["loss_step"]))
+        (metric,) = compat.logged_metrics(trainer).values()
+        sums.append(float(metric.value))
+        places.append(compat.logging_place(trainer))
+
+    fit(look)
+    assert sums == pytest.approx(list(np.cumsum(steps)))
+    assert [place["current_fx"] for place in places] == ["training_step"] * 4
+    assert [place["first_loop_iter"] for place in places] == [True, False, False, False]
+
+    def restore(trainer):
+        place = {"first_loop_iter": None, "current_fx": "training_step"}
+        compat.set_logging_place(trainer, place)
+        assert compat.logging_place(trainer) == place
+
+    fit(restore)
+
+
+def test_a_logged_metric_is_made_as_lightning_makes_it():
+    def make(trainer):
+        ((key, metric),) = compat.logged_metrics(trainer).items()
+        meta = metric.meta
+        fields = {name: getattr(meta, name) for name in ("fx", "name", "on_step", "on_epoch")}
+        made = compat.make_logged_metric(
+            trainer, fields, meta.reduce_fx, is_tensor=True, syncs=False, rank_zero_only=False
+        )
+        assert key == "training_step.loss"
+        assert made.meta.is_mean_reduction
+        made.update(torch.tensor(3.0), 1)
+        assert float(made.compute()) == 3.0
+        assert vars(made).keys() == vars(metric).keys()
+
+    fit(make)
+
+
+def test_nothing_is_logged_of_a_step_that_is_dropped():
+    seen = []
+
+    def look(trainer, *, drops):
+        if drops:
+            compat.drop_step_values(trainer)
+        compat.update_step_metrics(trainer)
+        seen.append("loss_step" in compat.shown_metrics(trainer, "logged_metrics"))
+
+    fit(partial(look, drops=True))
+    fit(partial(look, drops=False))
+    assert seen == [False] * 4 + [True] * 4
+
+
+def test_a_metric_that_is_on_its_device_is_not_moved(monkeypatch):
+    moves = []
+    monkeypatch.setattr(compat, "_MOVE", lambda metric, device: moves.append(device) or metric)
+    monkeypatch.setattr(compat.LoggedMetric, "to", compat.LoggedMetric.to)
+    compat.spare_moves()
+    fit(lambda trainer: None)
+    assert len(moves) <= 1, "after the first step it is there"
+
+
+def test_updates_of_a_metric():
+    metric = MeanMetric()
+    metric.update(1.0)
+    metric.update(3.0)
+    assert (compat.updates_of(metric), float(metric.compute())) == (2, 2.0)
+    metric.mean_value, metric.weight = torch.tensor(12.0), torch.tensor(3.0)
+    compat.set_updates(metric, 3)
+    assert (compat.updates_of(metric), float(metric.compute())) == (3, 4.0), "no old value is kept"
+
+
+def test_random_generators():
+    states = compat.random_states()
+    kind, keys, *_ = states["numpy"]
+    assert (kind, len(keys)) == ("MT19937", 624)
+    assert len(states["python"][1]) == 625
+    drawn = random.random(), np.random.random(), float(torch.rand(()))
+    compat.set_random_states(states)
+    assert (random.random(), np.random.random(), float(torch.rand(()))) == drawn
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_ddp_lays_its_buckets_out_once(alone):
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    compat.settle_buckets(model)
+    assert not model.reducer._rebuild_buckets(), "they are laid out, and stay so"
+    model(torch.ones(2, 4)).sum().backward()
+    compat.broadcast_buffers(alone, [torch.ones(3)])
+
+
+def test_a_model_finds_its_mesh():
+    model = Model()
+    mesh = object()
+    compat.set_device_mesh(model, mesh)
+    assert model.device_mesh is mesh
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (DistributedDataParallel, "_build_params_for_reducer"),
+        (DDPStrategy, "_setup_model"),
+        (ModelParallelStrategy, "_setup_distributed"),
+        (ModelCheckpoint, "_save_checkpoint"),
+        (ModelCheckpoint, "_remove_checkpoint"),
+    ],
+)
+def test_what_is_overridden_or_called_of_a_class_is_there(owner, name):
+    assert callable(getattr(owner, name))
+
+
+def test_what_subclasses_read_of_their_classes_is_there():
+    assert {"_last_global_step_saved", "_last_checkpoint_saved"} <= vars(ModelCheckpoint()).keys()
+    assert "_ddp_kwargs" in vars(DDPStrategy())
+    assert {"_device_mesh", "_process_group_backend"} <= vars(ModelParallelStrategy()).keys()
+
+
+def test_the_store_that_is_narrowed_is_torchs_own():
+    from torch._C._distributed_c10d import TCPStore
+
+    assert TCPStore.__init__.__doc__ is not None
+    assert "master_listen_fd" in TCPStore.__init__.__doc__
