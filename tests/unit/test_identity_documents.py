@@ -54,7 +54,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return file_sha256(path)
 
     now = time.time_ns()
-    monkeypatch.setattr("shardline.core.digests.file_sha256", read)
+    monkeypatch.setattr("shardline.identity.content.file_sha256", read)
     monkeypatch.setattr("shardline.identity.content.time.time_ns", lambda: now + 10**12)
     return found
 
@@ -223,7 +223,7 @@ def test_lock_that_is_none(tmp_path: Path, text: str | None, message: str) -> No
 def test_two_processes_write_the_same_bytes_of_a_document() -> None:
     """Python's sets have an order of their own in each process."""
     program = (
-        "import json; from shardline.config import load_project; p = load_project(); "
+        "import json; from shardline.config.load import load_project; p = load_project(); "
         "print(json.dumps([run.document for run in p.runs.values()]))"
     )
     texts = {

@@ -16,7 +16,7 @@ def test_signatures_are_kept_of_the_functions_of_one_namespace():
 
 def test_garbage_is_collected_again_once_jobs_start():
     program = (
-        "import gc\nfrom shardline import lean_start\nfrom snakemake import sourcecache\n"
+        "import gc\nfrom shardline.pipeline import lean_start\nfrom snakemake import sourcecache\n"
         "plain = sourcecache.parse_uri('/a/b.py')\nlean_start.begin()\nlean_start.begin()\n"
         "assert not gc.isenabled() and sourcecache.parse_uri('/a/b.py') == plain\n"
         "lean_start.end()\nassert gc.isenabled() and gc.get_freeze_count() > 1000\n"

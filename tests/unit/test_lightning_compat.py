@@ -105,7 +105,7 @@ def test_what_is_logged_is_found_and_restored():
     assert [place["first_loop_iter"] for place in places] == [True, False, False, False]
 
     def restore(trainer):
-        place = {"first_loop_iter": None, "current_fx": "training_step"}
+        place = {"first_loop_iter": True, "current_fx": "training_step"}
         compat.set_logging_place(trainer, place)
         assert compat.logging_place(trainer) == place
 

@@ -38,7 +38,7 @@ from tests.unit.mutated import (
 
 def test_this_process_and_another_python_agree(place: Place) -> None:
     program = (
-        "from pathlib import Path; from shardline.config import load_project; "
+        "from pathlib import Path; from shardline.config.load import load_project; "
         "p = load_project(workdir=Path('.')); "
         "d = p.datasets.values(); r = p.runs.values(); "
         "print(*(x.id for x in (*d, *r)), *(x.evaluation_id for x in r))"

@@ -193,7 +193,7 @@ def test_the_script_is_parsed_and_never_imported(project: ScriptProject) -> None
     project.run()
     heavy = "{'torch', 'pytorch_lightning', 'safetensors', 'beside', 'train'}"
     code = (
-        "import sys; from pathlib import Path; from shardline.config import load_project;"
+        "import sys; from pathlib import Path; from shardline.config.load import load_project;"
         f"load_project(workdir=Path({str(project.workspace.path)!r}));"
         f"print(sorted({heavy} & set(sys.modules)))"
     )

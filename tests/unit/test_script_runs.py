@@ -160,7 +160,7 @@ def rank(tmp_path: Path) -> Callable[[str], list[str]]:
     def make(code: str) -> list[str]:
         (tmp_path / "train.py").write_text(code)
         program = (
-            "import os, sys; from pathlib import Path; from shardline import script;"
+            "import os, sys; from pathlib import Path; from shardline.training import script;"
             "from shardline.errors import ShardlineError; from shardline.launch.world import World\n"
             f"world = {ALONE!r}\n"
             f"work = Path({str(tmp_path)!r}); os.chdir(work)\n"

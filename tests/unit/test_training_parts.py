@@ -48,7 +48,7 @@ class OwnOptimizer(LightningModule):
 
 def test_shipped_models_take_the_datasets_shape():
     for name, shape in (("linear:Linear", (10,)), ("mlp:MLP", (10,)), ("cnn:CNN", (10,))):
-        model = make_model(spec(f"shardline.models.{name}"), SCHEMA)
+        model = make_model(spec(f"shardline.training.models.{name}"), SCHEMA)
         assert model(torch.zeros(3, 8, 8)).shape == (3, *shape)
 
 

@@ -30,7 +30,7 @@ _BROADCAST_BYTES = 250 << 20  # at a time, as DDP
 
 def is_accumulating(trainer: pl.Trainer) -> bool:
     """Return whether the present batch ends no optimiser step."""
-    return trainer.fit_loop.epoch_loop._should_accumulate()
+    return trainer.fit_loop._should_accumulate()
 
 
 def dump_state(trainer: pl.Trainer) -> dict[str, Any]:
