@@ -15,8 +15,8 @@ import pytest
 from shardline import pipeline as jobs
 from shardline.config.geometry import ActualGeometry
 from shardline.config.load import load_project
+from shardline.core.errors import NAME_FILE
 from shardline.core.files import read_json_lines
-from shardline.errors import NAME_FILE
 from shardline.launch.commands import Plan, launch_command
 from shardline.training.rank_spec import write_spec
 from tests.conftest import end_of_ranks, rank_environment, wait_until

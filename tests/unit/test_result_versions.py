@@ -34,6 +34,7 @@ NEUTRAL = {
     "blake3": "digests of a published standard",
     "filelock": "locks, that only order the work",
     "lightning_utilities": "copies nested states as they are",
+    "msgspec": "reads files of Shardline's own into named and typed fields",
     "packaging": "reads the lock's lines, whose form is a published standard",
 }
 MASKING = {"detect_secrets": "masks secrets in what is sealed; only a page is made of masked text"}

@@ -161,7 +161,7 @@ def rank(tmp_path: Path) -> Callable[[str], list[str]]:
         (tmp_path / "train.py").write_text(code)
         program = (
             "import os, sys; from pathlib import Path; from shardline.training import script;"
-            "from shardline.errors import ShardlineError; from shardline.launch.world import World\n"
+            "from shardline.errors import ShardlineError; from shardline.core.world import World\n"
             f"world = {ALONE!r}\n"
             f"work = Path({str(tmp_path)!r}); os.chdir(work)\n"
             "try: script.run_script({'model_class': 'script: train.py 1'}, world, run_json=Path('run.json'),"

@@ -17,13 +17,13 @@ from shardline.config.document import read_config
 from shardline.config.project import Run
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.package import shipped_snakefile
+from shardline.core.process import sigterm_as_interrupt
 from shardline.drills.commands import Commands, Overdue, kill, log_of
 from shardline.drills.disk import SmallDisk
 from shardline.drills.faults import FAULTS, Scene, cancel
 from shardline.drills.profile import Profile, read_profile
 from shardline.drills.tiny import Size, Tiny, make_tiny
 from shardline.drills.verdict import Drilled, Outcome, Trained, compare, cost, why_not
-from shardline.supervision.supervisor import sigterm_as_interrupt
 
 FOLDER = Path("drills")
 PLACES = ("mid-epoch", "mid-accumulation", "mid-validation")

@@ -72,11 +72,6 @@ def open_project(
     if storage:
         storage.fetch(found)
     record_names(project)
-    if project.identity["environment"] != "exact":
-        from shardline.results.accept import accept_unasked  # which most starts do not need
-
-        for sentence in accept_unasked(project):
-            logging.getLogger("shardline").warning("%s", sentence)
     publish(project)
     return project
 

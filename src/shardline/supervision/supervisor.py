@@ -170,20 +170,6 @@ def _killed(log: Path, begin: int) -> str | None:
 
 
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Turn SIGTERM into the same orderly end as Ctrl-C."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
 def _signals_ask(request: StopRequest, *, at_once: bool) -> Iterator[None]:
     """Have signals ask for a stop; where there is nothing to save, and at a second Ctrl-C, end at once."""
 

@@ -14,9 +14,8 @@ from importlib.util import find_spec
 from typing import IO, Any, Literal
 
 from shardline.core.errors import ConfigError
-from shardline.core.process import die_with_parent, kill_group
+from shardline.core.process import die_with_parent, kill_group, sigterm_as_interrupt
 from shardline.core.redaction import mask_values
-from shardline.supervision.supervisor import sigterm_as_interrupt
 
 End = Literal["sealed", "failed", "stopped"]
 

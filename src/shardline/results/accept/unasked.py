@@ -1,4 +1,4 @@
-"""What `identity.environment` takes over by itself, at the start of a pipeline."""
+"""What `identity.environment` accepts by itself, at the start of a pipeline."""
 
 import logging
 
@@ -8,19 +8,17 @@ from shardline.core.package import check_unlocked
 from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
 from shardline.results.accept.take import accept_dataset, accept_run, fitting_evaluation
 
+_LOG = logging.getLogger("shardline")
 
-def accept_unasked(project: Project) -> list[str]:
-    """Take over what differs by its environment alone, as far as `identity.environment` allows.
 
-    What cannot be taken over is made again, and the log says why.
+def accept_unasked(project: Project) -> None:
+    """Accept what differs by its environment alone, as far as `identity.environment` allows.
 
-    Returns:
-        What was taken over, in words.
+    The log names what was accepted. What cannot be is made again, and the log says why.
     """
     level = project.identity["environment"]
     if level == "exact":
-        return []
-    accepted = []
+        return
     # one after the other: a run is looked for when its dataset has been taken over
     for found in find_by_cause(project, {"environment"}):
         if not _fits(found, level):
@@ -29,10 +27,9 @@ def accept_unasked(project: Project) -> list[str]:
             check_unlocked(project.workdir)
             _accept(project, found, f"identity.environment: {level}")
         except ShardlineError as error:
-            logging.warning("%s is not taken over: %s", found.earlier_title, error)
+            _LOG.warning("%s is not accepted: %s", found.earlier_title, error)
             continue
-        accepted.append(f"{found.earlier_title} is taken over as {found.title}")
-    return accepted
+        _LOG.warning("%s is accepted as %s", found.earlier_title, found.title)
 
 
 def _fits(found: Candidate, level: str) -> bool:
