@@ -106,6 +106,7 @@ def test_two_hosts_give_what_one_machine_gives(lan, on_one_machine, tmp_path, la
 JOB = """
 import json, os, sys
 from pathlib import Path
+from shardline.config.geometry import ActualGeometry
 from shardline.pipeline import job
 from shardline.launch.remote import check_machines
 from shardline.launch.start import prepare_start
@@ -115,7 +116,7 @@ work, runtime = Path(sys.argv[1]), json.loads(sys.argv[2])
 with job(str(work / "log")) as log:
     start = prepare_start(
         [str(work / "rank.py"), str(work)], run_id="test", runtime=runtime, env=os.environ,
-        settings={"nodes": 2, "devices": 2, "accelerator": "cpu"}, num_cpus=2,
+        geometry=ActualGeometry(nodes=2, devices=2), accelerator="cpu", num_cpus=2,
     )
     check_machines(start.plan)
     run_ranks(start.command, env=start.env, log=log, work=work, title="t", ranks=4)

@@ -33,10 +33,12 @@ from tests.guard.values import read_dataset, read_run
 CASES = Path(__file__).parent / "cases"
 LOCK = driver.ROOT / "requirements.lock"
 MODULES = (
-    "datamodule", "rows", "sampling", "sharding", "shardfile", "shardmap", "shards", "splits", "statistics",
-    "streaming", "windowmap", "sources/*",
-    "agreement", "divergence", "elastic", "interventions", "modelling", "models/*", "optim", "parallel", "stepping",
-    "stopping", "train", "trainer",
+    "data/build", "data/datamodule", "data/mmap", "data/rows", "data/sampling", "data/shard_format", "data/splits",
+    "data/statistics", "data/stream", "data/windowmap", "data/sources/*",
+    "config/geometry",
+    "training/agreement", "training/divergence", "training/fit", "training/interventions", "training/model",
+    "training/models/*", "training/optim", "training/sharding", "training/steps", "training/stop_agreement",
+    "training/strategies", "training/trainer",
     "checkpoints/*",
 )  # fmt: skip
 PRELOADED = (

@@ -2,27 +2,29 @@
 
 import platform
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from shardline.core.errors import LaunchError
 
 
-def resolve_accelerator(settings: Mapping[str, Any]) -> str:
+def resolve_accelerator(accelerator: str, *, devices: int) -> str:
     """Return `gpu` or `cpu` for this machine.
+
+    Args:
+        accelerator: setting of the run: `auto`, `cpu` or `gpu`.
+        devices: ranks on this machine, each of which needs a GPU of its own.
 
     Raises:
         LaunchError: the run asks for GPUs that are not there.
     """
-    wanted, gpus = settings["accelerator"], torch.cuda.device_count()
-    if wanted == "cpu" or (wanted == "auto" and not gpus):
+    gpus = torch.cuda.device_count()
+    if accelerator == "cpu" or (accelerator == "auto" and not gpus):
         return "cpu"
-    if gpus < settings["devices"]:
+    if gpus < devices:
         raise LaunchError(
-            f"devices={settings['devices']}, but this machine shows {gpus} GPUs; "
+            f"devices={devices}, but this machine shows {gpus} GPUs; "
             "use fewer devices, or accelerator=cpu"
         )
     return "gpu"

@@ -119,7 +119,7 @@ def _fit(
         GoBack: a step is bad, and the training has to go back.
     """
     pl.seed_everything(settings["seed"], workers=True, verbose=False)
-    pin = resolve_accelerator(settings) == "gpu"
+    pin = resolve_accelerator(settings["accelerator"], devices=settings["devices"]) == "gpu"
     data = ShardDataModule(
         {**spec, "settings": settings}, rank.manifest, rank.shards, world,
         verify=rank.runtime.verify, pin=pin,

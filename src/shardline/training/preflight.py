@@ -31,7 +31,7 @@ def rehearse_run(
     from shardline.launch.device import libraries, resolve_accelerator
     from shardline.launch.preflight.check import rehearse
 
-    is_gpu = resolve_accelerator({"accelerator": accelerator}) == "gpu"
+    is_gpu = resolve_accelerator(accelerator, devices=geometry.devices) == "gpu"
     return rehearse(
         world,
         backend="nccl" if is_gpu else "gloo",

@@ -97,7 +97,7 @@ def make_trainer(
     """Return the Trainer of this rank, with nothing left for Lightning to guess."""
     _quieten_lightning()
     spare_moves()
-    accelerator = resolve_accelerator(settings)
+    accelerator = resolve_accelerator(settings["accelerator"], devices=settings["devices"])
     return pl.Trainer(
         accelerator=accelerator,
         devices=settings["devices"],
