@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORES ?= all
-# A file to a worker, so that what its tests share is made once; in the order that tests/scheduling.py gives.
+# A file to a worker, so that what its tests share is made once; in the order that tests/support/scheduling.py gives.
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder --durations 20
 # What to run of the tests that are marked `rotating`: the fifth of this commit, another one (1 to 5), or all.
 FIFTH ?= commit

@@ -16,9 +16,9 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from tests.conftest import Workspace
-from tests.slurm.cluster import SlurmCluster
-from tests.slurm.pipeline import Pipeline
+from tests.support.slurm.cluster import SlurmCluster
+from tests.support.slurm.pipeline import Pipeline
+from tests.support.workspace import Workspace
 
 LAUNCHERS = ("srun", "torchrun", "mpirun")
 

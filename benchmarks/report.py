@@ -15,8 +15,8 @@ from pathlib import Path
 
 from PIL import Image
 from selenium import webdriver
-from tests.unit.report_runs import write_run
-from tests.workflow.browser import start_browser
+from tests.support.browser import start_browser
+from tests.support.report_runs import write_run
 
 from shardline.report import RunFiles, write_report
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from tests.slurm.machines import Machine, MachineError, in_network_of, kill_group
+from tests.support.machines import Machine, MachineError, in_network_of, kill_group
 
 HERE = Path(__file__).parent
 INSTALL = f"npm ci --prefix {HERE.relative_to(HERE.parents[1])}"

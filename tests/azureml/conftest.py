@@ -9,8 +9,8 @@ import pytest
 
 from tests.azureml.azurite import INSTALL as AZURITE_INSTALL
 from tests.azureml.azurite import find_azurite
-from tests.conftest import require
-from tests.slurm.machines import MachineError, require_programs
+from tests.support.machines import MachineError, require_programs
+from tests.support.needs import require
 
 SDKS = ("azure.ai.ml", "azureml.core", "azureml.mlflow", "azure.storage.blob", "mlflow")
 

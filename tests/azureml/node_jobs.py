@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.azureml.test_node_place import RECORDED
-from tests.slurm.machines import Machine
+from tests.support.machines import Machine
 
 # The addresses in the recorded environments.
 NODES = {"node-a": "10.0.0.4", "node-b": "10.0.0.5"}

@@ -17,8 +17,8 @@ from shardline.cli.scaffold import init_project
 from shardline.ledger import read_ledger
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job
-from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace
-from tests.slurm.machines import end_of, in_network_of, kill_group
+from tests.support.machines import end_of, in_network_of, kill_group
+from tests.support.workspace import REPOSITORY, TINY_CONFIG, Workspace
 
 SHIPPED = REPOSITORY / "profiles/azureml/profile.yaml"
 IMAGE = f"registry.example.com/shardline@sha256:{64 * 'a'}"

@@ -15,7 +15,9 @@ import pytest
 
 from shardline.config.load import load_project
 from tests.azureml.azurite import ACCOUNT, INSTALL, KEY, find_azurite
-from tests.conftest import REPOSITORY, SNAKEMAKE, TINY_CONFIG, Workspace, require, wait_until
+from tests.support.needs import require
+from tests.support.processes import wait_until
+from tests.support.workspace import REPOSITORY, SNAKEMAKE, TINY_CONFIG, Workspace
 
 pytestmark = pytest.mark.slow
 NOTHING = "Nothing to be done"

@@ -15,8 +15,8 @@ from tests.azureml.emulator.definitions import FILE, check, derive
 from tests.azureml.emulator.jobs import JobSpec
 from tests.azureml.emulator.variables import MpiAddress, place_variables
 from tests.azureml.emulator.workspace import ServiceError
-from tests.conftest import REPOSITORY
-from tests.rotation import rotating
+from tests.support.rotation import rotating
+from tests.support.workspace import REPOSITORY
 
 GOLDEN = REPOSITORY / "tests/golden/azureml"
 RECORDED = REPOSITORY / "tests/data/environments"

@@ -12,8 +12,8 @@ import pytest
 
 from snakemake_executor_plugin_azureml.node.place import find_place
 from tests.azureml.node_jobs import LAUNCH, MODULE, NODES, Job, encoded, environment, launch, shell
-from tests.conftest import require
-from tests.slurm.machines import Machine, MachineError, kill_group, plug_in, require_programs
+from tests.support.machines import Machine, MachineError, kill_group, plug_in, require_programs
+from tests.support.needs import require
 
 INSTALL = "apt-get install -y --no-install-recommends iproute2 openmpi-bin procps"
 GEOMETRIES = [

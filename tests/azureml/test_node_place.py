@@ -10,7 +10,7 @@ from snakemake_executor_plugin_azureml.node.environment import parse_mounts, wit
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.files import read_files, write_files
 from snakemake_executor_plugin_azureml.node.place import find_place
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 SOURCE = REPOSITORY / "src" / "snakemake_executor_plugin_azureml" / "node"
 RECORDED = {

@@ -9,8 +9,8 @@ import pytest
 from shardline.ledger import read_ledger
 from tests.azureml.node_jobs import NODES, Job
 from tests.azureml.test_node import machines  # noqa: F401  # a fixture
-from tests.conftest import TINY_CONFIG, Workspace
-from tests.rotation import rotating
+from tests.support.rotation import rotating
+from tests.support.workspace import TINY_CONFIG, Workspace
 
 ROW = {"name": "run", "dataset": "table", "model": "mlp", "trainer.max_epochs": 2}
 RUNTIME = {

@@ -15,7 +15,7 @@ import pytest
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job
 from tests.azureml.pipeline import Pipeline
-from tests.conftest import params_to_run
+from tests.support.needs import params_to_run
 
 pytestmark = pytest.mark.slow
 MIB = 1024**2

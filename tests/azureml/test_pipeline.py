@@ -20,7 +20,8 @@ from shardline.core.digests import file_sha256
 from tests.azureml.emulator import AzureMLEmulator
 from tests.azureml.emulator.jobs import Job
 from tests.azureml.pipeline import IMAGE, MODEL, NUM_STEPS, ROW, RUNTIME, Pipeline, Results
-from tests.conftest import TINY_CONFIG, Workspace, params_to_run
+from tests.support.needs import params_to_run
+from tests.support.workspace import TINY_CONFIG, Workspace
 
 pytestmark = pytest.mark.slow
 AT_ONCE = 3  # stories; they mostly wait

@@ -18,7 +18,7 @@ from snakemake_executor_plugin_azureml.request import (
     make_request,
 )
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
-from tests.conftest import require
+from tests.support.needs import require
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "azureml"
 SETTINGS = ExecutorSettings(

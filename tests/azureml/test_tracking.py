@@ -15,9 +15,9 @@ import pytest
 
 from shardline.tracking import tracked
 from shardline.tracking.follow import Follower
-from tests.conftest import Workspace
-from tests.rotation import rotating
-from tests.tracking.training import PROMPT, Service, Training, follow, history
+from tests.support.rotation import rotating
+from tests.support.tracked_training import PROMPT, Service, Training, follow, history
+from tests.support.workspace import Workspace
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.containers.engine import Engine, Registry
+from tests.support.container_engine import Engine, Registry
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from shardline.environments import context
 from shardline.environments.context import build_wheel, repack_wheel
 from shardline.environments.image import build_image
 from shardline.errors import LaunchError
-from tests.conftest import REPOSITORY
-from tests.containers.engine import BASE, shorten_lock
+from tests.support.container_engine import BASE, shorten_lock
+from tests.support.workspace import REPOSITORY
 
 DEFAULTS = {"tool": "podman", "push": "", "push_args": [], "run_args": [], "save": "", "base": BASE}
 

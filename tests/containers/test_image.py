@@ -16,8 +16,9 @@ from shardline.config.geometry import ActualGeometry
 from shardline.core.digests import file_sha256
 from shardline.errors import LaunchError
 from shardline.training.rank_spec import PreflightSpec, write_spec
-from tests.conftest import TINY_CONFIG, Workspace, wait_until
-from tests.containers.engine import BASE, RUN_ARGS, shorten_lock
+from tests.support.container_engine import BASE, RUN_ARGS, shorten_lock
+from tests.support.processes import wait_until
+from tests.support.workspace import TINY_CONFIG, Workspace
 
 pytestmark = pytest.mark.rotating("project")  # together: most of their time goes into it
 

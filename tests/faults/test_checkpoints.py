@@ -3,7 +3,7 @@
 import pytest
 
 from tests.faults.test_data import flip
-from tests.rotation import rotating
+from tests.support.rotation import rotating
 
 pytestmark = pytest.mark.fault
 

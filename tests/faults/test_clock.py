@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import end_of_ranks, rank_environment, require, wait_until
-from tests.rotation import rotating
+from tests.support.needs import require
+from tests.support.processes import end_of_ranks, rank_environment, wait_until
+from tests.support.rotation import rotating
 
 pytestmark = pytest.mark.fault
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rotation import rotating
+from tests.support.rotation import rotating
 
 pytestmark = pytest.mark.fault
 

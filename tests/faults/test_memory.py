@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import require
+from tests.support.needs import require
 
 pytestmark = pytest.mark.fault
 

@@ -3,9 +3,9 @@
 import pytest
 
 from shardline.supervision.attempts import last_recorded_step
-from tests.conftest import end_of_ranks, wait_until
-from tests.faults.conftest import run
-from tests.rotation import rotating
+from tests.support.faults import run
+from tests.support.processes import end_of_ranks, wait_until
+from tests.support.rotation import rotating
 
 pytestmark = pytest.mark.fault
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import yaml
 
 from shardline.config.load import load_project
-from tests.conftest import REPOSITORY
 from tests.guard.bumps import run_git
 from tests.guard.values import Result, from_json, read_project, to_json
+from tests.support.workspace import REPOSITORY
 
 CASES = Path(__file__).parent / "cases"
 PROJECTS = sorted(path.parents[1] for path in CASES.glob("*/*/config/config.yaml"))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
 from tests.guard.bumps import Bumps
 from tests.guard.compare import compare
 from tests.guard.sides import PROJECTS, earlier, present, versions_of_project
-from tests.rotation import rotating
+from tests.support.rotation import rotating
+from tests.support.workspace import REPOSITORY
 
 pytestmark = pytest.mark.slow
 

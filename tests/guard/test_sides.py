@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
 from tests.guard import sides
 from tests.guard.bumps import run_git
 from tests.guard.values import Result
+from tests.support.workspace import REPOSITORY
 
 MADE = Result(stage="data", case="a", identity={}, inputs=[], values={"rows": 1})
 

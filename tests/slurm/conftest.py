@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import require
-from tests.slurm.cluster import INSTALL, PROGRAMS, SlurmCluster
-from tests.slurm.machines import MachineError, require_programs
+from tests.support.machines import MachineError, require_programs
+from tests.support.needs import require
+from tests.support.slurm.cluster import INSTALL, PROGRAMS, SlurmCluster
 
 
 @pytest.fixture(scope="module")

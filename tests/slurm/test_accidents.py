@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Workspace, params_to_run
-from tests.rotation import rotating
-from tests.slurm.cluster import SlurmCluster
-from tests.slurm.counting import PATIENCE_S, Counting, write_slow
-from tests.slurm.machines import kill_group
-from tests.slurm.pipeline import Pipeline
+from tests.support.machines import kill_group
+from tests.support.needs import params_to_run
+from tests.support.rotation import rotating
+from tests.support.slurm.cluster import SlurmCluster
+from tests.support.slurm.counting import PATIENCE_S, Counting, write_slow
+from tests.support.slurm.pipeline import Pipeline
+from tests.support.workspace import Workspace
 
 AT_ONCE = 6  # accidents; they mostly wait
 

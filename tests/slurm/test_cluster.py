@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, wait_until
-from tests.rotation import rotating
-from tests.slurm.cluster import SlurmCluster
-from tests.slurm.machines import Machine, MachineError, kill_group, require_programs
-from tests.slurm.settings import node_address
+from tests.support.machines import Machine, MachineError, kill_group, require_programs
+from tests.support.processes import wait_until
+from tests.support.rotation import rotating
+from tests.support.slurm.cluster import SlurmCluster
+from tests.support.slurm.settings import node_address
+from tests.support.workspace import REPOSITORY
 
 SERVER = """
 import socket, sys
@@ -167,7 +168,7 @@ def test_nothing_outlives_the_process_that_made_the_cluster(number, tmp_path):
     mark, ready = uuid.uuid4().hex, tmp_path / "ready"
     script = f"touch {ready}; srun --nodes=2 sleep 1000"
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.slurm.cluster", "--", "bash", "-c", script],
+        [sys.executable, "-m", "tests.support.slurm.cluster", "--", "bash", "-c", script],
         cwd=REPOSITORY,
         env={"PATH": "/usr/bin:/bin", "MARK": mark, "TMPDIR": str(tmp_path)},
         text=True,
@@ -203,7 +204,16 @@ def test_accounting_remembers_who_cancelled(start_slurm):
 @pytest.mark.rotating
 def test_a_command_by_hand_keeps_its_exit_code_and_leaves_nothing(tmp_path):
     mark = uuid.uuid4().hex
-    command = [sys.executable, "-m", "tests.slurm.cluster", "--nodes", "1", "--", "sh", "-c"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.slurm.cluster",
+        "--nodes",
+        "1",
+        "--",
+        "sh",
+        "-c",
+    ]
     ended = subprocess.run(
         [*command, "sinfo --noheader --partition=main --format=%N; exit 3"],
         cwd=REPOSITORY,

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from tests.conftest import Workspace
-from tests.rotation import rotating
-from tests.slurm.pipeline import Pipeline
+from tests.support.rotation import rotating
+from tests.support.slurm.pipeline import Pipeline
+from tests.support.workspace import Workspace
 
 SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
 

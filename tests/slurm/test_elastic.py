@@ -3,9 +3,9 @@
 import pytest
 
 from shardline.supervision.attempts import read_attempts
-from tests.conftest import Workspace
-from tests.slurm.pipeline import Pipeline
 from tests.slurm.test_training_accidents import MODEL, ROW, RUNTIME, Training
+from tests.support.slurm.pipeline import Pipeline
+from tests.support.workspace import Workspace
 
 
 @pytest.mark.fault

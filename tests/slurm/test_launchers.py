@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Workspace
-from tests.rotation import rotating
-from tests.slurm.pipeline import Pipeline
+from tests.support.rotation import rotating
+from tests.support.slurm.pipeline import Pipeline
+from tests.support.workspace import Workspace
 
 ROW = {"trainer.max_epochs": 2}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Workspace
-from tests.slurm.pipeline import Pipeline
+from tests.support.slurm.pipeline import Pipeline
+from tests.support.workspace import Workspace
 
 
 @pytest.fixture(scope="module")

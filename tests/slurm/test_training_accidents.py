@@ -14,11 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import yaml
 
-from tests.conftest import Workspace, params_to_run
-from tests.rotation import rotating
-from tests.slurm.cluster import SlurmCluster
-from tests.slurm.machines import kill_group
-from tests.slurm.pipeline import Pipeline
+from tests.support.machines import kill_group
+from tests.support.needs import params_to_run
+from tests.support.rotation import rotating
+from tests.support.slurm.cluster import SlurmCluster
+from tests.support.slurm.pipeline import Pipeline
+from tests.support.workspace import Workspace
 
 PATIENCE_S = 600
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 
 def campaign_seed() -> int:

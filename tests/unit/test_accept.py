@@ -32,8 +32,8 @@ from shardline.results.recorded import find_recorded
 from shardline.results.states import State, sealed_names, state_of
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
-from tests.unit.command import shardline
-from tests.unit.conftest import LOCK, WEIGHTS, FakeProject
+from tests.support.command_line import shardline
+from tests.support.fake_project import LOCK, WEIGHTS, FakeProject
 
 REASON = "a patch level; the curves are equal"
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from shardline.config import schema
 from shardline.identity import versions
 from shardline.identity.versions import ResultVersion
-from tests.conftest import REPOSITORY
-from tests.unit.mutated import (
+from tests.support.mutated_project import (
     DATASETS,
     EVALUATES,
     REPORT,
@@ -28,7 +27,8 @@ from tests.unit.mutated import (
     of_runs,
     stale,
     with_what_follows,
-)  # fmt: skip
+)
+from tests.support.workspace import REPOSITORY
 
 # --- Shardline's own code: result versions --------------------------------------------------------
 

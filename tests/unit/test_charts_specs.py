@@ -11,7 +11,7 @@ from shardline.report import charts
 from shardline.report.charts.varied import shown
 from shardline.report.sealed import read_curves
 from shardline.report.studies import view_study
-from tests.charted import GRAPH, HOSTILE, group_of, run_of, trials
+from tests.support.chart_page import GRAPH, HOSTILE, group_of, run_of, trials
 
 
 def rows_of(spec, field):

@@ -19,8 +19,8 @@ from shardline.results.export import card
 from shardline.results.lineage import File, Lineage, trace
 from shardline.results.lineage.graph import Action
 from shardline.results.replay.compare import compare
-from tests.unit.command import lines, shardline
-from tests.unit.conftest import DIGEST
+from tests.support.command_line import lines, shardline
+from tests.support.fake_project import DIGEST
 
 # --- comparing --------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from shardline.errors import ConfigError
 from shardline.provenance.crate.citation import authors_of, license_of, publisher_of, read_citation
 from shardline.provenance.crate.contents import Contents, Item
 from shardline.provenance.crate.graph import Graph
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 # Citation File Format 1.2.0, its top level.
 KEYS = {

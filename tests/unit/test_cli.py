@@ -11,7 +11,7 @@ import pytest
 from shardline import __version__
 from shardline.cli import EXIT_CODES
 from shardline.cli.display.terminal import console, say, say_json, table_of
-from tests.unit.command import lines, shardline
+from tests.support.command_line import lines, shardline
 
 COMMANDS = ("ls", "why", "gc", "verify", "replay", "diff", "lineage", "export")
 

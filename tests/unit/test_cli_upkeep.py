@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from shardline.core.files import write_json
-from tests.unit.command import lines, shardline
-from tests.unit.conftest import DIGEST
+from tests.support.command_line import lines, shardline
+from tests.support.fake_project import DIGEST
 
 # --- gc ---------------------------------------------------------------------------------------
 

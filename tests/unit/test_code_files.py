@@ -4,7 +4,7 @@ import pytest
 
 from shardline.errors import ConfigError
 from shardline.results.verify_runs import verify_run
-from tests.unit.conftest import FakeProject
+from tests.support.fake_project import FakeProject
 
 
 def named(fake: FakeProject, value: str) -> str:

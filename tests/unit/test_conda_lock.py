@@ -18,8 +18,8 @@ from shardline.environments.specs import STAGES, env_file, specs_of, write_specs
 from shardline.errors import ConfigError, DataError
 from shardline.pipeline import create_env, lock_envs
 from shardline.results.gc import find_garbage
-from tests.conda_channel import CondaChannel
-from tests.unit.conftest import FakeProject
+from tests.support.conda_channel import CondaChannel
+from tests.support.fake_project import FakeProject
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from shardline.environments.prefix import make_prefix, prefix_of
 from shardline.environments.solve import solve
 from shardline.errors import ConfigError, DataError
 from shardline.identity.code import LIBRARY
-from tests.conda_channel import PYTHON, SITE, CondaChannel
+from tests.support.conda_channel import PYTHON, SITE, CondaChannel
 
 SPECS = [f"python ={PYTHON}", "tool ==2.0"]
 

@@ -12,8 +12,8 @@ from shardline.environments.pins import checked_pins, pin_file
 from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
 from shardline.errors import ConfigError
 from shardline.identity.environment import load_lock
-from tests.conftest import REPOSITORY
-from tests.unit.conftest import FakeProject
+from tests.support.fake_project import FakeProject
+from tests.support.workspace import REPOSITORY
 
 LOCK = """\
 torch==2.12.0+cpu

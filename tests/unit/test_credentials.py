@@ -21,9 +21,9 @@ from shardline.errors import ConfigError, DataError
 from shardline.identity.seals import seal
 from shardline.launch.environment import check_passed
 from shardline.supervision.failures import read_failures, report_failure
-from tests.conftest import REPOSITORY
-from tests.planted import plant
-from tests.unit.source_cases import load_dataset
+from tests.support.planted_secrets import plant
+from tests.support.source_cases import load_dataset
+from tests.support.workspace import REPOSITORY
 
 SEEDS = range(4)
 

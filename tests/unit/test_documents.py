@@ -1,6 +1,6 @@
 """What stands in an identity document of a shipped class, a user's, an installed one, a script."""
 
-from tests.unit.conftest import FakeProject
+from tests.support.fake_project import FakeProject
 
 
 def test_a_shipped_class_stands_by_name_however_it_is_written(fake: FakeProject) -> None:

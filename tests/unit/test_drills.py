@@ -13,8 +13,8 @@ from shardline.drills.profile import read_profile
 from shardline.drills.tiny import make_tiny
 from shardline.drills.verdict import cost, why_not
 from shardline.errors import ConfigError, LaunchError
-from tests.conftest import REPOSITORY
-from tests.unit.command import shardline
+from tests.support.command_line import shardline
+from tests.support.workspace import REPOSITORY
 
 LOCAL = REPOSITORY / "profiles" / "local"
 

@@ -13,7 +13,7 @@ from shardline.data.sampling import split_pieces
 from shardline.data.sources.digits import Digits
 from shardline.training import evidence
 from shardline.training.pictures import is_image, picture
-from tests.judged import CLASSES, Rows, evaluated
+from tests.support.evaluated_model import CLASSES, Rows, evaluated
 
 
 def decoded(url):

@@ -12,7 +12,8 @@ import sys
 
 import pytest
 
-from tests.conftest import Workspace, require
+from tests.support.needs import require
+from tests.support.workspace import Workspace
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-euc")
 JOB = """

@@ -8,7 +8,7 @@ import pytest
 from shardline.core.package import check_unlocked
 from shardline.errors import DataError, ShardlineError
 from shardline.results.gc import Garbage, delete, find_garbage, last_results
-from tests.unit.conftest import DIGEST, FakeProject
+from tests.support.fake_project import DIGEST, FakeProject
 
 
 def find(fake: FakeProject) -> list[Garbage]:

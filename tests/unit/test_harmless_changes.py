@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.mutated import Place, stale
+from tests.support.mutated_project import Place, stale
 
 # Where and how the work is done.
 ELSEWHERE: list[tuple[str, Any]] = [

@@ -14,7 +14,7 @@ import pytest
 from shardline.core.digests import file_sha256
 from shardline.errors import ConfigError, DataError
 from shardline.identity import FileDigests, canonical_json, digest, load_lock, short_digest
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 OLD_NS = 10**18  # long ago, so that a file counts as left alone
 

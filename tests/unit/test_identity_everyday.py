@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from shardline.identity import CodeIndex
-from tests.conftest import REPOSITORY
 from tests.support.reached import reached
 from tests.support.research_code import CODE, EDITS, Edit
+from tests.support.workspace import REPOSITORY
 
 ANSWER = {True: "retrains", False: "nothing"}
 

@@ -11,7 +11,7 @@ from shardline.cli import app
 from shardline.cli.scaffold import init_project
 from shardline.config.load import load_project
 from shardline.errors import ConfigError, DataError
-from tests.conftest import REPOSITORY, SNAKEMAKE
+from tests.support.workspace import REPOSITORY, SNAKEMAKE
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

@@ -1,4 +1,4 @@
-"""Commands on listed hosts, by remote shells that stay on this machine; tests/distributed has real ones."""
+"""Commands on listed hosts, by remote shells that stay on this machine; tests/hosts has real ones."""
 
 import os
 import socket

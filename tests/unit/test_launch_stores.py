@@ -16,7 +16,7 @@ from shardline.core.world import World
 from shardline.launch import stores
 from shardline.launch.preflight.rendezvous import Meeting
 from shardline.launch.stores import NarrowStore, narrow_stores
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 WAIT = timedelta(seconds=10)
 

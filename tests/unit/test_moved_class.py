@@ -13,8 +13,8 @@ from shardline.pipeline import runs
 from shardline.pipeline import training as ranks
 from shardline.training import evaluate as evaluation
 from shardline.training import worker
+from tests.support.fake_project import MODEL, FakeProject
 from tests.support.rank_specs import rank_spec
-from tests.unit.conftest import MODEL, FakeProject
 
 MOVED = "nets.deep:Net"
 

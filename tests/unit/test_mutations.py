@@ -22,8 +22,7 @@ from shardline.config import schema
 from shardline.config.schema import defaults_of, flatten, load_schema
 from shardline.errors import ConfigError
 from shardline.identity import environment
-from tests.conftest import REPOSITORY
-from tests.unit.mutated import (
+from tests.support.mutated_project import (
     DATASETS,
     EVALUATES,
     REPORT,
@@ -33,7 +32,8 @@ from tests.unit.mutated import (
     of_runs,
     stale,
     with_what_follows,
-)  # fmt: skip
+)
+from tests.support.workspace import REPOSITORY
 
 
 def test_this_process_and_another_python_agree(place: Place) -> None:

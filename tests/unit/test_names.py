@@ -22,7 +22,7 @@ from shardline.config.notes import read_notes
 from shardline.errors import ConfigError
 from shardline.pipeline.hooks import check_addresses
 from shardline.pipeline.links import publish
-from tests.unit.conftest import DIGEST, FakeProject
+from tests.support.fake_project import DIGEST, FakeProject
 
 ROW = {"dataset": "table", "model": "linear", "optim.lr": 0.1}
 

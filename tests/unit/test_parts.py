@@ -12,7 +12,7 @@ from shardline.data.parts import differing, read_part
 from shardline.errors import DataError
 from shardline.identity.seals import seal
 from shardline.sources import Schema, Source, Table
-from tests.unit.tampering import changed
+from tests.support.tampering import changed
 
 RNG = np.random.default_rng(7)
 KINDS: dict[str, tuple[np.ndarray, tuple[str, ...]]] = {

@@ -14,7 +14,7 @@ from shardline.report import RunFiles, charts, render, wilson_interval, write_re
 from shardline.report.confusion import MAX_CLASSES
 from shardline.report.sealed import read_curves
 from shardline.training.confusion import Confusion
-from tests.unit.report_runs import write_run
+from tests.support.report_runs import write_run
 
 
 def page_of(*runs: RunFiles) -> str:

@@ -22,7 +22,7 @@ from shardline.supervision.attempts import (
 from shardline.supervision.failures import report_failure
 from shardline.supervision.retries import check_retry, crash_loop
 from shardline.supervision.supervisor import RankError
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 LOGS = Path("logs")
 PROFILES = sorted((REPOSITORY / "profiles").glob("*/profile.yaml"))

@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from tests.conftest import REPOSITORY
-from tests.rotation import FIFTHS, by_function, fifth_of
-from tests.scheduling import APART, LONGEST, TESTS, Scheduling
+from tests.support.rotation import FIFTHS, by_function, fifth_of
+from tests.support.scheduling import APART, LONGEST, TESTS, Scheduling
+from tests.support.workspace import REPOSITORY
 
 pytest_plugins = "pytester"
 # A launcher is not part of the tier, and twenty are.
@@ -22,7 +22,7 @@ def test_ends(launcher, signal):
 """
 ALWAYS = {"test_suite.py::test_ends[none-INT]", "test_suite.py::test_ends[none-KILL]"}
 NUM_TESTS = 42
-OURS = ("-p", "tests.rotation", "-p", "tests.scheduling")
+OURS = ("-p", "tests.support.rotation", "-p", "tests.support.scheduling")
 PLUGINS = (*OURS, "-p", "no:hypothesispytest")  # which takes a second to import
 
 

@@ -10,7 +10,7 @@ from shardline.config.load import load_project
 from shardline.config.project import Run
 from shardline.config.scripts import is_script, resolve_script, split_script
 from shardline.errors import ConfigError
-from tests.conftest import Workspace
+from tests.support.workspace import Workspace
 
 LOCK = (
     "torch==2.12.0\n    # via tool\nnumpy==2.4.6\n    # via torch\nrich==14.0.0\n    # via other\n"

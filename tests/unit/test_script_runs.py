@@ -20,7 +20,7 @@ from shardline.core.world import World
 from shardline.errors import DataError
 from shardline.training import script
 from shardline.training.script_outputs import evaluation_of, read_evaluation
-from tests.conftest import wait_until
+from tests.support.processes import wait_until
 
 ALONE = World(
     rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="127.0.0.1", master_port=0,

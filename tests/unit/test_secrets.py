@@ -8,7 +8,7 @@ from shardline.core.redaction import mask, mask_values
 from shardline.launch.environment import recorded_variables
 from shardline.provenance.actions import Action
 from shardline.provenance.crate.contents import without_secrets
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from shardline.data.shard_format import shard_path
 from shardline.errors import DataError
 from shardline.provenance.crate.contents import collect
 from shardline.results.verify import verify_dataset
-from tests.unit.command import shardline
+from tests.support.command_line import shardline
 
 SECRET = "../../../secret.txt"
 SCHEMA = {"feature_shape": [1], "feature_dtype": "uint8", "task": "regression"}

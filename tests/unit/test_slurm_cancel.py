@@ -12,7 +12,7 @@ from snakemake_executor_plugin_slurm import Executor
 
 from shardline.launch.slurm import scancel as slurm_cancel
 from shardline.launch.slurm.scancel import cancel_by_name
-from tests.conftest import write_program
+from tests.support.workspace import write_program
 
 pytestmark = pytest.mark.usefixtures("plugin")
 

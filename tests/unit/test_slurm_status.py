@@ -19,7 +19,7 @@ from shardline.launch.slurm.sacct import (
     states_of_squeue,
     tell_reason,
 )
-from tests.conftest import REPOSITORY, write_program
+from tests.support.workspace import REPOSITORY, write_program
 
 OURS = REPOSITORY / "profiles" / "slurm" / "bin"
 NOW = datetime(2026, 1, 1, 12, 0, 0)

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from shardline.config.schema import load_schema, validate
 from shardline.errors import ConfigError
-from tests.unit.source_cases import load_dataset
+from tests.support.source_cases import load_dataset
 
 TABULAR = {"label": "y", "classes": ["a", "b"]}
 SOURCES: dict[str, dict[str, Any]] = {

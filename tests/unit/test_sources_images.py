@@ -12,7 +12,7 @@ from PIL import Image
 
 from shardline.data.sources.base import combine_digests
 from shardline.errors import ShardlineError
-from tests.unit.source_cases import load_dataset, make, read
+from tests.support.source_cases import load_dataset, make, read
 
 
 def message(folder: Path, source: dict[str, Any], **settings: Any) -> str:

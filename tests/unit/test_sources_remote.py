@@ -23,7 +23,7 @@ from shardline.core.urls import without_secrets
 from shardline.data.sources.base import combine_digests
 from shardline.data.sources.remote import describe, fetch
 from shardline.errors import ConfigError, DataError
-from tests.unit.source_cases import load_dataset, make, read
+from tests.support.source_cases import load_dataset, make, read
 
 CONTENT = "x,y\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(20_000))
 SHA256 = hashlib.sha256(CONTENT.encode()).hexdigest()

@@ -17,7 +17,7 @@ from shardline.data.sources import csv as csv_module
 from shardline.data.sources import parquet as parquet_module
 from shardline.data.sources.base import combine_digests
 from shardline.errors import ConfigError, DataError, ShardlineError
-from tests.unit.source_cases import load_dataset, make, read
+from tests.support.source_cases import load_dataset, make, read
 
 KINDS = ("csv", "parquet", "delta")
 BASE: dict[str, Any] = {"label": "y", "classes": ["a", "b"]}

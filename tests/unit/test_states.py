@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shardline.results.states import State, last_step, sealed_names, state_of
-from tests.unit.conftest import RUNS
+from tests.support.fake_project import RUNS
 
 
 def test_every_state_of_a_run(fake):

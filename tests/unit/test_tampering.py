@@ -21,8 +21,8 @@ from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers
 from shardline.supervision.attempts import begin_attempt, note_resumed, read_attempts, sealed_log
-from tests.unit.conftest import FakeProject
-from tests.unit.tampering import bytes_changed, changed, edits, fields_changed
+from tests.support.fake_project import FakeProject
+from tests.support.tampering import bytes_changed, changed, edits, fields_changed
 
 MINE = "a" * 64
 CASES = settings(

@@ -1,4 +1,4 @@
-"""What tracking reads and refuses; what trackers are sent is in tests/tracking and tests/azureml."""
+"""What tracking reads and refuses; what trackers are sent is in tests/workflow and tests/azureml."""
 
 import json
 import sys

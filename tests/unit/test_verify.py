@@ -18,8 +18,8 @@ from shardline.provenance.certificates import write_certificate
 from shardline.results.findings import Verdict
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
-from tests.conftest import REPOSITORY
-from tests.unit.conftest import FakeProject
+from tests.support.fake_project import FakeProject
+from tests.support.workspace import REPOSITORY
 
 
 def dataset_verdict(fake: FakeProject) -> Verdict:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from shardline.supervision.failures import read_failures
-from tests.conftest import wait_until
+from tests.support.processes import wait_until
 
 RANK = """
 import signal, sys, threading, time

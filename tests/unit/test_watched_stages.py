@@ -7,7 +7,7 @@ import pytest
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
 from shardline.pipeline.watched import end_watch, tell_ranks, watch_dataset, watch_run
-from tests.unit.conftest import FakeProject
+from tests.support.fake_project import FakeProject
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from shardline.core.files import write_json
 from shardline.identity.versions import HISTORIES, ResultVersion
 from shardline.results.staleness import explain
 from shardline.results.states import State
-from tests.unit.conftest import LOCK, MODEL, RUNS
+from tests.support.fake_project import LOCK, MODEL, RUNS
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

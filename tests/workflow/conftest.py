@@ -1,16 +1,3 @@
-"""What several of these tests share."""
+"""A training's folder as trackers find it, and services that fail."""
 
-from collections.abc import Iterator
-
-import pytest
-from selenium import webdriver
-
-from tests.workflow.browser import start_browser
-
-
-@pytest.fixture(scope="module")
-def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """A browser for all tests of a file."""
-    browser = start_browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.quit()
+from tests.support.tracked_training import no_login, serve, training  # noqa: F401  # fixtures

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, Workspace
+from tests.support.workspace import REPOSITORY, Workspace
 
 ROW = {"name": "run", "dataset": "table", "model": "linear", "devices": 2, "trainer.max_epochs": 1}
 REASON = "the penalty is too small to matter"

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from shardline.core.files import write_json
 from shardline.identity import digest, short_digest
-from tests.conftest import TINY_CONFIG, Workspace
-from tests.unit.command import lines, shardline
+from tests.support.command_line import lines, shardline
+from tests.support.workspace import TINY_CONFIG, Workspace
 
 pytestmark = pytest.mark.slow
 COMMON = {"dataset": "digits", "devices": 1, "trainer.max_epochs": 1}

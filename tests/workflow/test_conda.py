@@ -11,8 +11,8 @@ import yaml
 
 from shardline.config.load import load_project
 from shardline.environments.specs import STAGES, specs_of
-from tests.conda_channel import CondaChannel
-from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace
+from tests.support.conda_channel import CondaChannel
+from tests.support.workspace import REPOSITORY, TINY_CONFIG, Workspace
 
 TELL = "import sys\n\nwith open('ran-in-{name}', 'a') as file:\n    print(sys.prefix, file=file)\n"
 FILES = {

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import REPOSITORY
-from tests.rotation import rotating
+from tests.support.rotation import rotating
+from tests.support.workspace import REPOSITORY
 
 SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
 SAME = {"weights": True, "optimizer": True, "ledger": True}

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 ROW = {"name": "run", "dataset": "digits", "model": "linear", "devices": 2, "trainer.max_epochs": 1}
 

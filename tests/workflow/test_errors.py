@@ -10,7 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import REPOSITORY, require, training_job, wait_until
+from tests.support.needs import require
+from tests.support.processes import training_job, wait_until
+from tests.support.workspace import REPOSITORY
 
 LONG = {"trainer.max_epochs": 400}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 # What of the repository a wheel holds below shardline/workflow/.
 WORKFLOW = (

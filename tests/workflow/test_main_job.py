@@ -11,7 +11,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from tests.conftest import REPOSITORY, TINY_CONFIG
+from tests.support.workspace import REPOSITORY, TINY_CONFIG
 
 NOTHING = "Nothing to be done"
 

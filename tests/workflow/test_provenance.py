@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from shardline.cli import app
 from shardline.core.digests import file_sha256
 from shardline.identity import digest
-from tests.conftest import TINY_CONFIG, Workspace
-from tests.crate_profile import issues
-from tests.planted import Planted, plant
+from tests.support.crate_profile import issues
+from tests.support.planted_secrets import Planted, plant
+from tests.support.workspace import TINY_CONFIG, Workspace
 
 SECRET = "geh3im"  # every planted secret begins with it
 VARIABLES = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardline.cli.scaffold import init_project
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 ROW = {"dataset": "table", "model": "mlp"}
 

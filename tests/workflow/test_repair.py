@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.support.processes import wait_until
 
 ROW = {"name": "run", "dataset": "table", "model": "linear", "devices": 1, "trainer.max_epochs": 1}
 

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import Workspace, training_job, wait_until
+from tests.support.processes import training_job, wait_until
+from tests.support.workspace import Workspace
 
 # Slow until a file `hurry` is there; fails at one place while `fail` is.
 MODEL = """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import SNAKEMAKE, TINY_SCALING, Workspace
+from tests.support.workspace import SNAKEMAKE, TINY_SCALING, Workspace
 
 KNOWN = {"name": "known", "dataset": "table", "model": "linear", "devices": 1}
 DERIVED = "known_nodes=1_devices=2"

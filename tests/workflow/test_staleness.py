@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from shardline.config.load import load_project
-from tests.conftest import REPOSITORY, TINY_CONFIG, Workspace
+from tests.support.workspace import REPOSITORY, TINY_CONFIG, Workspace
 
 _JOB = re.compile(r"^Job \d+: (.*)$", re.MULTILINE)
 _DIGEST = re.compile(r" \([0-9a-f]{12}\)")

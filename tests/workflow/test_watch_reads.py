@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.support.workspace import REPOSITORY
 
 ROW = {"dataset": "table", "model": "mypkg.models:Net", "devices": 1, "trainer.max_epochs": 1}
 READ = "1 file was read that no identity holds: data/vocab.txt (read by mypkg/models.py, line 12)"

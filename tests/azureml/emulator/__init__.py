@@ -3,7 +3,7 @@
     python -m tests.azureml.emulator -- CMD...
 
 The unmodified SDKs, azure-ai-ml (v2) and azureml-core (v1), talk to it over TLS. Each node of a
-job is a machine of its own, as in tests/slurm/machines.py.
+job is a machine of its own, as in tests/support/machines.py.
 """
 
 from tests.azureml.emulator.service import AzureMLEmulator

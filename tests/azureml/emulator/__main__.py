@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.azureml.emulator.service import AzureMLEmulator
-from tests.slurm.machines import MachineError
+from tests.support.machines import MachineError
 
 
 def main() -> int:

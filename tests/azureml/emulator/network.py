@@ -13,7 +13,7 @@ from typing import Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from tests.slurm.machines import Machine, in_network_of
+from tests.support.machines import Machine, in_network_of
 
 HEAD_LIMIT_BYTES = 16384
 

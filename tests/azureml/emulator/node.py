@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.azureml.emulator.jobs import JobSpec, Mount, Process
-from tests.slurm.machines import Machine, kill_group, plug_in
+from tests.support.machines import Machine, kill_group, plug_in
 
 # As the service has them on its nodes.
 ROOT = Path("/mnt/azureml/cr/j")

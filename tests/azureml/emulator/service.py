@@ -20,7 +20,7 @@ from tests.azureml.emulator.node import Image, Node
 from tests.azureml.emulator.scheduler import Scheduler, Ways
 from tests.azureml.emulator.web import Request, make_application
 from tests.azureml.emulator.workspace import Workspace
-from tests.slurm.machines import Machine, require_programs
+from tests.support.machines import Machine, require_programs
 
 REPOSITORY = Path(__file__).parents[3]
 # What a checkout holds of its user's own work.

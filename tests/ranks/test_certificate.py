@@ -1,0 +1,105 @@
+"""The resume certificate: interrupted at random steps, in every place, and not a bit is another."""
+
+import json
+import random
+
+import pytest
+
+from shardline.drills.certify import certify
+from shardline.drills.run import PLACES
+from shardline.drills.verdict import Drilled, Outcome, Trained, compare, cost, why_not
+from shardline.identity.seals import check_seal
+from shardline.provenance.actions import Action
+from tests.support.processes import end_of_ranks
+from tests.support.rotation import rotating
+
+# 640 train rows make 80 steps an epoch, 80 of validation several batches on each rank.
+ROW = {"model": "shardline.drills.model:Drill", "global_batch": 8, "trainer.accumulate": 2}
+STEPS = 75
+
+
+def trained(ranks, name: str) -> Trained:
+    return Trained(work=ranks.root / name / "work", results=ranks.results(name))
+
+
+def interrupt(ranks, strikes: list[dict], name: str = "broken") -> list[dict]:
+    """Train with strikes until nothing is left to befall it, and return what did."""
+    plan = {str(ranks.devices): strikes}
+    (ranks.root / "plan.json").write_text(json.dumps(plan))
+    for _ in strikes:
+        process = ranks.start(name)
+        output = end_of_ranks(process)
+        assert process.returncode != 0, output
+    ranks.train(name)
+    (ranks.root / "plan.json").unlink()
+    told = [
+        json.loads(path.read_text())
+        for number, _ in enumerate(strikes)
+        for path in sorted(ranks.root.glob(f"struck/{ranks.devices}-{number}-rank-*.json"))[:1]
+    ]
+    return [{"ranks": ranks.devices, **one} for one in told]
+
+
+@pytest.mark.parametrize("devices", [2, *rotating(1)])
+@pytest.mark.parametrize("seed", [1, *rotating(2)])
+def test_a_training_interrupted_at_random_in_every_place_ends_with_the_same_bits(
+    prepare, devices, seed
+):
+    ranks = prepare(7, devices=devices, **ROW, **{"trainer.max_epochs": 4, "seed": seed})
+    ranks.train("whole")
+    dice = random.Random(f"{seed}/{devices}")
+    strikes = [
+        {
+            "place": place,
+            "step": 80 * epoch + dice.randint(8, STEPS),
+            "rank": None,
+            "action": "kill",
+        }
+        for epoch, place in enumerate(dice.sample(PLACES, len(PLACES)))
+    ]
+    struck = interrupt(ranks, strikes)
+    assert [one["place"] for one in struck] == [strike["place"] for strike in strikes]
+    compared = compare(trained(ranks, "broken"), trained(ranks, "whole"))
+    assert compared == {"weights": True, "optimizer": True, "ledger": True}
+    assert ranks.provenance("broken")["attempts"] == 4
+
+
+def test_a_certificate_is_sealed_and_later_trainings_of_this_code_name_it(prepare):
+    ranks = prepare(7, devices=1, **ROW, **{"trainer.max_epochs": 2})
+    ranks.train("whole")
+    assert ranks.provenance("whole")["certificate"] is None
+    strike = {"place": "mid-accumulation", "step": 20, "rank": None, "action": "kill"}
+    struck = interrupt(ranks, [strike])
+    broken = trained(ranks, "broken")
+    compared = compare(broken, trained(ranks, "whole"))
+    outcome = Outcome(
+        drill="resume", profile="none", ranks=1, compared=compared, commands=2, interruptions=struck,
+        reasons=why_not(compared, planned=1, struck=len(struck), said=""), **cost(broken.attempts()),
+    )  # fmt: skip
+    path = certify([Drilled(outcome=outcome, broken=broken)], Action(id="drill/resume"))
+    document = json.loads(path.read_text())
+    assert check_seal(path, document) is None
+    assert path.stem == f"resume-{document['sha256'][:12]}"
+    assert document["verdict"] == "survived"
+    assert document["identity"]["world_sizes"] == [1]
+    assert document["interruptions"][0]["place"] == "mid-accumulation"
+
+    ranks.train("later")
+    named = ranks.provenance("later")["certificate"]
+    assert (named["path"], named["verdict"]) == (str(path), "survived")
+    assert "certificate" in ranks.provenance("broken")
+
+
+def test_one_flipped_bit_is_no_survival(prepare):
+    ranks = prepare(7, devices=1, **ROW, **{"trainer.max_epochs": 1})
+    ranks.train("whole")
+    ranks.train("other")
+    model = trained(ranks, "other").model
+    content = bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(bytes(content))
+    compared = compare(trained(ranks, "other"), trained(ranks, "whole"))
+    assert compared == {"weights": False, "optimizer": True, "ledger": True}
+    assert why_not(compared, planned=0, struck=0, said="") == [
+        "not as in the training without a fault: weights"
+    ]

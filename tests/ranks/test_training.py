@@ -1,0 +1,162 @@
+"""Real ranks over gloo: the same bits twice, and after being killed."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from shardline.checkpoints.folder import last_step, list_saved
+from tests.support.processes import end_of_ranks
+from tests.support.rotation import rotating
+
+
+def test_two_trainings_of_one_identity_give_the_same_bits(prepare):
+    ranks = prepare()
+    ranks.train("first")
+    replace(ranks, is_by_torchrun=True).train("second")
+    assert ranks.model("first") == ranks.model("second")
+    assert len(load_file(ranks.results("first") / "model.safetensors")) == 6
+
+
+DYING = """
+import os
+import time
+from pathlib import Path
+
+from shardline.training.models.linear import Linear
+
+
+class Dying(Linear):
+    def on_train_batch_end(self, *_):  # after those of the callbacks
+        if self.global_step == 7 and not Path("again").exists():
+            while not Path("killed/work/checkpoints/step-00000006").exists():
+                time.sleep(0.01)
+            os._exit(9)
+"""
+
+
+def test_a_kill_right_after_a_save_loses_no_record(prepare, tmp_path):
+    (tmp_path / "dying.py").write_text(DYING)
+    ranks = prepare(3, model="dying:Dying", devices=1, **{"trainer.max_epochs": 1})
+    killed = ranks.start("killed")
+    output = end_of_ranks(killed)
+    assert last_step(ranks.root / "killed/work/checkpoints") == 6, output
+    (ranks.root / "again").touch()
+    ranks.train("killed")
+    ranks.train("unbroken")
+    assert ranks.steps("killed") == ranks.steps("unbroken")
+    assert ranks.model("killed") == ranks.model("unbroken")
+
+
+# 640 train rows or so make 19 or 20 steps an epoch; saves every 7 steps fall
+# into mid-epoch, every 10 also onto an epoch's end.
+@pytest.mark.parametrize(
+    ("every_steps", "row"),
+    [
+        (7, {"trainer.accumulate": 2, "schedule.name": "cosine", "schedule.warmup_steps": 5}),
+        (7, {"devices": 4}),  # from three ranks on, what is added to what first makes a difference
+        *rotating(
+            (7, {}),
+            (1, {}),
+            (7, {"devices": 1, "optim.name": "sgd", "early_stopping.patience": 2}),
+            (7, {"devices": 1, "precision": "64-true"}),
+        ),
+    ],
+)
+def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(
+    prepare, every_steps, row
+):
+    ranks = prepare(every_steps, **{"trainer.max_epochs": 4, **row})
+    ranks.train("whole")
+    killed_at = []
+    for after in (8, 30):
+        ranks.kill_when(
+            "killed", lambda after=after: last_step(ranks.root / "killed/work/checkpoints") >= after
+        )
+        killed_at.append(last_step(ranks.root / "killed/work/checkpoints"))
+    output = ranks.train("killed")
+    assert f"resuming from step {killed_at[-1]}" in output
+    assert killed_at[1] > killed_at[0] > 0
+    assert ranks.model("killed") == ranks.model("whole")
+    assert ranks.provenance("killed")["attempts"] == 3
+    recorded, wanted = ranks.steps("killed"), ranks.steps("whole")
+    assert len(recorded) == len(set(recorded)), "no step is recorded twice"
+    # a kill between a save and the writing of that very step's record loses the record
+    assert set(wanted) - set(recorded) <= set(killed_at)
+
+
+@pytest.mark.parametrize(
+    "row", [{}, {"early_stopping.patience": 1, "optim.lr": 0.3}], ids=["whole", "stopped"]
+)
+def test_a_finished_training_whose_results_were_lost_is_sealed_again_without_a_step(prepare, row):
+    ranks = prepare(1, devices=1, **{"trainer.max_epochs": 6, **row})
+    ranks.train("run")
+    before, steps = ranks.model("run"), ranks.steps("run")
+    assert ranks.provenance("run")["training"]["stopped_early"] == bool(row)
+    shutil.rmtree(ranks.results("run"))
+    ranks.train("run")
+    assert ranks.model("run") == before
+    assert ranks.steps("run") == steps, "no step is taken again"
+    assert len(list((ranks.root / "run/work/checkpoints").glob("best-*"))) == 1
+
+
+def test_the_state_on_disk_always_names_best_weights_that_are_there(prepare):
+    """However seldom the state is saved, it is saved with each new best, and only then are older ones removed."""
+    ranks = prepare(10_000, devices=1, **{"trainer.max_epochs": 6})
+    folder = ranks.root / "run/work/checkpoints"
+    ranks.kill_when("run", (folder / "latest.json").exists)
+    for saved in list_saved(folder):
+        state = torch.load(saved.path / "state.pt", map_location="cpu", weights_only=True)
+        (best,) = [
+            value["best_model_path"]
+            for key, value in state["callbacks"].items()
+            if "BestCheckpoint" in key
+        ]
+        assert list(saved.best) == [best]
+        assert (folder / best).exists()
+
+
+def test_a_store_that_is_mounted_elsewhere_and_a_damaged_state(prepare):
+    ranks = prepare(1, devices=1, **{"trainer.max_epochs": 6})
+    ranks.train("run")
+    shutil.rmtree(ranks.results("run"))
+    (ranks.root / "run").rename(ranks.root / "elsewhere")
+    ranks.train("elsewhere")
+    ranks.train("other")
+    assert ranks.model("elsewhere") == ranks.model("other")
+
+    folder = ranks.root / "other/work/checkpoints"
+    for saved in list_saved(folder):
+        (saved.path / "state.pt").write_bytes(b"torn")
+    process = ranks.start("other")
+    output = end_of_ranks(process)
+    assert process.returncode == 3
+    assert "state.pt has 4 bytes, not" in output
+    assert f"no good training checkpoint is left in {folder}: delete it to train" in output
+
+
+def test_mixed_precision_clipping_lr_scaling_and_a_threshold_that_stops(prepare):
+    ranks = prepare(
+        precision="bf16-mixed",
+        **{
+            "trainer.gradient_clip": 0.5, "trainer.max_epochs": 50, "optim.scale_lr": "true",
+            "early_stopping.patience": 50, "early_stopping.stopping_threshold": 0.69,
+        },
+    )  # fmt: skip
+    ranks.train("stopped")
+    training = ranks.provenance("stopped")["training"]
+    assert training["stopped_early"]
+    assert training["epochs"] < 50
+
+
+def test_world_size_changes_the_loss_by_rounding_alone(prepare):
+    losses = []
+    for devices in (1, 2):
+        ranks = prepare(devices=devices, **{"model_args.dropout": 0.0})
+        ranks.train(f"of{devices}")
+        lines = (ranks.results(f"of{devices}") / "metrics.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["val_loss"] for line in lines if "val_loss" in line])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)

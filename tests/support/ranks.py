@@ -1,0 +1,145 @@
+"""A built dataset and resolved runs, so that ranks can be started without Snakemake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline import pipeline as jobs
+from shardline.config.geometry import ActualGeometry
+from shardline.config.load import load_project
+from shardline.core.errors import NAME_FILE
+from shardline.core.files import read_json_lines
+from shardline.launch.commands import Plan, launch_command
+from shardline.training.rank_spec import write_spec
+from tests.support.built import build
+from tests.support.forked import Launch
+from tests.support.processes import end_of_ranks, rank_environment, wait_until
+from tests.support.rank_specs import rank_runtime, rank_spec
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One run, ready to be trained as often as a test wants, each time in a store of its own."""
+
+    root: Path
+    run_json: Path
+    manifest: Path
+    shards: Path
+    devices: int
+    nodes: int
+    every_steps: int
+    is_by_torchrun: bool = False
+
+    def spec_file(self, name: str, geometry: ActualGeometry | None = None, **runtime: Any) -> Path:
+        """Write what the ranks of an attempt are given; attempts of one name share a store."""
+        folder = self.root / name
+        spec = rank_spec(
+            folder,
+            run_json=self.run_json,
+            manifest=self.manifest,
+            shards=self.shards,
+            runtime=rank_runtime(checkpoint={"every_steps": self.every_steps}, **runtime),
+            geometry=geometry,
+        )
+        write_spec(folder / "rank.json", spec)
+        return folder / "rank.json"
+
+    def results(self, name: str) -> Path:
+        """Return the folder of an attempt's sealed files."""
+        return self.root / name / "results"
+
+    def start(self, name: str, **changes: Any) -> "subprocess.Popen[str] | Launch":
+        """Start the ranks in a process group of their own."""
+        spec = self.spec_file(name, **changes)
+        work = self.root / name / "work"
+        work.mkdir(parents=True, exist_ok=True)
+        (work / NAME_FILE).write_text("run")  # as the job tells its ranks
+        if not self.is_by_torchrun:
+            return Launch(self.devices, spec, cwd=self.root, output=self.root / f"{name}.output")
+        plan = Plan(run_id=name, nodes=self.nodes, devices=self.devices)
+        return subprocess.Popen(
+            launch_command("torchrun", ["-m", "shardline.training.worker", str(spec)], plan),
+            cwd=self.root,
+            env=rank_environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def train(self, name: str, **changes: Any) -> str:
+        """Train to the end and return the output."""
+        process = self.start(name, **changes)
+        output = end_of_ranks(process)
+        assert process.returncode == 0, output
+        return output
+
+    def kill_when(self, name: str, condition: Callable[[], bool], **changes: Any) -> None:
+        """Start the ranks and kill all of them as soon as a condition holds."""
+        process = self.start(name, **changes)
+        wait_until(condition, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+    def model(self, name: str) -> bytes:
+        """Return the sealed weights."""
+        return (self.results(name) / "model.safetensors").read_bytes()
+
+    def provenance(self, name: str) -> dict[str, Any]:
+        """Return the sealed provenance."""
+        document: dict[str, Any] = json.loads((self.results(name) / "provenance.json").read_text())
+        return document
+
+    def steps(self, name: str) -> list[int]:
+        """Return the steps of the train records in the order of the attempt's metrics file."""
+        lines = (self.root / name / "work" / "metrics.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        return [record["step"] for record in records if "train_loss" in record]
+
+    def steps_lost(self, name: str) -> int:
+        """Return how many steps were begun more than once, by the first rank's sample ledger."""
+        files = (self.root / name / "work").rglob("from-*-rank-00000-*.jsonl")
+        begun = [{line["step"] for line in read_json_lines(file)} for file in files]
+        return sum(map(len, begun)) - len(set().union(*begun))
+
+
+@pytest.fixture
+def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
+    """Build the dataset of one row and resolve it."""
+
+    def make(every_steps: int = 100, **row: Any) -> Ranks:
+        workspace = tiny({"name": "run", "dataset": "table", "model": "mlp", **row})
+        monkeypatch.chdir(workspace.path)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        project = load_project()
+        (run,) = project.runs.values()
+        config: Mapping[str, Any] = _config(workspace.path)
+        shards = build(project, run.dataset, config)
+        run_json = workspace.path / run.folder / "run.json"
+        jobs.resolve_run(config, run.id, str(run_json), str(run_json.with_name("identity.json")))
+        return Ranks(
+            root=workspace.path,
+            run_json=run_json,
+            manifest=workspace.path / run.dataset.manifest,
+            shards=workspace.path / shards,
+            devices=run.settings["devices"],
+            nodes=run.settings["nodes"],
+            every_steps=every_steps,
+        )
+
+    return make
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    import yaml
+
+    document: dict[str, Any] = yaml.safe_load((folder / "config/config.yaml").read_text())
+    return document

@@ -1,0 +1,145 @@
+"""A training's folder as trackers find it, and services that fail."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline.tracking import Story
+from shardline.tracking.follow import Follower
+
+PROMPT = {"sealed": 1.0, "failed": 1.0, "stopped": 1.0}
+LOOK_S = 0.05
+
+
+class Service:
+    """An HTTP server that answers 500, or never; `asked` is set by a first request."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self.asked, self.over = threading.Event(), threading.Event()
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                service.asked.set()
+                if answers:
+                    self.send_error(500, "https://me:secret@host is ill")
+                else:
+                    service.over.wait()
+
+            do_POST = do_GET
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.uri = f"http://me:secret@127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        """Let go of who waits."""
+        self.over.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Training:
+    """A run's folder in the store, and what a training does in it."""
+
+    def __init__(self, folder: Path, *, store: Path | None = None) -> None:
+        self.work = folder / "work"
+        (self.work / "checkpoints").mkdir(parents=True)
+        self.model = folder / "results/model.safetensors"
+        self.metrics = self.work / "metrics.jsonl"
+        self.story = Story(
+            run="0123456789ab", name="net", dataset="abcdef012345", dataset_name="digits",
+            store=str(store or folder / "store"), work=str(self.work), metrics=str(self.metrics),
+            model=str(self.model), params={"optim.lr": 0.1, "model": "mlp", "model_args.a b(c)": [1]},
+            tags={"shardline.identity": "abc", "shardline.commit": "c0ffee"}, look_s=LOOK_S,
+        )  # fmt: skip
+
+    def log(self, *steps: int) -> None:
+        """Append a training's record for each step, and a validation's for the even ones."""
+        with self.metrics.open("a") as file:
+            for step in steps:
+                common = {"step": step, "epoch": 0, "wall_s": step / 10}
+                file.write(json.dumps({**common, "train_loss": 1 / step}) + "\n")
+                if step % 2 == 0:
+                    file.write(json.dumps({**common, "val_loss": 2 / step}) + "\n")
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Append a record."""
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Drop what comes after a step, as a resumed training does."""
+        lines = self.metrics.read_text().splitlines(keepends=True)
+        self.metrics.write_text("".join(x for x in lines if json.loads(x)["step"] <= step))
+
+    def save(self, name: str) -> None:
+        """Save a checkpoint that is the best so far."""
+        (self.work / "checkpoints" / name).write_text(name)
+
+    def seal(self) -> None:
+        """Leave the model."""
+        self.model.parent.mkdir(exist_ok=True)
+        self.model.write_text("weights")
+
+    def run_id(self) -> str:
+        """Return the id of MLflow's run."""
+        return str(self.note("mlflow")["where"]["run_id"])
+
+    def note(self, tracker: str) -> dict[str, Any]:
+        """Return what the run's folder says of a tracker."""
+        note: dict[str, Any] = json.loads((self.work / f"tracking/{tracker}.json").read_text())
+        return note
+
+
+def history(client: Any, run_id: str, name: str) -> list[int]:
+    return sorted(metric.step for metric in client.get_metric_history(run_id, name))
+
+
+def follow(training: Training, *steps: int, how: str = "sealed") -> list[str]:
+    """Train, tell MLflow without a process of its own, and return what was said."""
+    said: list[str] = []
+    follower = Follower("mlflow", vars(training.story), lambda text, is_warning: said.append(text))
+    training.log(*steps)
+    if how == "sealed":
+        training.seal()
+    follower.end(how)
+    follower.run()
+    follower.report()
+    return said
+
+
+@pytest.fixture
+def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide whatever names a service here; what a client keeps at home goes to the test's folder."""
+    for name in os.environ:
+        if name.startswith(("MLFLOW_", "WANDB_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Service]]:
+    started: list[Service] = []
+
+    def start(**options: Any) -> Service:
+        started.append(Service(**options))
+        return started[-1]
+
+    yield start
+    for service in started:
+        service.stop()
