@@ -9,6 +9,7 @@ PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder --durations 20
 FIFTH ?= commit
 SEED ?= 1
 PROFILES := local slurm azureml
+PLUGIN := plugins/snakemake-executor-plugin-azureml
 # Containers often set it, and then each process compiles all that it imports: a rank's start took 11 s, not 4.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -73,12 +74,15 @@ lock: env ## refresh the pip locks from pyproject.toml, and the conda environmen
 	    --output-file requirements.lock $(LOCK_ARGS) pyproject.toml
 	grep -vE '^(torch|pathspec|mlflow.*|opentelemetry.*)=' requirements.lock | \
 	    $(BIN)/uv pip compile --quiet --no-emit-index-url --python $(BIN)/python --constraints - \
-	    --extra azureml --extra test --output-file requirements-azureml.lock $(LOCK_ARGS) pyproject.toml
+	    --no-emit-package snakemake-executor-plugin-azureml --extra azureml --extra test \
+	    --output-file requirements-azureml.lock $(LOCK_ARGS) pyproject.toml
+	sed -i -e '/^# The following packages were excluded/,$$d' requirements-azureml.lock
 	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock requirements-azureml.lock
 	$(BIN)/snakemake --cores 1 lock_envs
 
-dist: env ## build sdist and wheel in dist/
+dist: env ## build sdist and wheel of Shardline and of the executor plugin in dist/
 	$(BIN)/python -m hatchling build
+	cd $(PLUGIN) && $(CURDIR)/$(BIN)/python -m hatchling build --directory $(CURDIR)/dist
 
 bench: env ## measure all of it quickly, in about ten minutes
 	$(BIN)/python benchmarks/parse.py --repeats 2
@@ -99,10 +103,10 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)-azureml/.installed: requirements-azureml.lock pyproject.toml
+$(VENV)-azureml/.installed: requirements-azureml.lock pyproject.toml $(PLUGIN)/pyproject.toml
 	$(PYTHON) -m venv $(VENV)-azureml
 	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements-azureml.lock
-	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements-azureml.lock --no-build-isolation --editable .
+	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements-azureml.lock --no-build-isolation --editable . --editable $(PLUGIN)
 	@touch $@
 
 clean: ## remove the environments (results and store stay)

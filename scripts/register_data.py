@@ -9,7 +9,13 @@ from shardline.core.files import write_json
 from shardline.pipeline import describe_asset, job
 
 with job(snakemake.log[0]):
-    from snakemake_executor_plugin_azureml.assets import register_folder
+    try:
+        from snakemake_executor_plugin_azureml.assets import register_folder
+    except ModuleNotFoundError:
+        raise DataError(
+            "azureml.register_data=true needs the executor plugin for Azure ML, which is not installed here; "
+            "pip install 'shardline[azureml]', or set azureml.register_data=false"
+        ) from None
 
     asset = describe_asset(snakemake.config, snakemake.wildcards.dataset, snakemake.input.manifest)
     try:

@@ -26,7 +26,7 @@ def _is_there(module: str) -> bool:
 def azure_sdks() -> None:
     """Require the SDKs."""
     missing = [module for module in SDKS if not _is_there(module)]
-    require(not missing, f"{', '.join(missing)} not found; run: pip install -e '.[azureml]'")
+    require(not missing, f"{', '.join(missing)} not found; run: make env-azureml")
 
 
 @pytest.fixture(scope="session")

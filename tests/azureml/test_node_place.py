@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+import snakemake_executor_plugin_azureml.node
 from snakemake_executor_plugin_azureml.node.environment import parse_mounts, with_own_mounts
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.files import read_files, write_files
 from snakemake_executor_plugin_azureml.node.place import find_place
 from tests.support.workspace import REPOSITORY
 
-SOURCE = REPOSITORY / "src" / "snakemake_executor_plugin_azureml" / "node"
+SOURCE = Path(snakemake_executor_plugin_azureml.node.__file__).parent
 RECORDED = {
     path.stem: dict(
         line.split("=", 1) for line in path.read_text().splitlines() if not line.startswith("#")

@@ -73,14 +73,15 @@ def test_the_same_lock_gives_the_same_layers_and_an_edit_of_code_the_last_one_an
 
 
 @pytest.mark.slow
-def test_an_installed_shardline_gives_the_wheel_that_it_was_installed_from(tmp_path):
+@pytest.mark.parametrize("folder", ["", "plugins/snakemake-executor-plugin-azureml"])
+def test_what_is_installed_gives_the_wheel_that_it_was_installed_from(folder, tmp_path):
     built, again = tmp_path / "built", tmp_path / "again"
     again.mkdir()
-    build_wheel(REPOSITORY, built)
+    build_wheel(REPOSITORY / folder, built)
     (wheel,) = built.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(tmp_path / "site"), str(wheel)], check=True)
-    (installed,) = importlib.metadata.distributions(name="shardline", path=[str(tmp_path / "site")])
+    (installed,) = importlib.metadata.distributions(path=[str(tmp_path / "site")])
     repack_wheel(installed, again)
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again / wheel.name) as other:
         assert set(one.namelist()) == set(other.namelist())
@@ -90,8 +91,14 @@ def test_an_installed_shardline_gives_the_wheel_that_it_was_installed_from(tmp_p
     subprocess.run(
         [*pip, "--target", str(tmp_path / "second"), str(again / wheel.name)], check=True
     )
-    shipped = tmp_path / "second" / "shardline" / "workflow"
-    assert (shipped / "profiles/slurm/bin/sacct").stat().st_mode & 0o100
+    program = tmp_path / "second/shardline/workflow/profiles/slurm/bin/sacct"
+    assert program.stat().st_mode & 0o100 if not folder else not program.exists()
+
+
+def test_a_build_may_copy_a_wheel_of_shardline_and_one_of_the_plugin(tmp_path):
+    context.stage_context(tmp_path, REPOSITORY / "requirements.lock")
+    names = [path.name.split("-")[0] for path in sorted((tmp_path / "wheel").iterdir())]
+    assert names == ["shardline", "snakemake_executor_plugin_azureml"]
 
 
 @pytest.mark.slow

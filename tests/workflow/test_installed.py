@@ -102,6 +102,7 @@ def test_the_wheel_holds_the_workflow_each_file_once(wheel):
     }
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
+    assert {name.split("/")[0] for name in held} == {"shardline", "shardline-0.1.0.dist-info"}
     prefix = "shardline/workflow/"
     assert {
         name.removeprefix(prefix): held[name] for name in held if name.startswith(prefix)

@@ -1,4 +1,4 @@
-"""What a build of the image may copy: the lock, and Shardline's wheel with its workflow; always the same bytes."""
+"""What a build of the image may copy, always the same bytes: the lock, the wheels of Shardline and of its plugin."""
 
 import hashlib
 import importlib.metadata
@@ -10,6 +10,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 from shardline.core.errors import ConfigError
@@ -20,6 +21,8 @@ EPOCH = 315532800
 _DATE = (1980, 1, 1, 0, 0, 0)
 _PACKAGE = Path(__file__).parents[1]
 _PROFILES = ("default", "local", "slurm", "azureml")  # not those of a site
+# Jobs on Azure ML start through this package; its part for nodes needs the standard library alone.
+_PLUGIN = "snakemake-executor-plugin-azureml"
 _BY_INSTALLER = ("INSTALLER", "REQUESTED", "direct_url.json")
 
 
@@ -41,8 +44,11 @@ def stage_context(folder: Path, lock: Path) -> None:
     wheel.mkdir()
     if is_checkout():
         build_wheel(workflow_folder(), wheel)
+        build_wheel(workflow_folder() / "plugins" / _PLUGIN, wheel)
     else:
         repack_wheel(importlib.metadata.distribution("shardline"), wheel)
+        with suppress(importlib.metadata.PackageNotFoundError):
+            repack_wheel(importlib.metadata.distribution(_PLUGIN), wheel)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
         os.utime(path, (EPOCH, EPOCH))
@@ -76,8 +82,8 @@ def build_wheel(checkout: Path, folder: Path) -> None:
     if done.returncode:
         said = (done.stdout.strip().splitlines() or [f"code {done.returncode}"])[-1]
         raise ConfigError(
-            f"Shardline's wheel could not be built from {checkout}: {said}; "
-            "`make env` there installs what that needs (hatchling)"
+            f"no wheel could be built from {checkout}: {said}; "
+            "`make env` in the clone installs what that needs (hatchling)"
         )
 
 
@@ -86,7 +92,7 @@ def _sources(checkout: Path) -> list[str]:
     told = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = told["tool"]["hatch"]["build"]["targets"]["wheel"]
     about = ["pyproject.toml", told["project"]["readme"], *told["project"]["license-files"]]
-    return [*about, *wheel["packages"], *wheel["force-include"]]
+    return [*about, *wheel["packages"], *wheel.get("force-include", ())]
 
 
 def _ignored(folder: str, names: list[str]) -> list[str]:
@@ -104,7 +110,8 @@ def repack_wheel(distribution: importlib.metadata.Distribution, folder: Path) ->
         if file.parts[0] != ".." and "__pycache__" not in file.parts and file.name not in _BY_INSTALLER
     ]  # fmt: skip
     names = {str(file) for file in files}
-    wheel = folder / f"{distribution.name}-{distribution.version}-py3-none-any.whl"
+    name = distribution.name.replace("-", "_")
+    wheel = folder / f"{name}-{distribution.version}-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(files):
             path = Path(str(file.locate()))
