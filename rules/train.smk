@@ -77,16 +77,16 @@ rule evaluate:
         "../scripts/evaluate.py"
 
 
-# Asked for by `shardline rehearse` alone: nothing needs it.
-rule rehearse:
+# Requested by `shardline preflight` alone: no other rule needs its output.
+rule run_preflight:
     input:
         environment=ancient(ENVIRONMENT),
     output:
-        found="results/rehearsals/{run}.json",
+        found="results/preflight/{run}.json",
     log:
-        "logs/rehearse/{run}.log",
+        "logs/run_preflight/{run}.log",
     benchmark:
-        "benchmarks/rehearse/{run}.tsv"
+        "benchmarks/run_preflight/{run}.tsv"
     conda:
         "../envs/train.yaml"
     container:
@@ -97,9 +97,9 @@ rule rehearse:
     params:
         title=title_of_run,
     message:
-        "Rehearsing {params.title}"
+        "Checking the ranks of {params.title}"
     script:
-        "../scripts/rehearse.py"
+        "../scripts/run_preflight.py"
 
 
 # Asked for by `shardline accept --after-steps` alone.

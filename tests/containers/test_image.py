@@ -100,7 +100,7 @@ def container(project, *program):
         if "shardline.environments.container" in line
     ][-1:]  # fmt: skip
     words = line.split()
-    begin, end = words.index("podman"), words.index("shardline.launch.leash") + 2
+    begin, end = words.index("podman"), words.index("shardline.launch.exit_on_stdin_close") + 2
     entry = [sys.executable, "-m", "shardline.environments.container"]
     return [*entry, *words[begin:end], *program]
 

@@ -1,4 +1,4 @@
-"""Trainings on Slurm beyond the plain case: a rehearsal alone, GPUs, four nodes."""
+"""Trainings on Slurm beyond the plain case: a preflight check alone, GPUs, four nodes."""
 
 import json
 import re
@@ -22,10 +22,10 @@ def on_two_nodes(slurm, tmp_path_factory):
     return pipeline
 
 
-def test_a_rehearsal_alone(on_two_nodes, tmp_path: Path):
+def test_a_preflight_check_alone(on_two_nodes, tmp_path: Path):
     shardline = Path(sys.executable).with_name("shardline")
     done = on_two_nodes.cluster.login.run(
-        str(shardline), "rehearse", "--profile", str(on_two_nodes.path / "profile"), "--json",
+        str(shardline), "preflight", "--profile", str(on_two_nodes.path / "profile"), "--json",
         cwd=on_two_nodes.path, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

@@ -19,7 +19,7 @@ LONGEST = (
     "guard/test_guard.py",
     "slurm/test_training_accidents.py", "ranks/test_training.py", "slurm/test_accidents.py",
     "hosts/test_hosts.py", "slurm/test_launchers.py", "ranks/test_samples.py",
-    "slurm/test_training.py", "ranks/test_rehearsal.py", "workflow/test_checking.py",
+    "slurm/test_training.py", "ranks/test_preflight.py", "workflow/test_checking.py",
     "workflow/test_drill.py", "slurm/test_drill.py", "ranks/test_certificate.py",
     "ranks/test_divergence.py", "ranks/test_hangs.py", "ranks/test_fsdp.py",
     "faults/test_data.py", "faults/test_checkpoints.py", "workflow/test_retries.py",
@@ -29,7 +29,7 @@ LONGEST = (
 # Nothing is made once for several tests of these.
 APART = frozenset({
     "guard/test_guard.py",
-    "ranks/test_training.py", "ranks/test_samples.py", "ranks/test_rehearsal.py",
+    "ranks/test_training.py", "ranks/test_samples.py", "ranks/test_preflight.py",
     "ranks/test_certificate.py", "ranks/test_divergence.py", "ranks/test_fsdp.py",
     "workflow/test_drill.py", "workflow/test_retries.py", "workflow/test_errors.py",
 })  # fmt: skip

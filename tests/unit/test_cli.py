@@ -13,7 +13,7 @@ from shardline.cli import EXIT_CODES
 from shardline.cli.display.terminal import console, say, say_json, table_of
 from tests.support.command_line import lines, shardline
 
-COMMANDS = ("ls", "why", "gc", "verify", "replay", "diff", "lineage", "export")
+COMMANDS = ("ls", "why", "preflight", "gc", "verify", "replay", "diff", "lineage", "export")
 
 
 def help_of(*command: str) -> str:
@@ -35,6 +35,12 @@ def test_every_help_names_every_exit_code(command):
 
 def test_the_general_help_names_every_command():
     assert all(f" {name} " in help_of() for name in COMMANDS)
+
+
+def test_rehearse_is_a_hidden_alias_of_preflight():
+    assert "rehearse" not in help_of()
+    alias, command = help_of("rehearse").split(), help_of("preflight").split()
+    assert [word.replace("rehearse", "preflight") for word in alias] == command
 
 
 def test_the_documentation_names_every_command_and_exit_code():

@@ -107,7 +107,7 @@ def test_words_that_start_python_in_the_image(start):
     words = start()
     assert words[1:5] == ("-m", "shardline.environments.container", "podman", "run")
     assert {"--env=NCCL_DEBUG", "--env=GLOO_SOCKET_IFNAME", "--env=OMP_NUM_THREADS"} < set(words)
-    assert words[-4:] == ("python", "-m", "shardline.launch.leash", "python")
+    assert words[-4:] == ("python", "-m", "shardline.launch.exit_on_stdin_close", "python")
     assert "docker" in start(tool="docker"), "what built it has it"
 
 

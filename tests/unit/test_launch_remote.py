@@ -11,7 +11,7 @@ import pytest
 from shardline.errors import LaunchError
 from shardline.launch.remote import check_hosts, check_is_here
 
-LEASH = [sys.executable, "-m", "shardline.launch.leash"]
+EXIT_ON_STDIN_CLOSE = [sys.executable, "-m", "shardline.launch.exit_on_stdin_close"]
 
 
 @pytest.fixture
@@ -106,22 +106,24 @@ def test_one_that_fails_ends_all_and_is_named(shell):
     assert f"a command on {socket.gethostname()} ended with code 7" in done.stderr
 
 
-def test_a_leash_passes_the_exit_code_on():
-    with subprocess.Popen([*LEASH, "sh", "-c", "exit 7"], stdin=subprocess.PIPE) as leash:
-        assert leash.wait(60) == 7  # its input is open until then
+def test_exit_on_stdin_close_passes_the_exit_code_on():
+    with subprocess.Popen(
+        [*EXIT_ON_STDIN_CLOSE, "sh", "-c", "exit 7"], stdin=subprocess.PIPE
+    ) as process:
+        assert process.wait(60) == 7  # its input is open until then
 
 
 def test_a_command_and_what_it_started_end_with_its_input():
     stubborn = "trap '' TERM; sleep 600 & echo $!; sleep 600 & echo $!; wait"
-    leash = subprocess.Popen(
-        [*LEASH, "sh", "-c", f"({stubborn}) & sleep 600"],
+    process = subprocess.Popen(
+        [*EXIT_ON_STDIN_CLOSE, "sh", "-c", f"({stubborn}) & sleep 600"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert leash.stdin is not None
-    assert leash.stdout is not None
-    started = [psutil.Process(int(leash.stdout.readline())) for _ in range(2)]
-    leash.stdin.close()
-    assert leash.wait(60) != 0
+    assert process.stdin is not None
+    assert process.stdout is not None
+    started = [psutil.Process(int(process.stdout.readline())) for _ in range(2)]
+    process.stdin.close()
+    assert process.wait(60) != 0
     _, alive = psutil.wait_procs(started, timeout=120)
     assert not alive
-    leash.stdout.close()
+    process.stdout.close()

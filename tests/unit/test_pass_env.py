@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardline.launch.commands import Plan, launch_command
-from shardline.launch.leash import READ_VARIABLES
+from shardline.launch.exit_on_stdin_close import READ_VARIABLES
 
 PLAN = Plan(run_id="r-0123456789ab", nodes=2, devices=1, hosts=("a", "b"), port=29500)
 

@@ -1,4 +1,4 @@
-"""The commands about the runs of the config: `ls`, `why`, `rehearse`."""
+"""The commands about the runs of the config: `ls`, `why`, `preflight`."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
-from shardline.cli.preflight import one_of_each_geometry, rehearse_runs
+from shardline.cli.preflight import one_of_each_geometry, preflight_runs
 from shardline.config.load import load_project
 from shardline.results.select import find_run
 from shardline.results.staleness import explain
@@ -53,8 +53,9 @@ def tell_why(
         display.show_explanation(explanation, project.store)
 
 
-@app.command("rehearse", epilog=EPILOG)
-def rehearse(
+@app.command("rehearse", hidden=True, epilog=EPILOG)  # the command's earlier name
+@app.command("preflight", epilog=EPILOG)
+def preflight(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
@@ -66,17 +67,18 @@ def rehearse(
     set_resources: SetResources = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a run's ranks only to meet: who comes, on what device, how fast each path is.
+    """Check a run's ranks, devices and network paths without training.
 
-    A cheap job on the profile's real machines, by its launcher. Nothing is trained.
-    Every training begins with the same rehearsal.
+    A small job starts the ranks on the profile's real machines, by its
+    launcher, and prints a table: the device of each rank, and latency and
+    bandwidth between ranks. Every training begins with the same check.
     """
     project = load_project(config_file=context.obj)
     runs = [find_run(project, name) for name in names or []] or one_of_each_geometry(project)
     arguments = resource_arguments(set_resources)
-    found = rehearse_runs(runs, config=context.obj, profile=profile, arguments=arguments)
+    found = preflight_runs(runs, config=context.obj, profile=profile, arguments=arguments)
     if as_json:
-        display.say_json({run.id: rehearsal.to_json() for run, rehearsal in found})
+        display.say_json({run.id: report.to_json() for run, report in found})
         return
-    for run, rehearsal in found:
-        display.say(f"\n{run.name} ({run.id})\n{rehearsal.table()}")
+    for run, report in found:
+        display.say(f"\n{run.name} ({run.id})\n{report.table()}")

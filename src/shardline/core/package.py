@@ -35,18 +35,18 @@ def making(target: Path | str) -> str:
     return " ".join(["snakemake", *snakefile_option(), "--cores all", str(target)])
 
 
-def make_anew(
+def remake(
     targets: Iterable[Path], *, config: Path, profile: str, arguments: Sequence[str]
 ) -> bool:
-    """Have Snakemake make files from the present folder, whatever was found before.
+    """Have Snakemake make files again from the present folder.
 
     Args:
         config: the project's config.
         profile: Snakemake's profile: where jobs run.
-        arguments: further words for Snakemake.
+        arguments: further arguments for Snakemake.
 
     Returns:
-        Whether it could; Snakemake has said what went wrong.
+        Whether all files were made; otherwise Snakemake has printed the error.
     """
     targets = list(targets)
     for path in targets:

@@ -118,7 +118,7 @@ def container_command(
         *settings["run_args"],
         _name_for(tool, settings, image),
         # ends all inside when this side is gone: its standard input closes
-        "python", "-m", "shardline.launch.leash", "python",
+        "python", "-m", "shardline.launch.exit_on_stdin_close", "python",
     ]  # fmt: skip
 
 

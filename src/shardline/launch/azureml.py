@@ -1,13 +1,13 @@
 """The processes of an Azure ML job, and torchrun's agent on each of its nodes.
 
 The executor plugin's node program runs Snakemake's job on the first node and
-waits with the others for what the job launches. It says who came in
-`SNAKEMAKE_AZUREML_WORLD`, and which of them this process is in
-`SNAKEMAKE_AZUREML_RANK`; `SNAKEMAKE_AZUREML_LAUNCH` holds the words that start
-a command on all of them.
+waits with the other processes for commands that the job launches.
+`SNAKEMAKE_AZUREML_WORLD` lists the processes, `SNAKEMAKE_AZUREML_RANK` is the
+rank of this process among them, and `SNAKEMAKE_AZUREML_LAUNCH` is the command
+prefix that starts a command on all of them.
 
 `python -m shardline.launch.azureml ARGUMENTS` is such a command: torchrun with
-the arguments, and with the number of its own node.
+the arguments and the number of its own node.
 """
 
 import json
@@ -26,10 +26,10 @@ _REMEDY = "start the job with --profile azureml"
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """What Azure ML started for this job.
+    """The processes that Azure ML started for this job.
 
     Attributes:
-        prefix: words that start a command on all of them, which follows.
+        prefix: arguments that precede a command to start it on all processes.
         nodes: number of the node of each process, by rank.
         hosts: address of each node.
     """
@@ -40,10 +40,10 @@ class Processes:
 
 
 def find_processes(env: Mapping[str, str]) -> Processes | None:
-    """Read who there is in this job; None where the node program does not run it.
+    """Read the job's processes; None where the node program does not run the job.
 
     Raises:
-        LaunchError: what it said of them cannot be read.
+        LaunchError: the node program's list of processes cannot be read.
     """
     if not env.get(_LAUNCH):
         return None
@@ -65,10 +65,10 @@ def _read_world(env: Mapping[str, str]) -> tuple[tuple[int, ...], tuple[str, ...
 
 
 def check_processes(processes: Processes | None, *, nodes: int, devices: int) -> None:
-    """Refuse other processes than one for each rank or one for each node of the plan.
+    """Check that there is one process for each planned rank, or one for each planned node.
 
     Raises:
-        LaunchError: names what was planned and what is there.
+        LaunchError: names the planned and the started processes.
     """
     if processes is None:
         if nodes == 1:
@@ -83,7 +83,7 @@ def check_processes(processes: Processes | None, *, nodes: int, devices: int) ->
         raise LaunchError(
             f"the run was planned for nodes={nodes} x devices={devices}, but Azure ML started {there} processes "
             f"on {len(processes.hosts)} nodes ({', '.join(processes.hosts)}); set azureml_processes_per_node to "
-            f"1 or {devices}, and see that the job asked for nodes={nodes}"
+            f"1 or {devices}, and check that the job requests nodes={nodes}"
         )
 
 

@@ -31,7 +31,7 @@ def resolve_accelerator(accelerator: str, *, devices: int) -> str:
 
 
 def libraries() -> dict[str, str | None]:
-    """Return the processor's model and the versions of what lies below torch; None is not there."""
+    """Return the processor's model and the versions of torch's native libraries; None for a missing one."""
     driver, is_cuda = Path("/sys/module/nvidia/version"), torch.version.cuda is not None
     nccl = torch.cuda.nccl.version() if is_cuda else ()  # type: ignore[no-untyped-call]
     cudnn = torch.backends.cudnn.version() if is_cuda else None  # type: ignore[no-untyped-call]
@@ -46,14 +46,14 @@ def libraries() -> dict[str, str | None]:
 
 
 def _mpi() -> str | None:
-    """Return what the MPI that is found first says of itself, such as `mpirun (Open MPI) 4.1.4`."""
+    """Return the version of the first MPI on PATH, such as `mpirun (Open MPI) 4.1.4`."""
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             ["mpirun", "--version"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return next(iter(told.stdout.splitlines()), None)
+    return next(iter(done.stdout.splitlines()), None)
 
 
 def device_name(device: str) -> str:

@@ -27,8 +27,8 @@ from shardline.core.errors import LaunchError
 from shardline.core.process import die_with_parent
 from shardline.core.world import World
 from shardline.launch.commands import Plan
+from shardline.launch.exit_on_stdin_close import READ_VARIABLES
 from shardline.launch.export import export_world
-from shardline.launch.leash import READ_VARIABLES
 
 _POLL_S = 0.05
 _GRACE_S = 10.0
@@ -58,9 +58,15 @@ def main() -> int:
     passed = {name: os.environ[name] for name in names if name in os.environ}
     secret = {name: os.environ[name] for name in filter(None, args.passed.split(","))}
     option = [READ_VARIABLES] if secret else []
-    leash = [sys.executable, "-m", "shardline.launch.leash", *option, *args.command]
+    remote_command = [
+        sys.executable,
+        "-m",
+        "shardline.launch.exit_on_stdin_close",
+        *option,
+        *args.command,
+    ]
     commands = [
-        (host, [*shell, host, _far_side({**passed, **place}, leash)])
+        (host, [*shell, host, _far_side({**passed, **place}, remote_command)])
         for host, place in _places(hosts, args.ranks_per_host, args.port)
     ]
     return _run(commands, json.dumps(secret) + "\n" if secret else "")
@@ -112,7 +118,7 @@ def check_hosts(hosts: Sequence[str], shell: Sequence[str], *, timeout_s: float)
         LaunchError: names the first of them, what it or the remote shell said, and the others.
     """
     path = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-    line = _far_side(path, [sys.executable, "-c", "import shardline.launch.leash"])
+    line = _far_side(path, [sys.executable, "-c", "import shardline.launch.exit_on_stdin_close"])
     deadline = time.monotonic() + timeout_s
     probes = {
         host: subprocess.Popen(
@@ -234,7 +240,7 @@ def _end(children: Sequence["subprocess.Popen[bytes]"]) -> None:
     for child in children:
         assert child.stdin is not None
         with suppress(OSError):
-            child.stdin.close()  # lets go of the leash
+            child.stdin.close()  # the remote command exits when its stdin closes
     deadline = time.monotonic() + _GRACE_S  # for all together: several hosts may be gone
     for child in children:
         try:

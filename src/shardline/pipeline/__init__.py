@@ -11,7 +11,7 @@ from shardline.pipeline.datasets import build_shards, describe_asset, seal_datas
 from shardline.pipeline.envs import build_image, create_env, lock_envs
 from shardline.pipeline.reports import report
 from shardline.pipeline.runs import evaluate, resolve_run
-from shardline.pipeline.training import rehearse, train, train_first_steps
+from shardline.pipeline.training import run_preflight, train, train_first_steps
 
 __all__ = [
     "build_image",
@@ -21,9 +21,9 @@ __all__ = [
     "evaluate",
     "job",
     "lock_envs",
-    "rehearse",
     "report",
     "resolve_run",
+    "run_preflight",
     "seal_dataset",
     "train",
     "train_first_steps",

@@ -7,7 +7,7 @@ from pathlib import Path
 from shardline.config.project import RESULTS, Project
 
 _LOGS = Path("logs")
-_RULES_OF_RUN = ("resolve_run", "train", "rehearse")
+_RULES_OF_RUN = ("resolve_run", "train", "run_preflight")
 _RULES_OF_DATASET = ("build_shards", "seal_dataset", "register_data")
 
 

@@ -177,7 +177,7 @@ def results_of(project: Project) -> Iterator[Path]:
         yield from (run.folder / name for name in names)
         yield run.model
         yield run.evaluation
-        yield RESULTS / "rehearsals" / f"{run.id}.json"
+        yield RESULTS / "preflight" / f"{run.id}.json"
     yield from (
         project.report.with_name(name) for name in ("index.html", "report.json", "runs.csv")
     )
@@ -191,7 +191,7 @@ def logs_of(project: Project) -> Iterator[Path]:
         jobs += [f"build_shards/{dataset.id}/{part}" for part in dataset.parts]
         jobs += [f"{rule}/{dataset.id}" for rule in ("seal_dataset", "register_data")]
     for run in project.runs.values():
-        jobs += [f"{rule}/{run.id}" for rule in ("resolve_run", "train", "rehearse")]
+        jobs += [f"{rule}/{run.id}" for rule in ("resolve_run", "train", "run_preflight")]
         jobs.append(f"evaluate/{run.id}-{run.evaluation_id}")
     for job in jobs:
         yield Path("logs") / f"{job}.log"

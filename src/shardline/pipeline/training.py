@@ -1,4 +1,4 @@
-"""The jobs that start ranks: a training, its first steps alone, and a rehearsal of it."""
+"""The jobs that start ranks: a training, its first steps alone, and its preflight check alone."""
 
 import logging
 import os
@@ -167,23 +167,23 @@ def _judge(error: ShardlineError, work: Path) -> None:
         leave_to_slurm(os.environ)
 
 
-def rehearse(
+def run_preflight(
     config: Mapping[str, Any], run_id: str, log: Path, output: str, inputs: Mapping[str, str]
 ) -> None:
-    """Start a run's ranks only to meet, and write what they found.
+    """Run the preflight check of a run's ranks alone, and write its report.
 
     Args:
         inputs: `environment`, where `runtime.environment` has one.
     """
     project, run = find_run(config, run_id)
     settings = run.settings
-    work = project.store / "work" / f"{run.id}-rehearsal"
+    work = project.store / "work" / f"{run.id}-preflight"
     make_folder(work)
     spec = PreflightSpec(
         run=run.id,
         accelerator=settings["accelerator"],
         work=work,
-        rank_logs=_logs_of_ranks("rehearse", run.id),
+        rank_logs=_logs_of_ranks("run_preflight", run.id),
         output=Path(output),
         oversubscribe=project.runtime["oversubscribe"],
         rendezvous_timeout_s=project.runtime["rendezvous_timeout_s"],

@@ -50,18 +50,18 @@ def now() -> str:
 
 def make_provenance(
     spec: Mapping[str, Any], *, sources: Mapping[str, Any], world: World,
-    rehearsed: Mapping[str, Any], manifest_sha256: str, started: str, duration_s: float,
+    preflight: Mapping[str, Any], manifest_sha256: str, started: str, duration_s: float,
     measured: Mapping[str, Any], training: Mapping[str, Any], tracking: Mapping[str, Any],
     files: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the provenance document of one trained run.
 
     Args:
-        rehearsed: what each rank said of itself, and what was measured between them.
+        preflight: what each rank said of itself, and what was measured between them.
         measured: `attempts` and what the training measured of itself.
         tracking: tracker -> where it shows the training.
     """
-    ranks = rehearsed["ranks"]
+    ranks = preflight["ranks"]
     return {
         "run": spec["run"],
         "identity": spec["identity"],
@@ -79,7 +79,7 @@ def make_provenance(
             "world_size": world.world_size,
             "nodes": world.num_nodes,
             "launcher": world.launcher,
-            "backend": rehearsed["backend"],
+            "backend": preflight["backend"],
             "ranks": ranks,
         },
         "devices": [rank["device"] for rank in ranks],

@@ -13,11 +13,11 @@ from shardline.supervision.rank import run_rank
 from shardline.training.rank_spec import PreflightSpec, read_spec
 
 
-def rehearse_run(
+def preflight_run(
     world: World, geometry: ActualGeometry, *, accelerator: str, run: str, timeout_s: int,
     oversubscribe: bool, **describe: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Let a run's ranks meet and try every path between them; see `launch.preflight.check`.
+    """Run the preflight check of a run's ranks; see `launch.preflight.check`.
 
     Args:
         geometry: the ranks that are to be there.
@@ -29,10 +29,10 @@ def rehearse_run(
     """
     # torch is imported only once the arguments are good
     from shardline.launch.device import libraries, resolve_accelerator
-    from shardline.launch.preflight.check import rehearse
+    from shardline.launch.preflight.check import run_preflight
 
     is_gpu = resolve_accelerator(accelerator, devices=geometry.devices) == "gpu"
-    return rehearse(
+    return run_preflight(
         world,
         backend="nccl" if is_gpu else "gloo",
         device=f"cuda:{world.local_rank}" if is_gpu else "cpu",
@@ -52,7 +52,7 @@ def main() -> int:
     spec = read_spec(parser.parse_args().spec, PreflightSpec)
 
     def body(world: World) -> None:
-        found = rehearse_run(
+        found = preflight_run(
             world,
             spec.geometry,
             accelerator=spec.accelerator,

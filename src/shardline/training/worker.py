@@ -36,7 +36,7 @@ from shardline.supervision.rank import run_rank
 from shardline.supervision.watchdog import Watch
 from shardline.tracking.run_links import read_places
 from shardline.training.goodput import Timeline, goodput, kept_seconds, throughput
-from shardline.training.preflight import rehearse_run
+from shardline.training.preflight import preflight_run
 from shardline.training.rank_spec import FirstSteps, RankSpec, read_spec
 from shardline.training.resources import gather, used_by_rank
 
@@ -97,7 +97,7 @@ def _run(rank: RankSpec, world: World) -> None:
     timeline.switch("rendezvous")
     pulse.mine().tick(0, "rendezvous")
     planned = ActualGeometry(nodes=settings["nodes"], devices=settings["devices"])
-    rehearsed = rehearse_run(
+    preflight = preflight_run(
         world,
         rank.geometry or planned,
         accelerator=settings["accelerator"],
@@ -126,7 +126,7 @@ def _run(rank: RankSpec, world: World) -> None:
             spec,
             sources=sources,
             world=world,
-            rehearsed=rehearsed,
+            preflight=preflight,
             manifest_sha256=file_sha256(rank.manifest),
             started=action.started,
             duration_s=time.monotonic() - clock,

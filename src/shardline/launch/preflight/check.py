@@ -1,4 +1,4 @@
-"""The rehearsal before training: all ranks join, every path between them is tried, one table shows it."""
+"""The preflight check before a training: membership of all ranks, and every path between them."""
 
 import os
 import socket
@@ -14,62 +14,67 @@ from shardline.launch.device import device_name
 from shardline.launch.environment import TRANSPORTS, recorded_variables
 from shardline.launch.preflight.membership import (
     Arrival,
-    call_roll,
     check_device,
     check_gloo,
+    check_membership,
     check_node,
     check_plan,
 )
 from shardline.launch.preflight.paths import Paths
-from shardline.launch.preflight.rendezvous import Meeting, gloo_address, interface_of, local_address
-from shardline.launch.preflight.table import Rehearsal, compact
+from shardline.launch.preflight.rendezvous import (
+    Rendezvous,
+    gloo_address,
+    interface_of,
+    local_address,
+)
+from shardline.launch.preflight.table import PreflightReport, compact
 
 _JOB_VARIABLES = ("SLURM_JOB_ID", "AZUREML_RUN_ID", "PBS_JOBID")
-_LINGER_S = 2.0  # for the others to read why it failed
+_ERROR_READ_S = 2.0  # time for the other ranks to read the error
 _CLOSE_S = 30.0
-# What a rank says for the roll call alone.
+# Values that only the membership check reads.
 _NOT_SHOWN = (
     "pid", "run", "problem", "planned", "gpu", "gloo_address", "cpu_list", "world_size",
     "local_world_size",
 )  # fmt: skip
 
 
-def rehearse(
+def run_preflight(
     world: World, *, backend: str, device: torch.device | str, timeout_s: float,
     planned: Mapping[str, int], describe: Mapping[str, Any], oversubscribe: bool = False,
-) -> Rehearsal:  # fmt: skip
-    """Let all ranks join and try every path between them, before hours are spent.
+) -> PreflightReport:  # fmt: skip
+    """Check that all ranks join, and measure every path between them, before a training.
 
-    Every rank calls this before it makes a process group of its own; none is
-    left behind. Rank 0 prints the table.
+    Every rank calls this before it makes a process group of its own; this
+    function leaves none open. Rank 0 prints the table.
 
     Args:
         backend: `gloo` or `nccl`.
         device: what this rank computes on.
-        timeout_s: `rendezvous_timeout_s`: seconds that all have to join, and
-            then again to form a group and for each message.
+        timeout_s: `rendezvous_timeout_s`: seconds for all ranks to join, then
+            again for forming a group and for each message.
         planned: `nodes` and `devices` of the run.
-        describe: what else this rank says of itself, as JSON values; of note
-            are `threads` (CPU threads of an operation), `run`, and `problem`
-            (what this rank knows to be wrong with itself).
+        describe: further JSON values that describe this rank, among them
+            `threads` (CPU threads of an operation), `run`, and `problem`
+            (an error that this rank has already found).
         oversubscribe: whether a node may have more threads than CPUs.
 
     Raises:
-        LaunchError: a rank is missing, is there twice, is in another world or
-            on a device that is not there; or a message did not arrive. Named
-            are the rank, its host and what to do.
+        LaunchError: a rank is missing, has joined twice, is in another world or
+            on a missing device; or a message did not arrive. The message names
+            the rank, its host and the remedy.
     """
     device = torch.device(device)
-    me = _introduce(world, device, planned, describe)
+    me = _describe_rank(world, device, planned, describe)
     if world.world_size == 1:
         if me["problem"]:
             raise LaunchError(me["problem"])
         rows = [{**me, "latency_us": None, "bandwidth_mb_s": None, "joined_s": 0.0}]
         check_node(rows, backend=backend, oversubscribe=oversubscribe)
     else:
-        rows = _join_and_try(world, me, backend, device, timeout_s, oversubscribe)
+        rows = _join_and_measure(world, me, backend, device, timeout_s, oversubscribe)
     shown = tuple({key: row[key] for key in row if key not in _NOT_SHOWN} for row in rows)
-    found = Rehearsal(
+    found = PreflightReport(
         backend=backend, launcher=world.launcher, num_nodes=world.num_nodes, rows=shown
     )
     if world.rank == 0:
@@ -77,10 +82,10 @@ def rehearse(
     return found
 
 
-def _introduce(
+def _describe_rank(
     world: World, device: torch.device, planned: Mapping[str, int], describe: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what this rank says of itself."""
+    """Return the description of this rank."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     address = local_address(world.master_addr) if world.world_size > 1 else ""
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
@@ -117,7 +122,7 @@ def _introduce(
 
 
 def _problem(world: World, device: torch.device, gpus: int, planned: Mapping[str, int]) -> str:
-    """Return what this rank alone can see to be wrong, or nothing."""
+    """Return the error that this rank finds without the others, or an empty string."""
     try:
         check_plan(world, planned)
         if device.type == "cuda":
@@ -128,29 +133,29 @@ def _problem(world: World, device: torch.device, gpus: int, planned: Mapping[str
     return ""
 
 
-def _join_and_try(
+def _join_and_measure(
     world: World, me: Arrival, backend: str, device: torch.device,
     timeout_s: float, oversubscribe: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return what each rank says of itself and has measured, by rank."""
+    """Return the description and the measurements of each rank, by rank."""
     started = time.monotonic()
     try:
-        meeting = Meeting(world, started + timeout_s)
+        rendezvous = Rendezvous(world, started + timeout_s)
     except LaunchError as error:
-        # the rank's own problem is the nearer one
+        # the rank's own problem is the likelier cause
         raise LaunchError(me["problem"] or str(error)) from None
     try:
-        ranks = call_roll(meeting, world, me, timeout_s)
+        ranks = check_membership(rendezvous, world, me, timeout_s)
         joined_s = time.monotonic() - started
         check_node(ranks, backend=backend, oversubscribe=oversubscribe)
         if backend == "gloo":
             check_gloo(ranks)
-        paths = Paths(meeting, ranks, world.rank, backend, device, timeout_s)
-        measured = paths.try_all(joined_s)
+        paths = Paths(rendezvous, ranks, world.rank, backend, device, timeout_s)
+        measured = paths.measure(joined_s)
     except BaseException:
-        meeting.close(timeout_s=_LINGER_S, is_failed=True)
+        rendezvous.close(timeout_s=_ERROR_READ_S, is_failed=True)
         raise
-    meeting.close(timeout_s=min(timeout_s, _CLOSE_S))
+    rendezvous.close(timeout_s=min(timeout_s, _CLOSE_S))
     return [
         {
             **rank,

@@ -1,4 +1,4 @@
-"""The roll call before training: who has come, who is missing, and who does not belong here."""
+"""Membership check before a training: which ranks have joined, are missing or belong to another job."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from shardline.core.errors import LaunchError
 from shardline.core.world import World
-from shardline.launch.preflight.rendezvous import Meeting, pauses, place_of
+from shardline.launch.preflight.rendezvous import Rendezvous, pauses, place_of
 from shardline.launch.preflight.table import compact, name_ranks
 from shardline.launch.world import check_world, is_loopback
 
@@ -20,81 +20,85 @@ _NODES_NAMED = 8
 Arrival = Mapping[str, Any]
 
 
-def call_roll(meeting: Meeting, world: World, me: Arrival, timeout_s: float) -> list[Arrival]:
-    """Wait until all ranks of the world have come.
+def check_membership(
+    rendezvous: Rendezvous, world: World, me: Arrival, timeout_s: float
+) -> list[Arrival]:
+    """Wait until all ranks of the world have joined.
 
     Args:
-        me: what this rank says of itself: rank, world_size, local_world_size,
-            host, pid, job, run, launcher, planned, problem, and what else the
-            others are to know.
+        me: description of this rank: rank, world_size, local_world_size, host,
+            pid, job, run, launcher, planned, problem, and further values for the
+            report.
         timeout_s: `rendezvous_timeout_s`, for the messages.
 
     Returns:
-        What each rank said, by rank; the same list on every rank.
+        Descriptions of all ranks, by rank; the same list on every rank.
 
     Raises:
-        LaunchError: a rank is missing, is there twice, has a problem or
-            believes in another world; the same message on every rank.
+        LaunchError: a rank is missing, has joined twice, has a problem or
+            was started with another world; the same message on every rank.
     """
-    assert meeting.store is not None
+    assert rendezvous.store is not None
     try:
-        meeting.store.append("arrivals", json.dumps(me) + "\n")  # type: ignore[attr-defined]  # not in its stub
-        text = (_decide if meeting.calls_roll else _hear)(meeting, world, me, timeout_s)
+        rendezvous.store.append("arrivals", json.dumps(me) + "\n")  # type: ignore[attr-defined]  # not in its stub
+        text = (_decide if rendezvous.is_coordinator else _await_decision)(
+            rendezvous, world, me, timeout_s
+        )
     except dist.DistError:
         raise LaunchError(
             f"the ranks' store ({place_of(world, 0)}) ended while rank {me['rank']} on host {me['host']} "
-            "waited for the other ranks; see why in the log of rank 0"
+            "waited for the other ranks; read the log of rank 0 for the cause"
         ) from None
-    verdict = json.loads(text)
-    if _is_foreign(verdict, me):
-        raise LaunchError(_foreign_message(world, verdict, me))
-    if verdict["error"]:
-        raise LaunchError(verdict["error"])
-    return sorted(verdict["arrivals"], key=lambda arrival: int(arrival["rank"]))
+    decision = json.loads(text)
+    if _is_foreign(decision, me):
+        raise LaunchError(_foreign_message(world, decision, me))
+    if decision["error"]:
+        raise LaunchError(decision["error"])
+    return sorted(decision["arrivals"], key=lambda arrival: int(arrival["rank"]))
 
 
-def _decide(meeting: Meeting, world: World, me: Arrival, timeout_s: float) -> str:
-    """Watch the ranks come, until all have or something is wrong."""
-    remind_at = (time.monotonic() + meeting.deadline) / 2
+def _decide(rendezvous: Rendezvous, world: World, me: Arrival, timeout_s: float) -> str:
+    """Read arrivals until all ranks have joined or a conflict is found, and publish the decision."""
+    remind_at = (time.monotonic() + rendezvous.deadline) / 2
     for pause in pauses():
-        arrivals = [other for other in _read(meeting) if not _is_foreign(other, me)]
+        arrivals = [other for other in _read(rendezvous) if not _is_foreign(other, me)]
         error = find_conflict(arrivals)
         if error or len(arrivals) >= world.world_size:
             break
-        if time.monotonic() > meeting.decide_at:
+        if time.monotonic() > rendezvous.decide_at:
             error = missing_message(world, arrivals, timeout_s)
-            meeting.others = len(arrivals) - 1
+            rendezvous.others = len(arrivals) - 1
             break
         if time.monotonic() > remind_at:
-            remind_at = meeting.deadline
-            print(f"rehearsal: still waiting for {_missing(world, arrivals)}", flush=True)
+            remind_at = rendezvous.deadline
+            print(f"preflight check: still waiting for {_missing(world, arrivals)}", flush=True)
         time.sleep(pause)
-    verdict = {"error": error, "job": me["job"], "run": me["run"], "arrivals": arrivals}
-    return meeting.agree("verdict", json.dumps(verdict))
+    decision = {"error": error, "job": me["job"], "run": me["run"], "arrivals": arrivals}
+    return rendezvous.agree("decision", json.dumps(decision))
 
 
-def _hear(meeting: Meeting, world: World, me: Arrival, timeout_s: float) -> str:
-    """Wait for the verdict of rank 0; when time is up, say what can be seen from here."""
-    assert meeting.store is not None
+def _await_decision(rendezvous: Rendezvous, world: World, me: Arrival, timeout_s: float) -> str:
+    """Wait for the decision of rank 0; at the deadline, report the arrivals that this rank reads."""
+    assert rendezvous.store is not None
     for pause in pauses():
-        if meeting.store.check(["verdict"]):
+        if rendezvous.store.check(["decision"]):
             break
-        is_late = time.monotonic() > meeting.deadline
-        if is_late or me["rank"] == 0:  # that another rank 0 holds the port is known at once
-            arrivals = _read(meeting)
+        is_late = time.monotonic() > rendezvous.deadline
+        if is_late or me["rank"] == 0:  # another rank 0 holds the port: no need to wait
+            arrivals = _read(rendezvous)
             if foreign := [other for other in arrivals if _is_foreign(other, me)]:
                 raise LaunchError(_foreign_message(world, foreign[0], me))
             if is_late:
                 raise LaunchError(missing_message(world, arrivals, timeout_s))
         time.sleep(pause)
-    return str(meeting.store.get("verdict").decode())
+    return str(rendezvous.store.get("decision").decode())
 
 
-def _read(meeting: Meeting) -> list[Arrival]:
-    assert meeting.store is not None
-    if not meeting.store.check(["arrivals"]):
+def _read(rendezvous: Rendezvous) -> list[Arrival]:
+    assert rendezvous.store is not None
+    if not rendezvous.store.check(["arrivals"]):
         return []
-    return [json.loads(line) for line in meeting.store.get("arrivals").splitlines()]
+    return [json.loads(line) for line in rendezvous.store.get("arrivals").splitlines()]
 
 
 def _is_foreign(one: Arrival, other: Arrival) -> bool:
@@ -114,10 +118,10 @@ def _job(arrival: Arrival) -> str:
 
 
 def find_conflict(arrivals: Sequence[Arrival]) -> str:
-    """Return what is wrong with those who have come, or nothing.
+    """Return the first conflict among the ranks that have joined, or an empty string.
 
     Args:
-        arrivals: what each rank said, in the order in which they came.
+        arrivals: descriptions of ranks, in the order in which they joined.
     """
     leaders = [arrival for arrival in arrivals if arrival["rank"] == 0]
     seen: dict[int, Arrival] = {}
@@ -133,21 +137,21 @@ def find_conflict(arrivals: Sequence[Arrival]) -> str:
         for key, noun in (("world_size", "world"), ("local_world_size", "node")):
             if arrival[key] != leader[key]:
                 return (
-                    f"{_who(arrival)} was started by {arrival['launcher']} into a {noun} of {arrival[key]} "
-                    f"ranks, {_who(leader)} by {leader['launcher']} into one of {leader[key]}; start all "
+                    f"{_name_rank(arrival)} was started by {arrival['launcher']} into a {noun} of {arrival[key]} "
+                    f"ranks, {_name_rank(leader)} by {leader['launcher']} into one of {leader[key]}; start all "
                     "ranks by one launcher command, and check its counts of ranks and nodes"
                 )
         if arrival["planned"] != leader["planned"]:
             return (
-                f"{_who(arrival)} was planned for nodes x devices={_times(arrival)}, {_who(leader)} for "
+                f"{_name_rank(arrival)} was planned for nodes x devices={_times(arrival)}, {_name_rank(leader)} for "
                 f"{_times(leader)}; give all ranks the same run.json"
             )
         if arrival["problem"]:
-            return f"{_who(arrival)}: {arrival['problem']}"
+            return f"{_name_rank(arrival)}: {arrival['problem']}"
     return ""
 
 
-def _who(arrival: Arrival) -> str:
+def _name_rank(arrival: Arrival) -> str:
     return f"rank {arrival['rank']} on host {arrival['host']} (pid {arrival['pid']})"
 
 
@@ -156,22 +160,22 @@ def _times(arrival: Arrival) -> str:
 
 
 def missing_message(world: World, arrivals: Sequence[Arrival], timeout_s: float) -> str:
-    """Return the sentence that names the ranks that have not come, and their hosts."""
-    came = name_ranks([arrival["rank"] for arrival in arrivals])
+    """Return the message that names the missing ranks and their hosts."""
+    joined = name_ranks([arrival["rank"] for arrival in arrivals])
     return (
-        f"{world.world_size - len(arrivals)} of {world.world_size} ranks did not come within "
+        f"{world.world_size - len(arrivals)} of {world.world_size} ranks did not join within "
         f"rendezvous_timeout_s={timeout_s:g}: {_missing(world, arrivals)}; "
-        f"{f'{came} came' if arrivals else 'nobody came'}; read the log of the missing ranks and look at "
+        f"{f'{joined} joined' if arrivals else 'no rank joined'}; read the logs of the missing ranks and check "
         "their hosts, or raise rendezvous_timeout_s if they only start slowly"
     )
 
 
 def _missing(world: World, arrivals: Sequence[Arrival]) -> str:
     """Name the missing ranks node by node."""
-    came = {arrival["rank"] for arrival in arrivals}
+    joined = {arrival["rank"] for arrival in arrivals}
     seen = {arrival["rank"] // world.local_world_size: arrival["host"] for arrival in arrivals}
     nodes: dict[int, list[int]] = {}
-    for rank in sorted(set(range(world.world_size)) - came):
+    for rank in sorted(set(range(world.world_size)) - joined):
         nodes.setdefault(rank // world.local_world_size, []).append(rank)
     named = [
         f"{name_ranks(ranks)} ({place_of(world, ranks[0], seen.get(node, ''))})"
@@ -184,10 +188,10 @@ def _missing(world: World, arrivals: Sequence[Arrival]) -> str:
 
 
 def check_plan(world: World, planned: Mapping[str, int]) -> None:
-    """Refuse another world than the planned one; a world of one in particular.
+    """Check that the world is the planned one, and not a world of one for each rank.
 
     Raises:
-        LaunchError: names what was planned and what was started.
+        LaunchError: names the planned and the started numbers of ranks.
     """
     nodes, devices = planned["nodes"], planned["devices"]
     if world.world_size == 1 and nodes * devices > 1:
@@ -201,7 +205,7 @@ def check_plan(world: World, planned: Mapping[str, int]) -> None:
 
 
 def check_device(index: int, num_visible: int, env: Mapping[str, str]) -> None:
-    """Refuse a GPU that this process does not see.
+    """Check that this process sees the GPU of its rank.
 
     Args:
         index: GPU of this rank, among the visible ones.
@@ -213,15 +217,15 @@ def check_device(index: int, num_visible: int, env: Mapping[str, str]) -> None:
     """
     if index >= num_visible:
         visible = env.get("CUDA_VISIBLE_DEVICES")
-        told = "is not set" if visible is None else f"is {visible or 'empty'}"
+        value = "is not set" if visible is None else f"is {visible or 'empty'}"
         raise LaunchError(
-            f"this rank is to use GPU {index}, but sees {num_visible} GPUs (CUDA_VISIBLE_DEVICES {told}); "
+            f"this rank is to use GPU {index}, but sees {num_visible} GPUs (CUDA_VISIBLE_DEVICES {value}); "
             "ask for as many GPUs per node as devices, lower devices, or set accelerator=cpu"
         )
 
 
 def check_gloo(ranks: Sequence[Arrival]) -> None:
-    """Refuse a rank at whose address for gloo the ranks of other hosts find nobody.
+    """Check that ranks of other hosts can reach each rank's address for gloo.
 
     Args:
         ranks: all ranks; of each its rank, host, `interface` and `address` on
@@ -237,21 +241,21 @@ def check_gloo(ranks: Sequence[Arrival]) -> None:
     for rank in ranks:
         if rank["gloo_address"] and is_loopback(rank["gloo_address"]):
             raise LaunchError(
-                f"rank {rank['rank']}: gloo would listen at {rank['gloo_address']}, which host {rank['host']} has "
-                f"for its own name, and no other host reaches; set GLOO_SOCKET_IFNAME="
+                f"rank {rank['rank']}: gloo would listen at {rank['gloo_address']}, the address of host "
+                f"{rank['host']} for its own name, which no other host can reach; set GLOO_SOCKET_IFNAME="
                 f"{rank['interface'] or 'eth0'}, the interface between the hosts"
             )
 
 
 def check_node(ranks: Sequence[Arrival], *, backend: str, oversubscribe: bool) -> None:
-    """Refuse ranks of one node that share a GPU, or that have more threads than CPUs.
+    """Check that ranks of one node share no GPU and have no more threads than CPUs.
 
     Args:
         ranks: all ranks; of each its rank, node_rank, host, threads, `gpu` (its
             hardware's name, or empty) and `cpu_list` (numbers of the CPUs that
             it may run on, empty where unknown).
         backend: `nccl` allows one rank on each GPU.
-        oversubscribe: whether more threads than CPUs are meant.
+        oversubscribe: allow more threads than CPUs.
 
     Raises:
         LaunchError: names the node, the counts and what to change.
@@ -279,5 +283,5 @@ def _check_threads(ranks: Sequence[Arrival]) -> None:
     who = name_ranks([rank["rank"] for rank in ranks])
     raise LaunchError(
         f"{who} on host {ranks[0]['host']} run {threads} threads on {len(cpus)} CPUs ({compact(cpus)}); lower "
-        "threads_per_rank, ask for more cpus_per_task, or set oversubscribe=true if that is meant"
+        "threads_per_rank, ask for more cpus_per_task, or set oversubscribe=true to allow it"
     )

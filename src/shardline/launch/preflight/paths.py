@@ -1,4 +1,4 @@
-"""Every path between the ranks, tried with checked contents and measured."""
+"""Measurement of every path between the ranks, with verified contents."""
 
 import re
 import statistics
@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from shardline.core.errors import LaunchError
 from shardline.launch.preflight.membership import Arrival
-from shardline.launch.preflight.rendezvous import Meeting, pauses
+from shardline.launch.preflight.rendezvous import Rendezvous, pauses
 from shardline.launch.preflight.table import name_ranks
 
 _LATENCY_ROUNDS = 20
@@ -26,25 +26,25 @@ _SOURCE = re.compile(r"\[/\S+:\d+\] ")  # of a message of gloo: a file of torch'
 
 @dataclass(frozen=True)
 class Paths:
-    """The paths between the ranks, through a process group that lives for the trial alone.
+    """The paths between the ranks, measured through a process group of their own.
 
     Attributes:
-        meeting: store that the group is formed through.
-        ranks: what each rank said of itself, by rank.
-        rank: this one.
+        rendezvous: store that the group is formed through.
+        ranks: descriptions of all ranks, by rank.
+        rank: this rank.
         backend: `gloo` or `nccl`.
-        device: what the messages of nccl lie on.
+        device: device of the messages under nccl.
         timeout_s: longest wait for a step.
     """
 
-    meeting: Meeting
+    rendezvous: Rendezvous
     ranks: Sequence[Arrival]
     rank: int
     backend: str
     device: torch.device
     timeout_s: float
 
-    def try_all(self, joined_s: float) -> list[list[float]]:
+    def measure(self, joined_s: float) -> list[list[float]]:
         """Return latency in us, bandwidth in MB/s and seconds of joining, by rank."""
         try:
             with self._step("form a process group with all ranks"):
@@ -64,43 +64,41 @@ class Paths:
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:
-        """Name rank, host and step in an error; all ranks raise the error that came first."""
+        """Name rank, host and step in an error; all ranks raise the first error."""
         try:
             yield
         except (RuntimeError, LaunchError) as error:
-            me, told = self.ranks[self.rank], _SOURCE.sub("", str(error).partition("\n")[0])
+            me, reason = self.ranks[self.rank], _SOURCE.sub("", str(error).partition("\n")[0])
             message = (
                 f"rank {self.rank} on host {me['host']} (interface {me['interface']}, {me['address']}) could not "
-                f"{what} with backend={self.backend}: {told.partition('. This is')[0]}; open all ports between "
-                "the nodes, or name the right interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
+                f"{what} with backend={self.backend}: {reason.partition('. This is')[0]}; open all ports between "
+                "the nodes, or set the right interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
             )
             with suppress(dist.DistError):  # rank 0 may be gone, and the store with it
                 if silent := self._silent_ranks():
-                    message += (
-                        f"; nothing is heard of {name_ranks(silent)}: read the log there first"
-                    )
-                message = self.meeting.agree("failure", message)
+                    message += f"; {name_ranks(silent)} did not respond: read the log there first"
+                message = self.rendezvous.agree("failure", message)
             raise LaunchError(message) from error
 
     def _silent_ranks(self) -> list[int]:
-        """Return the ranks that do not say that they failed too: one that died is the cause."""
-        assert self.meeting.store is not None
-        self.meeting.store.append("failed", f"{self.rank} ")  # type: ignore[attr-defined]  # not in its stub
-        limit, spoke = time.monotonic() + _SILENCE_S, [self.rank]
+        """Return the ranks that reported no failure: a rank that died is the cause."""
+        assert self.rendezvous.store is not None
+        self.rendezvous.store.append("failed", f"{self.rank} ")  # type: ignore[attr-defined]  # not in its stub
+        limit, reported = time.monotonic() + _SILENCE_S, [self.rank]
         for pause in pauses():
-            spoke = [int(rank) for rank in self.meeting.store.get("failed").split()]
-            if len(spoke) == len(self.ranks) or time.monotonic() > limit:
+            reported = [int(rank) for rank in self.rendezvous.store.get("failed").split()]
+            if len(reported) == len(self.ranks) or time.monotonic() > limit:
                 break
             time.sleep(pause)
-        return sorted(set(range(len(self.ranks))) - set(spoke))
+        return sorted(set(range(len(self.ranks))) - set(reported))
 
     def _join_group(self) -> None:
-        assert self.meeting.store is not None
+        assert self.rendezvous.store is not None
         # gloo waits five times as long for a connection: 5 s became 25
         timeout_s = max(2.0, self.timeout_s / 5) if self.backend == "gloo" else self.timeout_s
         dist.init_process_group(
             self.backend,
-            store=PrefixStore("group", self.meeting.store),
+            store=PrefixStore("group", self.rendezvous.store),
             rank=self.rank,
             world_size=len(self.ranks),
             timeout=timedelta(seconds=timeout_s),
@@ -127,7 +125,7 @@ class Paths:
     def _exchange(
         self, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]
     ) -> None:
-        """Send and receive at once, and hold what came against its sender's rank."""
+        """Send and receive at once."""
         works = dist.batch_isend_irecv(
             [dist.P2POp(dist.isend, tensor, peer) for peer, tensor in sends.items()]
             + [dist.P2POp(dist.irecv, tensor, peer) for peer, tensor in receives.items()]
@@ -140,7 +138,7 @@ class Paths:
     def _check(self, received: Mapping[int, torch.Tensor]) -> None:
         for peer, tensor in received.items():
             if not bool((tensor == peer).all()):
-                raise LaunchError(f"what rank {peer} sent came changed")
+                raise LaunchError(f"the message of rank {peer} arrived changed")
 
     def _pass_by_rank_0(self) -> None:
         """Rank 0 sends to every rank, and every rank sends to rank 0."""

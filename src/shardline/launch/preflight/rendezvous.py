@@ -1,4 +1,4 @@
-"""The store in which the ranks meet before training, and nothing left of it afterwards."""
+"""The store through which ranks join before a training; closed completely afterwards."""
 
 import os
 import socket
@@ -16,21 +16,21 @@ from shardline.core.errors import LaunchError
 from shardline.core.world import World
 from shardline.launch.stores import NarrowStore, narrow_stores
 
-# The store's first words in torch 2.13 (TCPStoreBackend.hpp): VALIDATE with its magic
+# First bytes of the store's protocol in torch 2.13 (TCPStoreBackend.hpp): VALIDATE with its magic
 # number, then PING with a number that comes back. torch's own client waits without end
 # when another program holds the port.
 _PING = struct.Struct("=BIBI").pack(0, 0x3C85F7CE, 13, 0x53484152)
 _PONG = struct.pack("=I", 0x53484152)
-_KNOCK_S = 5.0
+_PING_TIMEOUT_S = 5.0
 _DECIDE = 0.9
 
 
-class Meeting:
-    """The store in which all ranks of a world meet, at its master address and port.
+class Rendezvous:
+    """The store through which all ranks of a world join, at its master address and port.
 
-    Rank 0 hosts it, unless torchrun's agent does already. Nothing is left of
-    it: rank 0 closes it last, and the others return only then, so that the
-    next to open this port are all sure to find a new store there.
+    Rank 0 hosts it, unless torchrun's agent already does. Rank 0 closes the
+    store last, and the other ranks return only then, so that whoever opens this
+    port next finds a new store.
     """
 
     def __init__(self, world: World, deadline: float) -> None:
@@ -40,11 +40,11 @@ class Meeting:
             deadline: time.monotonic() at which to give up.
 
         Raises:
-            LaunchError: nobody answers at the address, or no store does.
+            LaunchError: nothing, or another program, answers at the address.
         """
         narrow_stores()  # also that of the process group, which follows
         self._world, self.deadline = world, deadline
-        # a little before the deadline, so that all have heard by then
+        # before the deadline, so that all ranks have read the decision by then
         self.decide_at = deadline - (1 - _DECIDE) * (deadline - time.monotonic())
         self._is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self.others = world.world_size - 1  # that the host waits for at the end
@@ -52,20 +52,20 @@ class Meeting:
         store = self._host() if world.rank == 0 and not self._is_agents else None
         self.is_host = store is not None
         if store is None:
-            self._line = self._knock()
+            self._line = self._wait_for_store()
             store = self._connect(is_master=False)
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self.store: Store | None = PrefixStore(f"shardline/rehearsal/{attempt}", store)
+        self.store: Store | None = PrefixStore(f"shardline/preflight/{attempt}", store)
 
     @property
-    def calls_roll(self) -> bool:
-        """Whether this rank decides who belongs here."""
+    def is_coordinator(self) -> bool:
+        """Whether this rank decides which ranks are members."""
         return self.is_host or (self._is_agents and self._world.rank == 0)
 
     def _host(self) -> NarrowStore | None:
         """Open the store; None where a rank 0 has done so before this one."""
         with suppress(OSError):
-            _ring(self._place, timeout_s=1.0).close()
+            _ping(self._place, timeout_s=1.0).close()
             return None
         try:
             return self._connect(is_master=True)
@@ -86,12 +86,12 @@ class Meeting:
     def _place(self) -> tuple[str, int]:
         return self._world.master_addr, self._world.master_port
 
-    def _knock(self) -> socket.socket:
-        """Return an open line to the store; rank 0 may be late, so knock until it is time to decide."""
+    def _wait_for_store(self) -> socket.socket:
+        """Return an open connection to the store; rank 0 may start late, so retry until `decide_at`."""
         problem, looks = "no answer", pauses()
         while (left := self.decide_at - time.monotonic()) > 0:
             try:
-                return _ring(self._place, timeout_s=min(left, _KNOCK_S))
+                return _ping(self._place, timeout_s=min(left, _PING_TIMEOUT_S))
             except OSError as error:
                 problem = error.strerror or str(error)
             time.sleep(min(next(looks), max(0.0, left)))
@@ -102,15 +102,15 @@ class Meeting:
         place, host = f"MASTER_ADDR={address} MASTER_PORT={port}", socket.gethostname()
         if self._world.rank == 0 and not self._is_agents:
             return LaunchError(
-                f"rank 0 on host {host} cannot open the ranks' store at {place}: {problem}; see that "
+                f"rank 0 on host {host} cannot open the ranks' store at {place}: {problem}; check that "
                 "MASTER_ADDR is a name of this host, and give the job a free MASTER_PORT"
             )
         mine = local_address(address)
         interface = f"interface {interface_of(mine)} ({mine})" if mine else "no interface"
         return LaunchError(
             f"rank {self._world.rank} on host {host} cannot reach rank 0 ({place_of(self._world, 0)}) at "
-            f"{place} over {interface}: {problem}; see whether rank 0 has ended, mend a wrong "
-            "MASTER_ADDR, open the port between the nodes, or name the right interface in "
+            f"{place} over {interface}: {problem}; check whether rank 0 has exited, correct "
+            "MASTER_ADDR, open the port between the nodes, or set the right interface in "
             "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
         )
 
@@ -120,12 +120,12 @@ class Meeting:
         return str(self.store.compare_set(key, "", value).decode())
 
     def close(self, *, timeout_s: float, is_failed: bool = False) -> None:
-        """Leave; the host waits until the others have left, they until it has closed.
+        """Leave the store; its host waits for the other ranks to leave, and they for it to close.
 
         Args:
             timeout_s: longest wait.
-            is_failed: nothing is opened here after this, so only the host waits,
-                that all may still read why.
+            is_failed: no store is opened here afterwards, so only the host waits,
+                for the others to read the error.
         """
         store, self.store = self.store, None
         if store is None:
@@ -143,10 +143,10 @@ class Meeting:
             with self._line, suppress(OSError):
                 if not is_failed and not self._is_agents:
                     self._line.settimeout(timeout_s)
-                    self._line.recv(1)  # the end of the line is the end of the store
+                    self._line.recv(1)  # the connection closes with the store
 
 
-def _ring(place: tuple[str, int], timeout_s: float) -> socket.socket:
+def _ping(place: tuple[str, int], timeout_s: float) -> socket.socket:
     line = socket.create_connection(place, timeout=timeout_s)
     try:
         line.sendall(_PING)
@@ -160,7 +160,7 @@ def _ring(place: tuple[str, int], timeout_s: float) -> socket.socket:
 
 
 def pauses() -> Iterator[float]:
-    """Yield seconds to wait between looks: short at first, easy on the store later."""
+    """Yield seconds to wait between polls: short at first, then longer to spare the store."""
     pause = 0.01
     while True:
         yield pause
@@ -181,8 +181,8 @@ def local_address(peer: str) -> str:
 def gloo_address() -> str:
     """Return the address that gloo listens at where GLOO_SOCKET_IFNAME is not set.
 
-    It takes the first that this host's name means and that is its own, or
-    else the loopback's, with a warning that nobody reads.
+    It takes the first own address that this host's name resolves to, or
+    else the loopback's.
     """
     with suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""What a rehearsal found, and the table that shows it."""
+"""The report of a preflight check, and the table that shows it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ _NUMBERS = (0, 2, 6, 7)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearsal:
-    """What a rehearsal found; the same on every rank.
+class PreflightReport:
+    """Report of a preflight check; the same on every rank.
 
     Attributes:
         backend: `gloo` or `nccl`.
-        rows: per rank what it is and what was measured: `latency_us` is the
+        rows: description and measurements of each rank: `latency_us` is the
             median of small all-reduces, `bandwidth_mb_s` (10^6 bytes per
             second) what it received from its left neighbour while all ranks
-            sent at once, `joined_s` how long it waited for all to come. The
+            sent at once, `joined_s` how long it waited for all ranks. The
             first two are None in a world of one.
     """
 
@@ -38,7 +38,7 @@ class Rehearsal:
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Rehearsal":
+    def from_json(cls, document: Mapping[str, Any]) -> "PreflightReport":
         """Read what `to_json` gave."""
         return cls(
             backend=document["backend"],
@@ -51,7 +51,7 @@ class Rehearsal:
         """Return the table of all ranks, at most 100 columns wide, and the network settings in use."""
         each, joined = len(self.rows) // self.num_nodes, max(row["joined_s"] for row in self.rows)
         title = (
-            f"rehearsal: nodes={self.num_nodes} x devices={each} by {self.launcher}, "
+            f"preflight check: nodes={self.num_nodes} x devices={each} by {self.launcher}, "
             f"backend={self.backend}, all ranks joined in {joined:.2f} s"
         )
         return "\n".join([title, *_table_lines(self.rows), *_settings_lines(self.rows)])

@@ -9,7 +9,7 @@ from shardline.config.project import RESULTS, Run
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, LaunchError, ShardlineError
 from shardline.core.files import read_json, read_json_lines
-from shardline.core.package import make_anew
+from shardline.core.package import remake
 from shardline.results.accept.candidates import Candidate
 
 _SHOWN = 3
@@ -43,7 +43,7 @@ def compare_first_steps(
     recorded = _recorded(candidate, earlier, steps)
     path = RESULTS / "first-steps" / f"{run.id}-{steps}.jsonl"
     try:
-        if not make_anew([path], config=config, profile=profile, arguments=arguments):
+        if not remake([path], config=config, profile=profile, arguments=arguments):
             raise LaunchError(
                 f"the first steps of {candidate.title} could not be trained; the reason stands above, and in "
                 f"logs/train_first_steps/{run.id}-{steps}.log"

@@ -26,7 +26,7 @@ class Watch:
 
     Attributes:
         hang_timeout_s: seconds without a tick after which a rank counts as hung; 0: never.
-        startup_timeout_s: the same before the first step, where the rehearsal has deadlines of its own.
+        startup_timeout_s: the same before the first step, where the preflight check has deadlines of its own.
     """
 
     hang_timeout_s: float

@@ -1,4 +1,4 @@
-"""`shardline rehearse`: the ranks meet and nothing is trained."""
+"""`shardline preflight`: the ranks meet and nothing is trained."""
 
 import json
 import subprocess
@@ -13,11 +13,11 @@ from tests.support.workspace import REPOSITORY
 ROW = {"dataset": "table", "model": "mlp"}
 
 
-def rehearse(workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
+def preflight(workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = Path(sys.executable).with_name("shardline")
     profile = REPOSITORY / "profiles" / "local"
     return subprocess.run(
-        [command, "rehearse", "--profile", profile, *arguments],
+        [command, "preflight", "--profile", profile, *arguments],
         cwd=workspace.path, text=True, capture_output=True, check=False, timeout=300,
     )  # fmt: skip
 
@@ -32,10 +32,10 @@ def test_one_run_of_each_geometry_meets_and_nothing_is_trained(workspace, tiny):
             for seed, (name, devices) in enumerate(rows)
         )
     )
-    done = rehearse(workspace)
+    done = preflight(workspace)
     assert done.returncode == 0, done.stdout + done.stderr
     table = done.stdout[done.stdout.rindex("\nb (") :]
-    assert "rehearsal: nodes=1 x devices=2 by torchrun, backend=gloo" in table
+    assert "preflight check: nodes=1 x devices=2 by torchrun, backend=gloo" in table
     assert [line.split()[0] for line in table.splitlines()[4:6]] == ["0", "1"]
     assert "\nc (" not in done.stdout
     assert not (workspace.path / "store" / "datasets").exists()
@@ -44,14 +44,14 @@ def test_one_run_of_each_geometry_meets_and_nothing_is_trained(workspace, tiny):
 
 @pytest.mark.rotating
 @pytest.mark.slow
-def test_what_is_wrong_is_named_and_a_second_rehearsal_starts_anew(tiny):
+def test_what_is_wrong_is_named_and_a_second_check_starts_again(tiny):
     workspace = tiny({**ROW, "name": "a", "devices": 2}, runtime={"threads_per_rank": 9})
-    done = rehearse(workspace)
+    done = preflight(workspace)
     assert done.returncode == 4
     assert " threads on " in done.stderr, done.stderr
-    assert "the rehearsal failed" in done.stderr
+    assert "the preflight check failed" in done.stderr
     workspace = tiny({**ROW, "name": "a", "devices": 2})
-    again = rehearse(workspace, "a", "--json")
+    again = preflight(workspace, "a", "--json")
     assert again.returncode == 0, again.stderr
     document = json.loads(again.stdout)
     (found,) = document.values()

@@ -19,7 +19,7 @@ from tests.support.rotation import rotating
 RANK = """
 import json, os, sys, psutil, torch
 from shardline.errors import LaunchError
-from shardline.launch.preflight.check import rehearse
+from shardline.launch.preflight.check import run_preflight
 from shardline.core.world import World
 
 options = json.loads(sys.argv[1])
@@ -33,7 +33,7 @@ fields = given or {name: int(os.environ[name.upper()]) for name in names}
 world = World(master_addr="127.0.0.1", launcher="torchrun", **fields)
 torch.set_num_threads(1)
 try:
-    found = rehearse(world, backend="gloo", device="cpu", **options)
+    found = run_preflight(world, backend="gloo", device="cpu", **options)
 except LaunchError as error:
     print("ERROR", error, flush=True)
     sys.exit(error.exit_code)
@@ -64,7 +64,7 @@ def num_joined(port):
     if not is_open(port):
         return 0
     store = TCPStore("127.0.0.1", port, is_master=False)
-    joined = PrefixStore("shardline/rehearsal/0", store)
+    joined = PrefixStore("shardline/preflight/0", store)
     return len(joined.get("arrivals").splitlines()) if joined.check(["arrivals"]) else 0
 
 
@@ -163,8 +163,8 @@ def test_missing_ranks_are_named_with_their_host_on_every_rank(hosts, named):
     texts = outputs(ranks)
     for text in texts:
         assert error_of(text).startswith(
-            f"2 of 4 ranks did not come within rendezvous_timeout_s=5: ranks 2-3 (node 1, {named}); "
-            "ranks 0-1 came; "
+            f"2 of 4 ranks did not join within rendezvous_timeout_s=5: ranks 2-3 (node 1, {named}); "
+            "ranks 0-1 joined; "
         )
     assert f"still waiting for ranks 2-3 (node 1, {named})" in texts[0]
     assert [rank.returncode for rank in ranks] == [4, 4]
@@ -263,7 +263,7 @@ def test_a_rank_that_dies_after_joining_is_named_as_silent():
     first, _, last = ends(ranks)
     assert error_of(first) == error_of(last)
     assert "could not form a process group with all ranks with backend=gloo: " in error_of(first)
-    assert "nothing is heard of rank 1: read the log there first" in error_of(first)
+    assert "rank 1 did not respond: read the log there first" in error_of(first)
 
 
 def test_ranks_of_torchrun_meet_in_its_agents_store():

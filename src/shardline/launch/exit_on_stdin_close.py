@@ -1,8 +1,11 @@
-"""A command that ends with its standard input: `python -m shardline.launch.leash [--read-variables] COMMAND...`.
+"""Run a command that exits when standard input closes.
 
-A remote shell that dies leaves what it started running. Its standard input,
-though, closes, and that ends the command with all that it started. Its first
-line may bring variables of the command that no command line may hold, as JSON.
+Usage: `python -m shardline.launch.exit_on_stdin_close [--read-variables] COMMAND...`
+
+A remote shell that dies leaves the processes that it started. Standard input
+closes then, and this program ends the command with all its processes. The first
+line of standard input may hold environment variables of the command as JSON:
+secrets that must not appear on a command line.
 """
 
 import json
@@ -32,7 +35,7 @@ def main() -> int:
     )
     threading.Thread(target=_end_with_input, args=(child,), daemon=True).start()
     code = child.wait()
-    kill_group(child.pid)  # what it left behind
+    kill_group(child.pid)  # processes that the command left
     return code if code >= 0 else 128 - code
 
 
@@ -44,7 +47,7 @@ def _first_line() -> bytes:
 
 
 def _end_with_input(child: "subprocess.Popen[bytes]") -> None:
-    with suppress(OSError):  # none at all, or a connection that broke
+    with suppress(OSError):  # closed, or a broken connection
         while os.read(0, 4096):
             pass
     child.terminate()

@@ -1,9 +1,9 @@
-"""Let a run's ranks meet, and try every path between them."""
+"""Check the membership of a run's ranks and every network path between them."""
 
-from shardline.pipeline import job, rehearse
+from shardline.pipeline import job, run_preflight
 
 with job(snakemake.log[0]) as log:
-    rehearse(
+    run_preflight(
         snakemake.config,
         snakemake.wildcards.run,
         log,

@@ -1,10 +1,10 @@
-"""What a rehearsal prints, and what it refuses without needing other ranks or a GPU."""
+"""What a preflight check prints, and what it rejects without other ranks or a GPU."""
 
 import pytest
 
 from shardline.core.world import World
 from shardline.errors import LaunchError
-from shardline.launch.preflight.check import rehearse
+from shardline.launch.preflight.check import run_preflight
 from shardline.launch.preflight.membership import (
     check_device,
     check_gloo,
@@ -12,7 +12,7 @@ from shardline.launch.preflight.membership import (
     find_conflict,
     missing_message,
 )
-from shardline.launch.preflight.table import Rehearsal, compact
+from shardline.launch.preflight.table import PreflightReport, compact
 
 
 def row(rank, **changes):
@@ -24,13 +24,13 @@ def row(rank, **changes):
     }  # fmt: skip
 
 
-def rehearsal(*rows, backend="gloo", nodes=2):
-    return Rehearsal(backend=backend, launcher="srun", num_nodes=nodes, rows=rows)
+def report(*rows, backend="gloo", nodes=2):
+    return PreflightReport(backend=backend, launcher="srun", num_nodes=nodes, rows=rows)
 
 
 def test_the_table_of_a_small_world():
-    assert rehearsal(*map(row, range(4))).table().splitlines() == [
-        "rehearsal: nodes=2 x devices=2 by srun, backend=gloo, all ranks joined in 0.93 s",
+    assert report(*map(row, range(4))).table().splitlines() == [
+        "preflight check: nodes=2 x devices=2 by srun, backend=gloo, all ranks joined in 0.93 s",
         "rank  host  local  device  CPUs    interface      latency  bandwidth",
         "   0  n0        0  cpu     0-3 x4  eth0 10.0.0.1    85 us  1180 MB/s",
         "   1  n0        1  cpu     0-3 x4  eth0 10.0.0.1    85 us  1180 MB/s",
@@ -46,7 +46,7 @@ def test_long_names_are_cut_to_100_columns_and_keep_both_ends():
         "interface": "enp65s0f0np0", "address": "fe80::a8bb:ccff:fedd:ee01",
     }  # fmt: skip
     settings = {"NCCL_IB_HCA": "mlx5_0", "NCCL_SOCKET_IFNAME": "ib0"}
-    found = rehearsal(
+    found = report(
         row(0, **long, settings=settings),
         row(1, settings=settings),
         row(2),
@@ -54,7 +54,7 @@ def test_long_names_are_cut_to_100_columns_and_keep_both_ends():
         nodes=1,
     )
     title, *table, shared, none = found.table().splitlines()
-    assert title.startswith("rehearsal: nodes=1 x devices=3")
+    assert title.startswith("preflight check: nodes=1 x devices=3")
     assert table == [
         "rank  host             local  device           CPUs             interface         latency  bandwidth",
         "   0  compute..xample      0  cuda:0 ..4-80GB  0-15,32..-79 x4  enp65s0..dd:ee01    85 us  1180 MB/s",
@@ -67,7 +67,7 @@ def test_long_names_are_cut_to_100_columns_and_keep_both_ends():
 
 
 def test_the_table_in_plain_values_holds_every_row():
-    found = rehearsal(row(0), row(1), nodes=1)
+    found = report(row(0), row(1), nodes=1)
     assert found.to_json() == {
         "backend": "gloo", "launcher": "srun", "nodes": 1, "ranks": [row(0), row(1)],
     }  # fmt: skip
@@ -85,7 +85,7 @@ def test_a_world_of_one_needs_no_network(capsys):
         rank=0, local_rank=0, world_size=1, local_world_size=1,
         master_addr="127.0.0.1", master_port=0, launcher="none",
     )  # fmt: skip
-    found = rehearse(
+    found = run_preflight(
         world, backend="gloo", device="cpu", timeout_s=5, planned={"nodes": 1, "devices": 1},
         describe={"threads": 1},
     )  # fmt: skip
@@ -167,7 +167,7 @@ def test_an_address_of_gloo_that_other_hosts_cannot_reach_is_refused():
         ([rank(0), rank(3, problem="no GPU; buy one")], "rank 3 on host n0 (pid 103): no GPU; buy one"),
     ],
 )  # fmt: skip
-def test_who_does_not_belong_is_named(arrivals, message):
+def test_conflicts_of_membership_are_named(arrivals, message):
     found = find_conflict(arrivals)
     assert found == message if not message else found.startswith(message)
 
@@ -180,8 +180,10 @@ def test_missing_ranks_are_named_node_by_node():
     came = [rank(number, host="n0.example") for number in (0, 2, 3)]
     message = missing_message(world, came, 60)
     assert message.startswith(
-        "37 of 40 ranks did not come within rendezvous_timeout_s=60: rank 1 (node 0, host n0.example), "
+        "37 of 40 ranks did not join within rendezvous_timeout_s=60: rank 1 (node 0, host n0.example), "
         "ranks 4-7 (node 1, host n1), "
     )
-    assert "ranks 28-31 (node 7, host n7) and those of 2 more nodes; ranks 0,2-3 came; " in message
-    assert "nobody came" in missing_message(world, [], 60)
+    assert (
+        "ranks 28-31 (node 7, host n7) and those of 2 more nodes; ranks 0,2-3 joined; " in message
+    )
+    assert "no rank joined" in missing_message(world, [], 60)
