@@ -17,7 +17,7 @@ from pathlib import Path
 from shardline.config.load import load_project
 from shardline.config.names import record_names
 from shardline.config.project import Project
-from shardline.identity import digest
+from shardline.core.canonical import digest
 
 REPOSITORY = Path(__file__).parents[1]
 SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.support.rank_specs import rank_runtime, rank_spec
 
-from shardline.launch.environment import rank_variables
+from shardline.core.environment import rank_variables
 from shardline.training.rank_spec import write_spec
 
 REPOSITORY = Path(__file__).parents[2]

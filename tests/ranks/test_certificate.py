@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from shardline.core.seals import check_seal
 from shardline.drills.certify import certify
 from shardline.drills.run import PLACES
 from shardline.drills.verdict import Drilled, Outcome, Trained, compare, cost, why_not
-from shardline.identity.seals import check_seal
 from shardline.provenance.actions import Action
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating

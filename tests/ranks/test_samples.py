@@ -7,7 +7,7 @@ import pytest
 
 from shardline.checkpoints.folder import last_step, list_saved
 from shardline.core.files import read_json, write_json
-from shardline.identity.seals import seal
+from shardline.core.seals import seal
 from shardline.ledger import read_ledger
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from shardline.core.canonical import digest as digest_of_document
 from shardline.identity import CodeIndex
-from shardline.identity import digest as digest_of_document
 
 
 def digest(entry: str, roots: Sequence[Path]) -> str:

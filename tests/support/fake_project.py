@@ -10,9 +10,9 @@ from safetensors.numpy import save_file
 from shardline.config.load import load_project
 from shardline.config.names import LAYOUT, record_names
 from shardline.config.project import Dataset, Project, Run
+from shardline.core.canonical import digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json
-from shardline.identity import digest
 from shardline.results.staleness import explain
 from tests.support.workspace import Workspace
 

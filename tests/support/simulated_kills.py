@@ -33,8 +33,8 @@ from shardline import pipeline as jobs
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
+from shardline.core.canonical import digest
 from shardline.core.world import World
-from shardline.identity import digest
 from shardline.ledger import read_ledger
 from shardline.supervision.attempts import begin_attempt
 from shardline.training import worker

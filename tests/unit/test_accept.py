@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from shardline.config.accepted import describe_acceptance, read_accepted
 from shardline.core.files import read_json, write_json
 from shardline.errors import ConfigError, DataError
-from shardline.identity.accepted import describe_acceptance, read_accepted
 from shardline.results.accept import (
     accept_dataset,
     accept_run,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardline.config.before import schema_of, with_before, without_before
 from shardline.config.schema import defaults_of, flatten, merge, unflatten
-from shardline.identity import canonical_json
+from shardline.core.canonical import canonical_json
 from tests.unit.test_identity_projects import KEYS
 
 # Values of one type each, with their schema.

@@ -18,8 +18,8 @@ from shardline.checkpoints.folder import (
     saving,
 )
 from shardline.core.files import write_json
+from shardline.core.seals import seal
 from shardline.errors import DataError
-from shardline.identity.seals import seal
 
 MINE, OTHER = "a" * 64, "b" * 64
 

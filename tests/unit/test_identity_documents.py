@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from shardline.core.canonical import canonical_json, digest, short_digest
 from shardline.core.digests import file_sha256
 from shardline.errors import ConfigError, DataError
-from shardline.identity import FileDigests, canonical_json, digest, load_lock, short_digest
+from shardline.identity import FileDigests, load_lock
 from tests.support.workspace import REPOSITORY
 
 OLD_NS = 10**18  # long ago, so that a file counts as left alone

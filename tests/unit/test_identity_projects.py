@@ -22,7 +22,8 @@ from shardline.config.before import KEYWORD, schema_of
 from shardline.config.causes import find_causes
 from shardline.config.load import load_project
 from shardline.config.schema import parts_of
-from shardline.identity import CodeIndex, Lock, short_digest
+from shardline.core.canonical import short_digest
+from shardline.identity import CodeIndex, Lock
 from shardline.identity.user_code import UserCode
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "identities"

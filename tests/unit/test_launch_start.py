@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from shardline.config.geometry import ActualGeometry
+from shardline.core.environment import rank_variables, without_place
 from shardline.errors import LaunchError
 from shardline.launch import start as start_module
-from shardline.launch.environment import rank_variables, without_place
 from shardline.launch.resolve import resolve_world
 from shardline.launch.slurm.allocation import check_allocation, parse_job, restored_variables
 from shardline.launch.start import free_port, prepare_start

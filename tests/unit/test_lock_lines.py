@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardline.core.canonical import digest
 from shardline.environments.installed import find_differences, requirements_of
 from shardline.errors import ConfigError
-from shardline.identity import digest, load_lock
+from shardline.identity import load_lock
 from shardline.identity.environment import Lock, normalize
 
 A, B = "a" * 40, "b" * 40

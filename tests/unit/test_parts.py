@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from shardline.core.files import write_json
+from shardline.core.seals import seal
 from shardline.data.build import build_shards, describe_part
 from shardline.data.parts import differing, read_part
 from shardline.errors import DataError
-from shardline.identity.seals import seal
 from shardline.sources import Schema, Source, Table
 from tests.support.tampering import changed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardline.core.files import read_json, write_json
-from shardline.identity.seals import check_seal, seal
+from shardline.core.seals import check_seal, seal
 from shardline.provenance.crate.metadata import (
     check_crate_seal,
     files_of_crate,

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from shardline.core.environment import recorded_variables
 from shardline.core.redaction import mask, mask_values
-from shardline.launch.environment import recorded_variables
 from shardline.provenance.actions import Action
 from shardline.provenance.crate.contents import without_secrets
 from tests.support.workspace import REPOSITORY

@@ -13,7 +13,7 @@ from shardline.cli import app
 from shardline.config.project import shards_of_part
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
-from shardline.identity.seals import seal
+from shardline.core.seals import seal
 from shardline.provenance.certificates import write_certificate
 from shardline.results.findings import Verdict
 from shardline.results.verify import verify_dataset

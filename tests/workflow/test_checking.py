@@ -12,8 +12,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from shardline.core.canonical import digest, short_digest
 from shardline.core.files import write_json
-from shardline.identity import digest, short_digest
 from tests.support.command_line import lines, shardline
 from tests.support.workspace import TINY_CONFIG, Workspace
 

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from shardline.cli import app
+from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
-from shardline.identity import digest
 from tests.support.crate_profile import issues
 from tests.support.planted_secrets import Planted, plant
 from tests.support.workspace import TINY_CONFIG, Workspace

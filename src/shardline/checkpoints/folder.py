@@ -22,7 +22,7 @@ from typing import Any
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import sync_file, sync_folder, utc_stamp, write_json, writing
-from shardline.identity.seals import check_seal, seal
+from shardline.core.seals import check_seal, seal
 
 MANIFEST = "manifest.json"
 POINTER = "latest.json"

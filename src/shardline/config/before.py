@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.config.schema import coerce, load_schema, parts_of
-from shardline.identity import canonical_json
+from shardline.core.canonical import canonical_json
 
 KEYWORD = "before"
 

@@ -9,8 +9,9 @@ from shardline.config import scripts
 from shardline.config.before import schema_of, without_before
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.sources import SHIPPED_SOURCES
+from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
-from shardline.identity import CodeIndex, Lock, short_digest
+from shardline.identity import CodeIndex, Lock
 from shardline.identity.user_code import UserCode
 from shardline.identity.versions import PACKAGES, PUBLIC, versions_of
 

@@ -11,10 +11,11 @@ from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
+from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
-from shardline.identity import CodeIndex, FileDigests, load_lock, short_digest
+from shardline.identity import CodeIndex, FileDigests, load_lock
 from shardline.identity.code import import_roots
 
 

@@ -12,9 +12,10 @@ from shardline.config.documents import Documents
 from shardline.config.notes import Note, read_notes
 from shardline.config.runs import Row
 from shardline.config.studies import Study
+from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
-from shardline.identity import CodeIndex, FileDigests, Lock, short_digest
+from shardline.identity import CodeIndex, FileDigests, Lock
 
 RESULTS = Path("results")
 # What says where the ranks' environment is, by `runtime.environment`.

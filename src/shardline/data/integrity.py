@@ -12,8 +12,8 @@ from filelock import FileLock
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
+from shardline.core.seals import seal
 from shardline.data.mmap import ShardMap, rebuild_command
-from shardline.identity.seals import seal
 
 Policy = Literal["off", "first", "always"]
 

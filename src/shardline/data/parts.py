@@ -15,9 +15,9 @@ from shardline.config.project import shards_of_part
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
+from shardline.core.seals import check_seal
 from shardline.data.shard_format import Layout
 from shardline.data.statistics import Moments, Statistics, merge_siblings
-from shardline.identity.seals import check_seal
 
 # Sums over float32 values depend on how the rows were cut into tables, by far less than this.
 _RELATIVE = 1e-5

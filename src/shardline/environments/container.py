@@ -16,13 +16,13 @@ from typing import Any
 
 from shardline.config.project import RESULTS, Project
 from shardline.core.digests import file_sha256
+from shardline.core.environment import PLACE, rank_variables
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.files import read_json
 from shardline.core.process import die_with_parent
 from shardline.core.redaction import PASSED
 from shardline.environments.context import code_digest
 from shardline.environments.image import check_no_login, find_tool
-from shardline.launch.environment import PLACE, rank_variables
 
 RUNNERS = ("podman", "docker", "apptainer")
 # Beside its place: what a scheduler grants each process, and who it is.

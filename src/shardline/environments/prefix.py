@@ -14,13 +14,13 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
+from shardline.core.canonical import digest, short_digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import make_folder
 from shardline.core.urls import without_secrets
 from shardline.environments.pins import PLATFORM, Pin
 from shardline.environments.solve import client
-from shardline.identity import digest, short_digest
 from shardline.identity.code import INSTALLED, LIBRARY
 
 if TYPE_CHECKING:

@@ -1,19 +1,8 @@
 """Identity: what a result was made from, as one canonical document and its digest."""
 
-from shardline.identity.canonical import DIGEST_LENGTH, canonical_json, digest, short_digest
 from shardline.identity.code import CodeIndex
 from shardline.identity.content import FileDigests
 from shardline.identity.environment import Lock, load_lock
 from shardline.identity.user_code import UserCode
 
-__all__ = [
-    "DIGEST_LENGTH",
-    "CodeIndex",
-    "FileDigests",
-    "Lock",
-    "UserCode",
-    "canonical_json",
-    "digest",
-    "load_lock",
-    "short_digest",
-]
+__all__ = ["CodeIndex", "FileDigests", "Lock", "UserCode", "load_lock"]

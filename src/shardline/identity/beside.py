@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.digests import file_sha256
-from shardline.identity.canonical import DIGEST_LENGTH
 from shardline.identity.literals import Bindings, Literals
 
 _HINTS = ("__file__", "resources", "get_data")

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from shardline.identity.canonical import short_digest
+from shardline.core.canonical import short_digest
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined, Named, Part, Whole
 from shardline.identity.run_order import RunOrder

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from shardline.identity.canonical import DIGEST_LENGTH
+from shardline.core.canonical import DIGEST_LENGTH
 from shardline.identity.effects import dotted_name, has_effects
 from shardline.identity.expressions import is_text
 from shardline.identity.imports import never_run_conditions, static_importers

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from shardline.identity.canonical import DIGEST_LENGTH
+from shardline.core.canonical import DIGEST_LENGTH
 from shardline.identity.imports import imports_of
 from shardline.identity.literals import Bindings, Literals
 

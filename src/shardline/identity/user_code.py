@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardline.core.canonical import short_digest
 from shardline.identity.beside import files_beside
-from shardline.identity.canonical import short_digest
 from shardline.identity.merkle import Graph
 from shardline.identity.program import Folders, Index, Program
 from shardline.identity.reach import Key, Reach

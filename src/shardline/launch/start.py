@@ -16,11 +16,11 @@ from shardline.config.geometry import (
     PlannedGeometry,
     fit_geometry,
 )
+from shardline.core.environment import check_passed, rank_variables, without_place
 from shardline.core.errors import LaunchError
 from shardline.core.redaction import PASSED, mask
 from shardline.launch.azureml import Processes, check_processes, find_processes
 from shardline.launch.commands import Plan, launch_command
-from shardline.launch.environment import check_passed, rank_variables, without_place
 from shardline.launch.export import export_world
 from shardline.launch.resolve import resolve_world
 from shardline.launch.slurm.allocation import (

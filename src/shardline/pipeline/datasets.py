@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from shardline.config.load import load_project
 from shardline.config.project import Dataset, Project
+from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
-from shardline.identity import digest
-from shardline.identity.seals import seal
+from shardline.core.seals import seal
 from shardline.pipeline.common import REMAKE, check_environment, of_this_identity
 from shardline.pipeline.watched import end_watch, watch_dataset
 from shardline.provenance.actions import Action

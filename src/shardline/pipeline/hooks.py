@@ -11,11 +11,11 @@ from typing import Any
 from shardline.config.load import load_project
 from shardline.config.names import check_layout, record_names
 from shardline.config.project import Dataset, Project, Run
+from shardline.core.canonical import digest
+from shardline.core.environment import check_passed
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.files import check_writable
 from shardline.core.package import workflow_folder
-from shardline.identity import digest
-from shardline.launch.environment import check_passed
 from shardline.launch.slurm.sacct import stand_before_sacct
 from shardline.launch.slurm.scancel import cancel_by_name
 from shardline.pipeline import started

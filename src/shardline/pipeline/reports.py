@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardline.config.accepted import ACCEPTED
 from shardline.config.load import load_project
 from shardline.config.project import RESULTS, Project, Run
-from shardline.identity.accepted import ACCEPTED
 from shardline.pipeline import started
 from shardline.pipeline.common import check_environment, of_this_identity
 from shardline.provenance.actions import Action

@@ -8,7 +8,7 @@ from shardline.config.project import Project, Run
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
-from shardline.identity.seals import seal
+from shardline.core.seals import seal
 from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
 from shardline.pipeline.training import files_of
 from shardline.pipeline.watched import end_watch, watch_run

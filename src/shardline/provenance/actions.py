@@ -9,10 +9,10 @@ from getpass import getuser
 from pathlib import Path
 from typing import Any
 
+from shardline.core.environment import recorded_variables
 from shardline.core.git import git_state
 from shardline.core.redaction import MASK, is_secret, mask
 from shardline.environments.installed import image_digest, machine
-from shardline.launch.environment import recorded_variables
 from shardline.provenance.record import now, software
 
 

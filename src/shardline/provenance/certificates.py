@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import RESULTS
+from shardline.core.canonical import DIGEST_LENGTH, digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_json
-from shardline.identity import DIGEST_LENGTH, CodeIndex, digest
-from shardline.identity.seals import check_seal, seal
+from shardline.core.seals import check_seal, seal
+from shardline.identity import CodeIndex
 
 FOLDER = RESULTS / "certificates"
 

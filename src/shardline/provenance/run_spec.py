@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.config.project import Project, Run
-from shardline.identity import digest
-from shardline.identity.seals import seal
+from shardline.core.canonical import digest
+from shardline.core.seals import seal
 from shardline.provenance.actions import Action
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from statistics import fmean
 from typing import Any
 
-from shardline.identity.accepted import describe_reason
+from shardline.config.accepted import describe_reason
 from shardline.report.environment import describe_environment
 from shardline.report.leaderboard import Group, Row
 from shardline.report.run import Run

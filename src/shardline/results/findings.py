@@ -8,7 +8,7 @@ from typing import Any
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
-from shardline.identity.seals import check_seal
+from shardline.core.seals import check_seal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from shardline.config.names import Kind, names_that_have_been
 from shardline.config.project import RESULTS, Dataset, Project, Run
+from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.environments.pins import pin_file, read_pins
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES
-from shardline.identity import DIGEST_LENGTH
 from shardline.results.states import IDENTITY, is_trained
 
 _REPORT = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")

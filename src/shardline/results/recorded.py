@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from shardline.config.accepted import read_accepted
 from shardline.config.before import schema_of, with_before
 from shardline.config.causes import find_causes
 from shardline.config.names import identities_of, names_that_have_been, title_of
@@ -15,7 +16,6 @@ from shardline.config.project import RESULTS, Project
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
-from shardline.identity.accepted import read_accepted
 from shardline.results.staleness import read_definitions
 from shardline.results.states import IDENTITY
 from shardline.results.verify_runs import verify_run

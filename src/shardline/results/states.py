@@ -7,9 +7,9 @@ from typing import Any
 
 from shardline.config.names import names_that_have_been
 from shardline.config.project import RESULTS, Project, Run
+from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
-from shardline.identity import DIGEST_LENGTH
 from shardline.supervision.attempts import last_recorded_step
 
 # how folders of datasets and runs are named

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import RESULTS, Project
+from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.data.shard_format import shard_path
-from shardline.identity import short_digest
 from shardline.provenance.crate.metadata import METADATA, check_crate_seal, files_of_crate
 from shardline.results.findings import Findings, Verdict, count, judge
 from shardline.results.verify_runs import verify_run

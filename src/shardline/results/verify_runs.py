@@ -7,11 +7,11 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from shardline.config.accepted import ACCEPTED, origin_of
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.project import RESULTS, pointer
-from shardline.identity import DIGEST_LENGTH, digest, short_digest
-from shardline.identity.accepted import ACCEPTED, origin_of
+from shardline.core.canonical import DIGEST_LENGTH, digest, short_digest
 from shardline.results.findings import Findings, Verdict, count, judge
 from shardline.results.verify_store import check_training
 

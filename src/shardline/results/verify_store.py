@@ -8,9 +8,9 @@ from shardline.checkpoints.folder import find_damage
 from shardline.config.scripts import is_script
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
+from shardline.core.seals import check_seal
 from shardline.data.parts import count_rows, differing, read_part
 from shardline.data.statistics import merge_all
-from shardline.identity.seals import check_seal
 from shardline.supervision.attempts import read_attempts
 
 _AGAIN = "delete it, and the shard is read again before it is trained on"

@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from shardline.core.canonical import digest
 from shardline.core.errors import DataError, ShardlineError, Stopped
 from shardline.core.files import read_json_lines, utc_stamp, write_bytes
 from shardline.core.redaction import mask
-from shardline.identity import digest
 from shardline.supervision.failures import read_failures
 
 # What a training writes as it goes: the youngest of them is its last sign of life.

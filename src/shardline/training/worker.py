@@ -18,10 +18,10 @@ from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.errors import NAME_FILE, name_in_messages
 from shardline.core.files import read_json, write_bytes, write_json
+from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, find_differences, machine
 from shardline.identity import watch_reads
-from shardline.identity.seals import seal
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
 from shardline.supervision import heartbeat_memory as pulse

@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
+from shardline.config.accepted import ACCEPTED
 from shardline.config.project import RESULTS, Project
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import MASK, is_secret, mask, mask_values
 from shardline.data.shard_format import shard_path
-from shardline.identity.accepted import ACCEPTED
 from shardline.provenance.crate.metadata import METADATA
 
 WORKFLOW = "workflow"

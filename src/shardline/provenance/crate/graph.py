@@ -10,7 +10,7 @@ from rocrate.model.contextentity import ContextEntity
 from rocrate.model.entity import Entity
 from rocrate.rocrate import ROCrate
 
-from shardline.identity import short_digest
+from shardline.core.canonical import short_digest
 from shardline.provenance.crate.contents import Item
 
 _WFRUN = "https://w3id.org/ro/terms/workflow-run"

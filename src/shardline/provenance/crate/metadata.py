@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from shardline.identity import digest
+from shardline.core.canonical import digest
 
 METADATA = "ro-crate-metadata.json"
 SEAL = "#seal"

@@ -9,12 +9,12 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from shardline.config.accepted import read_accepted
 from shardline.config.causes import Cause, find_causes
 from shardline.config.names import identities_of, names_that_have_been, title_of
 from shardline.config.project import RESULTS, Dataset, Project, Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
-from shardline.identity.accepted import read_accepted
 from shardline.results.staleness import nearest_document, training_causes
 
 _REMAKE = "run the pipeline again to write it"

@@ -5,13 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shardline.config.accepted import ACCEPTED, read_accepted
 from shardline.config.project import RESULTS, Dataset, Project, Run
+from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
 from shardline.core.files import json_bytes, make_folder, read_json, write_bytes, write_json
-from shardline.identity import digest
-from shardline.identity.accepted import ACCEPTED, read_accepted
-from shardline.identity.seals import seal
+from shardline.core.seals import seal
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
 from shardline.results.accept.candidates import Candidate, read_manifest

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.config.accepted import describe_acceptance, read_accepted
 from shardline.config.names import names_that_have_been
 from shardline.config.project import RESULTS, order_of_part, shards_of_part
 from shardline.config.scripts import is_script
+from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_object
-from shardline.identity import short_digest
-from shardline.identity.accepted import describe_acceptance, read_accepted
 from shardline.results.lineage.graph import Action, File, Lineage
 from shardline.results.recorded import expecting_form
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.config.project import Project
+from shardline.core.environment import rank_variables
 from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
 from shardline.environments.python import python_of_ranks
-from shardline.launch.environment import rank_variables
 from shardline.results.recorded import Recorded, changed_code, check_code, check_repeatable
 from shardline.results.replay.compare import DIFFERENT, Number, compare
 

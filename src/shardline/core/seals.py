@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.core.canonical import digest
 from shardline.core.files import json_bytes
 from shardline.core.redaction import published
-from shardline.identity import digest
 
 _SEAL = "sha256"
 
