@@ -16,7 +16,7 @@ from shardline.data import shard_format as shardfile
 from shardline.data import statistics
 from shardline.data.build import build_shards, seal
 from shardline.data.integrity import Verifier
-from shardline.data.mmap import ShardMap
+from shardline.data.shard_map import ShardMap
 from shardline.sources import Schema, Source, Table
 
 SHARES = {"train": 0.98, "validation": 0.01, "test": 0.01}

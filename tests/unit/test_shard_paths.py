@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.core.files import read_json, write_json
-from shardline.data.mmap import ShardMap
 from shardline.data.shard_format import shard_path
+from shardline.data.shard_map import ShardMap
 from shardline.errors import DataError
 from shardline.provenance.crate.contents import collect
 from shardline.results.verify import verify_dataset

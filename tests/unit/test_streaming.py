@@ -19,7 +19,7 @@ from shardline.data import windowmap
 from shardline.data.build import build_shard, seal
 from shardline.data.datamodule import Dataset, Normalizer, TrainLoader
 from shardline.data.integrity import Verifier
-from shardline.data.mmap import ShardMap
+from shardline.data.shard_map import ShardMap
 from shardline.errors import DataError
 from shardline.sources import Schema, Source, Table
 

@@ -13,8 +13,8 @@ from shardline.checkpoints.folder import find_damage, newest_good, saving
 from shardline.config.project import Dataset
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.data.integrity import Verifier
-from shardline.data.mmap import ShardMap
 from shardline.data.parts import read_part
+from shardline.data.shard_map import ShardMap
 from shardline.errors import DataError
 from shardline.pipeline.datasets import build_shards, seal_dataset
 from shardline.results.verify import verify_dataset

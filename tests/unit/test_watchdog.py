@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from shardline.launch.preflight import rendezvous
 from shardline.supervision.failures import read_failures, report_failure
 from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.exit_report import end_message, tell_end
@@ -168,6 +169,7 @@ def test_a_stack_tells_whether_its_main_thread_waits_for_other_ranks():
     for path, waits in {
         "/site-packages/torch/distributed/distributed_c10d.py": True,
         "/site-packages/torch/autograd/graph.py": True,
+        rendezvous.__file__: True,
         "/home/me/model.py": False,
         "/home/me/torch/data.py": False,
     }.items():

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from shardline.data import capacity, windowmap
 from shardline.data.capacity import Capacity
-from shardline.data.mmap import ShardMap
 from shardline.data.sampling import HeldOutOrder, TrainOrder, split_pieces
 from shardline.data.shard_format import Layout
+from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
 
@@ -284,7 +284,7 @@ def test_a_limit_of_the_machine_is_no_fault_of_a_shard(tmp_path):
             match=r"shard-00000.safetensors cannot be read \(Too many open files\); raise .*`ulimit -n`",
         ),
     ):
-        shards.map(split_pieces(data.manifest, "train"))
+        windowmap.WindowMap(shards, split_pieces(data.manifest, "train"))
     memory = shards.unreadable(0, OSError(12, "Cannot allocate memory"))
     assert "raise vm.max_map_count" in str(memory)
     assert "repair" not in str(memory)

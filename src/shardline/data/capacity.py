@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.mmap import ShardMap
 from shardline.data.sampling import Order
+from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import PAGE_BYTES, is_mapped
 
 LABEL_BYTES = 8

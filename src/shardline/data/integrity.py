@@ -13,7 +13,7 @@ from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
 from shardline.core.seals import seal
-from shardline.data.mmap import ShardMap, rebuild_command
+from shardline.data.shard_map import ShardMap, rebuild_command
 
 Policy = Literal["off", "first", "always"]
 

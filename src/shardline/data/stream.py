@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardline.data.mmap import ShardMap
 from shardline.data.sampling import Order, Piece, Window, num_rows
+from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import WindowMap
 
 Batch = tuple[torch.Tensor, ...]
@@ -150,10 +150,10 @@ class ShardStream:
         if self._is_small and self._whole is None:
             everything = [piece for piece in self._order.pieces if piece.first < piece.last]
             self._check_all(everything)
-            self._whole = self._shards.map(everything)
+            self._whole = WindowMap(self._shards, everything)
         if self._whole is not None and self._whole.holds(pieces):
             return self._whole
-        return self._shards.map(pieces)
+        return WindowMap(self._shards, pieces)
 
     def _gather(self, ready: _Ready, skipped: int) -> Iterator[Batch]:
         bounds, buffers = ready.bounds, self._buffers

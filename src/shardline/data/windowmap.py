@@ -14,17 +14,15 @@ import resource
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from shardline.core.errors import DataError
+from shardline.data.raw_files import quick_libc, read_exactly
 from shardline.data.sampling import Piece, num_rows
 from shardline.data.shard_format import HEADER_BYTES
-
-if TYPE_CHECKING:
-    from shardline.data.mmap import ShardMap
+from shardline.data.shard_map import ShardMap
 
 # So few bytes of a file are read: a mapping takes longer, and a place in vm.max_map_count
 COPIED_BYTES = 65536
@@ -37,13 +35,6 @@ _MADV_WILLNEED, _MADV_POPULATE_READ = 3, 22
 _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# Calls that take a microsecond keep the interpreter lock: to let go of it, for each of many small
-# shards, is a wait for the training's thread.
-_quick = ctypes.PyDLL(None, use_errno=True)
-_quick.mmap.restype = ctypes.c_void_p
-_quick.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-_quick.lseek.restype = ctypes.c_long
-_quick.lseek.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_int]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
@@ -60,7 +51,7 @@ class _Reservation:
 
 
 def _mmap(address: int | None, size: int, protection: int, flags: int, file: int) -> int:
-    found: int | None = _quick.mmap(address, size, protection, flags, file, 0)
+    found: int | None = quick_libc.mmap(address, size, protection, flags, file, 0)
     if found is None or found == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return found
@@ -80,7 +71,7 @@ class WindowMap:
         DataError: a file cannot be read, or the machine's limits do not let it be mapped.
     """
 
-    def __init__(self, shards: "ShardMap", pieces: Sequence[Piece]) -> None:
+    def __init__(self, shards: ShardMap, pieces: Sequence[Piece]) -> None:
         self._shards, self._row_bytes = shards, shards.row_bytes
         self._spans = _spans(pieces)
         # by shard, decided once: a place that is reserved and not mapped must never be touched
@@ -202,34 +193,19 @@ class WindowMap:
         return ctypes.get_errno() if failed else 0
 
 
-def size_of(file: int) -> int:
-    """Return the size of an open file."""
-    size: int = _quick.lseek(file, 0, os.SEEK_END)
-    return size
-
-
-def close(file: int) -> None:
-    """Close a file that was only read."""
-    _quick.close(file)
-
-
 def is_mapped(piece: Piece, row_bytes: int) -> bool:
     """Return whether a piece is mapped in place of being copied."""
     return (piece.last - piece.first) * row_bytes > COPIED_BYTES
 
 
-def read_exactly(file: int, out: np.ndarray, start: int) -> None:
-    """Fill `out` [n] uint8 with the bytes of a file from `start` on.
-
-    Raises:
-        OSError: the file cannot be read, or ends before.
-    """
-    done = 0
-    while done < len(out):
-        count = os.preadv(file, [out[done:].data], start + done)
-        if not count:
-            raise OSError(errno.EIO, "the file ends too early")
-        done += count
+def read_features(shards: ShardMap, pieces: Sequence[Piece]) -> np.ndarray:
+    """Return a copy of the features of pieces [n, *shape]."""
+    window, found = (
+        WindowMap(shards, pieces),
+        np.empty((num_rows(pieces), *shards.shape), shards.dtype),
+    )
+    window.gather(window.rows(pieces), found)
+    return found
 
 
 def _spans(pieces: Iterable[Piece]) -> dict[int, Piece]:

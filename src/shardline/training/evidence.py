@@ -7,6 +7,7 @@ import numpy as np
 
 from shardline.data.datamodule import Dataset
 from shardline.data.sampling import Line, split_pieces
+from shardline.data.windowmap import read_features
 from shardline.training.pictures import is_image, picture
 
 NUM_BINS = 15
@@ -136,7 +137,7 @@ class Samples:
         place = int(rows["place"][index])
         shards, piece = self._dataset.shards, self._line.cut(place, place + 1)
         known = {name: self._value(name, rows[name][index]) for name in _SHOWN if name in rows}
-        features = shards.features(piece)[0]
+        features = read_features(shards, piece)[0]
         return {"row": int(shards.ids(piece)[0]), **known, **self._shown(features)}
 
     def _value(self, name: str, value: np.generic) -> str | float:

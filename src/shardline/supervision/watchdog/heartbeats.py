@@ -13,7 +13,7 @@ FOLDER = "watch"
 WANTED = "stacks-wanted"
 # Where the last Python frame of a rank lies that waits for its peers: DDP sums gradients in backward.
 _WAITS = re.compile(
-    r"/(torch/(distributed/|nn/parallel/distributed\.py|autograd/graph\.py)|shardline/launch/rendezvous\.py)"
+    r"/(torch/(distributed/|nn/parallel/distributed\.py|autograd/graph\.py)|shardline/launch/preflight/rendezvous\.py)"
 )
 
 

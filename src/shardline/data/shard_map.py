@@ -1,9 +1,9 @@
-"""The shards of a sealed dataset: where they are, what they hold, and windows of their rows."""
+"""The shards of a sealed dataset: where they are and what they hold."""
 
 import errno
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -14,9 +14,9 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.core.package import making
-from shardline.data.sampling import Piece, num_rows
+from shardline.data.raw_files import close, read_exactly, size_of
+from shardline.data.sampling import Piece
 from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, Layout, shard_path
-from shardline.data.windowmap import WindowMap, close, read_exactly, size_of
 
 # no fault of the file, so that a repair would not help
 _LIMITS = {
@@ -27,7 +27,7 @@ _LIMITS = {
 
 
 class ShardMap:
-    """The shards of a sealed dataset; `map` brings those of a window into memory.
+    """The shards of a sealed dataset; a `WindowMap` brings those of a window into memory.
 
     Args:
         manifest: the sealed manifest.
@@ -66,20 +66,6 @@ class ShardMap:
     def path(self, shard: int) -> Path:
         """Return the path of a shard's file."""
         return Path(self._name(shard))
-
-    def map(self, pieces: Sequence[Piece]) -> WindowMap:
-        """Bring pieces into memory; returns when they are there.
-
-        Raises:
-            DataError: a file cannot be read, or the machine's limits do not let it be mapped.
-        """
-        return WindowMap(self, pieces)
-
-    def features(self, pieces: Sequence[Piece]) -> np.ndarray:
-        """Return a copy of the features of pieces [n, *shape]."""
-        window, found = self.map(pieces), np.empty((num_rows(pieces), *self.shape), self.dtype)
-        window.gather(window.rows(pieces), found)
-        return found
 
     def ids(self, pieces: Iterable[Piece]) -> np.ndarray:
         """Return the row ids of pieces [n] int64."""
