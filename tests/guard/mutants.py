@@ -33,8 +33,8 @@ from tests.guard.values import read_dataset, read_run
 CASES = Path(__file__).parent / "cases"
 LOCK = driver.ROOT / "requirements.lock"
 MODULES = (
-    "data/build", "data/datamodule", "data/shard_map", "data/raw_files", "data/rows", "data/sampling", "data/shard_format", "data/splits",
-    "data/statistics", "data/stream", "data/windowmap", "data/sources/*",
+    "data/build", "data/datamodule", "data/raw_files", "data/rows", "data/sampling", "data/shard_format",
+    "data/shard_map", "data/splits", "data/statistics", "data/stream", "data/windowmap", "data/sources/*",
     "config/geometry",
     "training/agreement", "training/divergence", "training/fit", "training/interventions", "training/model",
     "training/models/*", "training/optim", "training/sharding", "training/steps", "training/stop_agreement",
