@@ -90,6 +90,17 @@ class _Finder:
                 yield base
                 if base:
                     yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+        yield from self._loaded_at_use()
+
+    def _loaded_at_use(self) -> Iterator[str]:
+        """Yield the modules that `shardline` imports when code reads them as its attributes."""
+        imports = [node for node in self.nodes if isinstance(node, ast.Import)]
+        aliases = [alias for node in imports for alias in node.names if alias.name == "shardline"]
+        names = {alias.asname or alias.name for alias in aliases}
+        for node in self.nodes if names else ():
+            match node:
+                case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in names:
+                    yield f"shardline.{attribute}"
 
     def stars(self) -> Iterator[str]:
         for node in self.nodes:
