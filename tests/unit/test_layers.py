@@ -65,8 +65,21 @@ def test_imports_point_one_way(path):
     assert mine in LEVEL, f"{mine} has no place in the order of packages; give it one"
     others = {parts for parts in imported if parts[0] != mine}
     assert {parts for parts in others if LEVEL[parts[0]] >= LEVEL[mine]} == set()
+    if mine == "checkpoints":
+        assert {parts[0] for parts in others} <= {"core"}
     if mine == "report":
         assert {".".join(parts[:2]) for parts in others if parts[0] != "core"} <= OF_REPORT
+
+
+def test_packages_depend_on_few_others():
+    """An import that joins two packages for the first time may be one too many: is its module in the right place?"""
+    pairs = set()
+    for path in FILES:
+        mine = path.relative_to(SOURCE / "shardline").parts[0]
+        pairs |= {
+            (mine, parts[0]) for parts in imports_of(path) if {mine, parts[0]} <= LEVEL.keys()
+        }
+    assert len({pair for pair in pairs if pair[0] != pair[1]}) <= 65, sorted(pairs)
 
 
 @pytest.mark.parametrize(
