@@ -126,10 +126,10 @@ def body_v1(request):
         from azureml.core import Environment
         from azureml.core.script_run_config import get_run_config_from_script_run
 
-        from snakemake_executor_plugin_azureml import v1
+        from snakemake_executor_plugin_azureml import v1_sdk
     except ModuleNotFoundError as error:
         require(False, f"needs azureml-core ({error}); install the extra azureml")
-    config = v1.build_run(request, GOLDEN, Environment("environment"))
+    config = v1_sdk.build_run(request, GOLDEN, Environment("environment"))
     run = get_run_config_from_script_run(config)
     return {
         key: value for key, value in _serialize_run_config_to_dict(run).items() if key in SHOWN_V1

@@ -119,14 +119,12 @@ def make_client(
     """
     try:
         module = importlib.import_module(f"snakemake_executor_plugin_azureml.{settings.sdk}")
+        client: Client = module.make(settings, code=code, workflow=workflow, pause=pause)
     except ModuleNotFoundError as error:
         raise AzureMLError(
             f"azureml-sdk={settings.sdk} needs {SDKS[settings.sdk]}, of which {error.name} cannot "
             f"be imported; install {SDKS[settings.sdk]} and azure-identity, or choose the other SDK"
         ) from error
-    client: Client = module.make(
-        settings, make_credential(), code=code, workflow=workflow, pause=pause
-    )
     return client
 
 

@@ -30,6 +30,35 @@ class AzureMLError(WorkflowError):
     """Something that the user can put right; one sentence says what and how."""
 
 
+class SdkError(Exception):
+    """An error of an SDK in a process of its own: all that this process asks about it.
+
+    Attributes:
+        kind: name of the error's class.
+        status_code: HTTP status, None if the error is about none.
+        retry_after_s: seconds that the service asks to wait.
+        is_transient: whether the same request may succeed later.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        text: str,
+        status_code: int | None,
+        retry_after_s: float | None,
+        is_transient: bool,
+    ) -> None:
+        super().__init__(kind, text, status_code, retry_after_s, is_transient)  # for pickle
+        self.kind = kind
+        self.text = text
+        self.status_code = status_code
+        self.retry_after_s = retry_after_s
+        self.is_transient = is_transient
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def is_secret_name(name: str) -> bool:
     """Return whether a variable of this name is likely to hold a secret."""
     return _SECRET_NAME.search(name) is not None and not name.upper().endswith(_PLACES)
@@ -68,7 +97,8 @@ def text_of(error: BaseException) -> str:
         message = re.sub(r"\\[rn]", " ", answer["message"]).replace('\\"', '"')
         text = f"{answer['code']}: {message}"
     line = " ".join(_TWICE.sub(r"\1: \2", text).split())
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+    kind = error.kind if isinstance(error, SdkError) else type(error).__name__
+    return f"{kind}: {line}" if line else kind
 
 
 def whole_text_of(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from snakemake_executor_plugin_azureml.errors import AzureMLError, whole_text_of
+from snakemake_executor_plugin_azureml.errors import AzureMLError, SdkError, whole_text_of
 
 T = TypeVar("T")
 
@@ -39,6 +39,10 @@ _LONGEST_WAIT_S = 60.0
 
 class Interrupted(AzureMLError):
     """The workflow is being cancelled, so nothing is tried again."""
+
+
+class ClientGoneError(Exception):
+    """The process of an SDK has ended; a new client starts another."""
 
 
 class Throttle:
@@ -72,6 +76,8 @@ def status_code(error: BaseException) -> int | None:
 def retry_after_s(error: BaseException, now: datetime | None = None) -> float | None:
     """Return the seconds that the service asks to wait (RFC 9110, 10.2.3), None if it does not."""
     for cause in _causes(error):
+        if isinstance(cause, SdkError):
+            return cause.retry_after_s
         headers = getattr(getattr(cause, "response", None), "headers", None) or {}
         for name, unit_s in (("retry-after-ms", 1e-3), ("x-ms-retry-after-ms", 1e-3)):
             if (value := _header(headers, name)) and value.isdigit():
@@ -93,10 +99,17 @@ def is_expired(error: BaseException) -> bool:
     return status_code(error) == 401
 
 
+def needs_new_client(error: BaseException) -> bool:
+    """Return whether the same request may succeed by a new client: with a new token or process."""
+    return is_expired(error) or isinstance(error, ClientGoneError)
+
+
 def is_transient(error: BaseException) -> bool:
     """Return whether the same request may well succeed later."""
     if isinstance(error, AzureMLError):
         return False
+    if isinstance(error, SdkError):
+        return error.is_transient
     status = status_code(error)
     if status is not None:
         return status in _TRANSIENT_STATUS
@@ -120,7 +133,7 @@ def retry(
     Args:
         minutes: time after which the last error is raised.
         stop: set when the workflow is cancelled; waiting ends at once.
-        renew: called when the token was refused, before one further call.
+        renew: called when it takes a new client, before one further call.
         notice: told the error and the seconds until the next call.
 
     Raises:
@@ -132,7 +145,7 @@ def retry(
     renewals = iter([True])  # a token that is refused twice in a row is not just old
 
     def is_worth_it(error: BaseException) -> bool:
-        if is_expired(error) and next(renewals, False):
+        if needs_new_client(error) and next(renewals, False):
             renew()
             return True
         return is_transient(error)

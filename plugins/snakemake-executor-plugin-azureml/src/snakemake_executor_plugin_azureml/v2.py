@@ -16,7 +16,7 @@ from azure.ai.ml.entities import (
 )
 from azure.core.exceptions import ResourceNotFoundError
 
-from snakemake_executor_plugin_azureml.client import Job
+from snakemake_executor_plugin_azureml.client import Job, make_credential
 from snakemake_executor_plugin_azureml.logs import own_logs, read_tails
 from snakemake_executor_plugin_azureml.options import SERVERLESS, Identity
 from snakemake_executor_plugin_azureml.request import CODE_VARIABLE, EnvironmentRequest, JobRequest
@@ -28,18 +28,13 @@ _MAX_PAGES = 5
 
 
 def make(
-    settings: ExecutorSettings,
-    credential: Any,
-    *,
-    code: Path,
-    workflow: str,
-    pause: Callable[[], None],
+    settings: ExecutorSettings, *, code: Path, workflow: str, pause: Callable[[], None]
 ) -> "ClientV2":
     """Return a client of the workspace that the settings name."""
     for name in ("azure.ai.ml", "azure.identity", "azure.core", "msrest"):
         logging.getLogger(name).setLevel(logging.ERROR)  # hints about experimental classes
     client = MLClient(
-        credential,
+        make_credential(),
         settings.subscription,
         settings.resource_group,
         settings.workspace,

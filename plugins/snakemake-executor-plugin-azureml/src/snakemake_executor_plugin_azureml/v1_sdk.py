@@ -1,0 +1,278 @@
+"""azureml-core: what the process of `v1` does, which has the patches below to itself."""
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Collection
+from contextlib import nullcontext, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import requests
+
+# azureml-core logs by the root logger, which would get a handler that writes to the terminal.
+logging.root.addHandler(logging.NullHandler())
+# Its own retries sleep 32, 64 and 128 s after a 429, whatever the service asks for, and nothing can
+# interrupt them; so each request is made once, and the caller tries again. Read at import.
+os.environ.setdefault("AZUREML_DEFAULT_RETRIES", "0")
+from azureml._base_sdk_common.tracking import tracking_info_registry  # noqa: E402
+from azureml.core import Environment, Experiment, Run, ScriptRunConfig, Workspace  # noqa: E402
+from azureml.core.authentication import Audience, TokenAuthentication  # noqa: E402
+from azureml.core.conda_dependencies import CondaDependencies  # noqa: E402
+from azureml.core.runconfig import (  # noqa: E402
+    DataReferenceConfiguration,
+    DockerConfiguration,
+    MpiConfiguration,
+    PyTorchConfiguration,
+)
+
+from snakemake_executor_plugin_azureml.child_process import serve  # noqa: E402
+from snakemake_executor_plugin_azureml.client import Job, make_credential  # noqa: E402
+from snakemake_executor_plugin_azureml.logs import own_logs, read_tails  # noqa: E402
+from snakemake_executor_plugin_azureml.request import (  # noqa: E402
+    CODE_VARIABLE,
+    EnvironmentRequest,
+    JobRequest,
+)
+from snakemake_executor_plugin_azureml.retries import status_code  # noqa: E402
+from snakemake_executor_plugin_azureml.settings import ExecutorSettings  # noqa: E402
+
+for _handler in logging.root.handlers[1:]:
+    logging.root.removeHandler(_handler)
+
+# To record the state of git, each submission would change the folder of the process while other
+# threads are at work. Git is asked in the present folder, which is the workflow's.
+tracking_info_registry.working_directory_context = nullcontext
+
+_send = requests.adapters.HTTPAdapter.send
+_MAX_LISTED = 500
+
+
+def make(*, settings: ExecutorSettings, code: Path, workflow: str) -> "Sdk":
+    """Return what carries out the calls for the workspace that the settings name."""
+    credential = make_credential()
+    for name in ("azureml", "azure", "msrest", "adal"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    _wait_at_most(settings.request_timeout_s)
+
+    def token(audience: str) -> str:
+        return str(credential.get_token(audience.rstrip("/") + "/.default").token)
+
+    workspace = Workspace.get(
+        settings.workspace,
+        auth=_Authentication(token, cloud="AzureCloud"),
+        subscription_id=settings.subscription,
+        resource_group=settings.resource_group,
+    )
+    experiment = Experiment(workspace, settings.experiment)
+    return Sdk(workspace, experiment, code=code, workflow=workflow)
+
+
+class _Authentication(TokenAuthentication):
+    """Tokens of a credential, also for jobs that are to have the user's own identity."""
+
+    def _get_azureml_client_token(self) -> str:
+        # Left out there, without which no such job can be submitted.
+        return str(self.get_token(Audience.AZUREML))
+
+
+class Sdk:
+    """One experiment of a workspace."""
+
+    def __init__(
+        self, workspace: Workspace, experiment: Experiment, *, code: Path, workflow: str
+    ) -> None:
+        self._workspace = workspace
+        self._experiment = experiment
+        self._code = code
+        self._workflow = workflow
+        self._environments: dict[EnvironmentRequest, Environment] = {}
+        # Its file of uploaded snapshots is one per workspace, and not safe to write in parallel.
+        self._submitting = threading.Lock()
+
+    def submit(self, request: JobRequest) -> Job:
+        """Create the job, and its tags with a second request."""
+        with self._submitting:
+            run = self._experiment.submit(
+                build_run(request, self._code, self._environment(request.environment)),
+                tags=dict(request.tags),
+                run_id=request.name,
+                credential_passthrough=bool(request.identity and request.identity.kind == "user"),
+            )
+        return Job(
+            name=run.id,
+            status=str(run.status),
+            tags=dict(request.tags),
+            url=run.get_portal_url(),
+            code=request.code,
+        )
+
+    def find(self, name: str) -> Job | None:
+        """Return the job of this name, None if there is none."""
+        run = self._run(name)
+        if run is None:
+            return None
+        job = _job(run)
+        if job.runs:
+            return job
+        # The request for its tags was lost, so the digest is taken from what the job was given.
+        definition = run.get_details().get("runDefinition") or {}
+        variables = definition.get("environmentVariables") or {}
+        return Job(
+            name=job.name,
+            status=job.status,
+            tags=job.tags,
+            url=job.url,
+            code=variables.get(CODE_VARIABLE, ""),
+        )
+
+    def listed(self, names: Collection[str]) -> dict[str, Job]:
+        """Return those of the jobs that are among the newest of the workflow."""
+        found: dict[str, Job] = {}
+        runs = Run.list(self._experiment, tags={self._workflow: "1"}, _rehydrate_runs=False)
+        for _, run in zip(range(_MAX_LISTED), runs, strict=False):
+            if run.id in names:
+                found[run.id] = _job(run)
+            if len(found) == len(names):
+                break
+        return found
+
+    def look_up(self, name: str) -> Job | None:
+        """Return the job of this name as its run alone describes it."""
+        run = self._run(name)
+        return None if run is None else _job(run)
+
+    def reason(self, name: str) -> str:
+        """Return the error of the run."""
+        run = self._run(name)
+        error = (run.get_details().get("error") or {}).get("error") or {} if run else {}
+        return ": ".join(str(error[key]) for key in ("code", "message") if error.get(key))
+
+    def ended(self, name: str) -> datetime | None:
+        """Return when the run ended."""
+        run = self._run(name)
+        ended = run.get_details().get("endTimeUtc") if run else None
+        return datetime.fromisoformat(ended) if ended else None
+
+    def logs(self, name: str) -> dict[str, str]:
+        """Return the last part of each log."""
+        run = self._run(name)
+        return read_tails(own_logs(run.get_details().get("logFiles") or {})) if run else {}
+
+    def cancel(self, name: str) -> None:
+        """Ask for the job's end."""
+        run = self._run(name)
+        if run is not None and not _job(run).state.is_over:
+            run.cancel()
+
+    def _run(self, name: str) -> Any:
+        try:
+            return Run(self._experiment, name)
+        except Exception as error:
+            if status_code(error) == 404:
+                return None
+            raise
+
+    def _environment(self, wanted: EnvironmentRequest) -> Environment:
+        if wanted not in self._environments:
+            self._environments[wanted] = self._registered(wanted)
+        return self._environments[wanted]
+
+    def _registered(self, wanted: EnvironmentRequest) -> Environment:
+        # The service numbers versions here, so one of ours is known by its name alone.
+        version = None if wanted.image else wanted.version or None
+        try:
+            return Environment.get(self._workspace, wanted.name, version)
+        except Exception as error:
+            if not wanted.image or status_code(error) != 404:
+                raise
+        return build_environment(wanted).register(self._workspace)
+
+
+def _wait_at_most(seconds: float) -> None:
+    """Have no request of azureml-core wait longer for an answer.
+
+    It sends them through sessions that nobody else gets hold of, some of them without any limit, so
+    the limit is set where all of them pass: in `requests` itself.
+    """
+
+    def at_most(timeout: float | None) -> float:
+        return seconds if timeout is None else min(timeout, seconds)
+
+    def send(
+        self: Any, request: Any, stream: bool = False, timeout: Any = None, **options: Any
+    ) -> Any:
+        if isinstance(timeout, tuple):  # to connect, and to answer: 80,000 s for a file of the code
+            timeout = tuple(map(at_most, timeout))
+        elif timeout is None or isinstance(timeout, int | float):
+            timeout = at_most(timeout)
+        return _send(self, request, stream, timeout, **options)
+
+    requests.adapters.HTTPAdapter.send = send  # type: ignore[assignment, method-assign]
+
+
+def build_environment(wanted: EnvironmentRequest) -> Environment:
+    """Return the environment as azureml-core has it."""
+    environment = Environment(wanted.name)
+    environment.docker.base_image = wanted.image
+    environment.python.user_managed_dependencies = not wanted.conda
+    if wanted.conda:
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            file.write(wanted.conda)
+            file.flush()
+            environment.python.conda_dependencies = CondaDependencies(file.name)
+    return environment
+
+
+def build_run(request: JobRequest, code: Path, environment: Environment) -> ScriptRunConfig:
+    """Return the job as azureml-core has it."""
+    distributions = {
+        "mpi": lambda: MpiConfiguration(request.processes_per_node, request.nodes),
+        # Here the count is that of all nodes together.
+        "pytorch": lambda: PyTorchConfiguration(
+            process_count=request.processes_per_node * request.nodes, node_count=request.nodes
+        ),
+    }
+    docker = DockerConfiguration(
+        use_docker=True,
+        arguments=request.docker_args.split(),
+        **({"shm_size": request.shm_size} if request.shm_size else {}),
+    )
+    config = ScriptRunConfig(
+        str(code),
+        command=request.command,
+        compute_target=request.compute,
+        environment=environment,
+        distributed_job_config=distributions[request.distribution]()
+        if request.distribution
+        else None,
+        docker_runtime_config=docker,
+    )
+    run = config.run_config
+    run.environment_variables.update(request.variables)
+    run.data_references = {
+        mount.key: DataReferenceConfiguration(
+            datastore_name=mount.datastore, mode="mount", path_on_datastore=mount.path
+        )
+        for mount in request.mounts
+    }
+    with suppress(ValueError):  # there is none
+        run.priority = int(request.priority)
+    if request.time_limit_s:
+        run.max_run_duration_seconds = request.time_limit_s
+    return config
+
+
+def _job(run: Any) -> Job:
+    return Job(
+        name=run.id,
+        status=str(run.status),
+        tags=dict(run.tags or {}),
+        url=run.get_portal_url(),
+    )
+
+
+if __name__ == "__main__":
+    serve(make)
