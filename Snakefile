@@ -33,7 +33,7 @@ rule all:
     input:
         models=ancient(models_of_all),
         evaluations=ancient(EVALUATIONS),
-        report=ancient(str(PROJECT.report)),
+        report=ancient(declared(PROJECT.report)),
         assets=ancient(ASSETS),
 
 
@@ -48,5 +48,6 @@ onerror:
 
 onsuccess:
     settle(PROJECT, STORAGE, logger)
-    if Path("results/report/index.html").exists():
-        logger.info("Report: results/report/index.html")
+    page = PATHS.latest_report / PROJECT.report.name
+    if page.exists():
+        logger.info(f"Report: {page}")

@@ -5,7 +5,6 @@ from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod, SharedFSUsage
 
 from shardline.pipeline import lean_start
-from shardline.config.project import RESULTS
 from shardline.config.scripts import is_script
 from shardline.environments.container import container_of
 from shardline.environments.context import image_sources
@@ -22,7 +21,7 @@ lean_start.begin()
 # Set by --default-storage-provider: declared files are there, and jobs get local copies.
 PROVIDER = workflow.storage_registry.default_storage_provider
 STORAGE = PROVIDER and Storage(
-    PROVIDER, workflow.storage_settings.default_storage_prefix
+    PROVIDER, workflow.storage_settings.default_storage_prefix, Path.cwd()
 )
 exists = STORAGE.exists if STORAGE else Path.exists
 
@@ -51,17 +50,19 @@ try:
 except ShardlineError as error:
     raise WorkflowError(str(error)) from None
 
+# Declared files are named from the project's folder.
+PATHS, declared = PROJECT.layout.declared, PROJECT.layout.name_of
 # Where the store is differs between machines, so a storage has the lists of parts elsewhere.
-PARTS = str(RESULTS if STORAGE else PROJECT.store)
+PARTS = PATHS.folder_of("dataset") if STORAGE else PATHS.all_shards
 ASSETS = [
-    str(dataset.asset)
+    declared(dataset.asset)
     for dataset in PROJECT.datasets.values()
     if PROJECT.azureml["register_data"]
 ]
 # What says where the ranks' environment is, where they have one of their own.
-ENVIRONMENT = str(PROJECT.environment) if PROJECT.environment else []
+ENVIRONMENT = declared(PROJECT.environment) if PROJECT.environment else []
 HAS_SCRIPTS = any(is_script(run.model_class) for run in PROJECT.runs.values())
-EVALUATIONS = [str(run.evaluation) for run in PROJECT.runs.values()]
+EVALUATIONS = [declared(run.evaluation) for run in PROJECT.runs.values()]
 TITLES = titles_of(PROJECT)
 MEASURED = [PROJECT.runs[run] for run in PROJECT.measured]
 
@@ -77,7 +78,7 @@ wildcard_constraints:
 
 
 def files_of_runs(name):
-    return [str(run.folder / name) for run in PROJECT.runs.values()]
+    return [declared(run.folder / name) for run in PROJECT.runs.values()]
 
 
 # Snakemake asks `rule all` for its inputs first, and then a storage for each file.
@@ -103,30 +104,30 @@ def parts_of_dataset(wildcards):
 
 def manifest_of_asset(wildcards):
     dataset = PROJECT.datasets[wildcards.dataset]
-    return unless_sealed(dataset.asset, str(dataset.manifest))
+    return unless_sealed(dataset.asset, declared(dataset.manifest))
 
 
 def lists_of_parts(dataset):
-    folder = f"{PARTS}/datasets/{dataset.id}/parts"
+    folder = f"{PARTS}/{dataset.id}/parts"
     return [f"{folder}/{part}.json" for part in dataset.parts]
 
 
 def manifests_of_report(wildcards):
-    return list(map(str, PROJECT.manifests_of_report(exists)))
+    return list(map(declared, PROJECT.manifests_of_report(exists)))
 
 
 def provenances_of_report(wildcards):
-    return list(map(str, PROJECT.provenances_of_report(exists)))
+    return list(map(declared, PROJECT.provenances_of_report(exists)))
 
 
 def spec_of_run(wildcards):
     run = run_of(wildcards)
-    return unless_sealed(sealed_by(run, wildcards), str(run.folder / "run.json"))
+    return unless_sealed(sealed_by(run, wildcards), declared(run.folder / "run.json"))
 
 
 def manifest_of_run(wildcards):
     run = run_of(wildcards)
-    return unless_sealed(sealed_by(run, wildcards), str(run.dataset.manifest))
+    return unless_sealed(sealed_by(run, wildcards), declared(run.dataset.manifest))
 
 
 def environment_of_run(wildcards):
@@ -142,14 +143,14 @@ def pins_of_env(wildcards):
 
 def model_of_run(wildcards):
     run = run_of(wildcards)
-    return unless_sealed(run.evaluation, str(run.model))
+    return unless_sealed(run.evaluation, declared(run.model))
 
 
 # A script has told its figures there, and they are taken over.
 def provenance_of_run(wildcards):
     run = run_of(wildcards)
     provenance = (
-        str(run.folder / "provenance.json") if is_script(run.model_class) else []
+        declared(run.folder / "provenance.json") if is_script(run.model_class) else []
     )
     return unless_sealed(run.evaluation, provenance)
 

@@ -1,6 +1,6 @@
 rule build_shards:
     output:
-        part=f"{PARTS}/datasets/{{dataset}}/parts/{{part}}.json",
+        part=f"{PARTS}/{{dataset}}/parts/{{part}}.json",
     log:
         "logs/build_shards/{dataset}/{part}.log",
     benchmark:

@@ -132,6 +132,6 @@ rule train_first_steps:
 # Asked for by name: the runs of all scaling studies, which `all` makes as well.
 rule scaling:
     input:
-        models=ancient([str(run.model) for run in MEASURED]),
-        evaluations=ancient([str(run.evaluation) for run in MEASURED]),
+        models=ancient([declared(run.model) for run in MEASURED]),
+        evaluations=ancient([declared(run.evaluation) for run in MEASURED]),
     localrule: True

@@ -131,4 +131,4 @@ class Place:
         found = {f"dataset {one.name}": one.id for one in loaded.datasets.values()}
         found |= {f"train {run.name}": run.id for run in loaded.runs.values()}
         found |= {f"evaluate {run.name}": run.evaluation_id for run in loaded.runs.values()}
-        return found | {"report": str(loaded.report)}
+        return found | {"report": loaded.layout.name_of(loaded.report)}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from shardline.config.accepted import describe_acceptance, read_accepted
+from shardline.config.layout import ResultsLayout
 from shardline.core.files import read_json, write_json
 from shardline.errors import ConfigError, DataError
 from shardline.results.accept import (
@@ -34,6 +35,8 @@ from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 from tests.support.command_line import shardline
 from tests.support.fake_project import LOCK, WEIGHTS, FakeProject
+
+HERE = ResultsLayout(root=Path())  # the present folder
 
 REASON = "a patch level; the curves are equal"
 
@@ -66,7 +69,7 @@ def test_an_accepted_run_is_trained_and_says_who_when_why_and_what(stale):
     folder = accept(stale)
     run = stale.run("flat")
     assert folder == run.folder != before
-    assert state_of(run, Path("store"), sealed_names()) is State.TRAINED
+    assert state_of(run, sealed_names(HERE)) is State.TRAINED
     assert run.model.samefile(Path("results/runs") / before / "model.safetensors"), "no copy"
     accepted = read_accepted(folder)
     assert accepted is not None
@@ -75,7 +78,7 @@ def test_an_accepted_run_is_trained_and_says_who_when_why_and_what(stale):
     assert accepted["differs"] == [{"kind": "settings", "text": "optim.lr 0.1 -> 0.2"}]
     assert {"agent", "ended", "host"} <= set(accepted["action"])
     assert read_json(folder / "run.json", remedy="")["settings"]["optim"]["lr"] == 0.2
-    verdict = verify_run(run.id)
+    verdict = verify_run(HERE, run.id)
     assert verdict.problems == []
     assert verdict.summary.endswith(f", accepted from {before}")
 
@@ -85,8 +88,8 @@ def test_the_earlier_result_may_go_and_the_accepted_one_stays(stale):
     listed = json.loads(shardline("gc", "--delete", "--yes", "--json").stdout)["items"]
     assert [item["reason"] for item in listed if "runs" in item["path"]] == ["earlier flat"]
     assert (folder / "model.safetensors").exists()
-    assert verify_run(folder.name).problems == []
-    lineage = trace(folder / "model.safetensors", store=Path("store"))
+    assert verify_run(HERE, folder.name).problems == []
+    lineage = trace(folder / "model.safetensors", HERE)
     assert any("deleted since: accepted from" in name for name in lineage.files)
 
 
@@ -103,14 +106,14 @@ def test_an_altered_byte_of_an_accepted_run_is_found(stale, file, change):
     document = read_json(folder / file, remedy="")
     (folder / file).unlink()  # it has a second name
     write_json(folder / file, {**document, **change})
-    assert verify_run(folder.name).problems
+    assert verify_run(HERE, folder.name).problems
 
 
 def test_an_evaluation_can_be_taken_over_too(stale):
     accept(stale, with_evaluation=True)
     run = stale.run("flat")
     assert run.is_sealed
-    assert verify_run(run.id).problems == []
+    assert verify_run(HERE, run.id).problems == []
     evaluation = read_json(run.evaluation, remedy="")
     assert evaluation["run"] == run.id
     assert evaluation["accepted"]["from"]["run"] != run.id
@@ -133,7 +136,7 @@ def test_an_acceptance_can_rest_on_another(stale):
     accepted = read_accepted(folder)
     assert accepted is not None
     assert accepted["from"]["accepted"]["from"]["id"] == first
-    assert verify_run(folder.name).problems == []
+    assert verify_run(HERE, folder.name).problems == []
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -152,7 +155,7 @@ def test_without_an_earlier_result_there_is_nothing_to_accept(fake):
     ):
         candidate_of_run(run)
     with pytest.raises(
-        ConfigError, match="--from 0123456789ab: no sealed result in results/runs/0123456789ab"
+        ConfigError, match="--from 0123456789ab: no sealed result in .*results/runs/0123456789ab"
     ):
         candidate_of_run(run, "0123456789ab")
 
@@ -221,11 +224,11 @@ def test_a_dataset_is_taken_over_with_its_shards_and_then_its_run(stale):
     assert verify_dataset(project, dataset.id).problems == []
     accept(stale)
     run = stale.run("flat")
-    assert verify_run(run.id).problems == []
+    assert verify_run(HERE, run.id).problems == []
     shard = Path("store/datasets") / dataset.id / "shard-00000.safetensors"
     assert shard.stat().st_nlink == 2, "no copy"
     write_json(dataset.manifest.with_name("accepted.json"), {"from": {"id": "x", "identity": "y"}})
-    assert verify_run(run.id).problems, "another manifest than that of the training"
+    assert verify_run(HERE, run.id).problems, "another manifest than that of the training"
 
 
 # --- killed anywhere ----------------------------------------------------------------------------
@@ -281,19 +284,19 @@ def test_a_kill_anywhere_leaves_all_or_nothing_and_accepting_again_succeeds(
                 number += 1
         assert contents(old) == before, "the earlier result is untouched"
         if run.model.exists():
-            assert verify_run(run.id).problems == []
+            assert verify_run(HERE, run.id).problems == []
             if not ended:
                 shutil.rmtree(run.folder)
                 for name, content in was.items():
                     stale.workspace.write(str(run.folder / name), content.decode())
         else:
             assert contents(run.folder) in ({}, was)
-            assert state_of(run, Path("store"), sealed_names()) is State.STALE
+            assert state_of(run, sealed_names(HERE)) is State.STALE
             if not run.folder.exists() and was:
                 for name, content in was.items():
                     stale.workspace.write(str(run.folder / name), content.decode())
     assert number > 10
-    assert verify_run(run.id).problems == []
+    assert verify_run(HERE, run.id).problems == []
     assert run.evaluation.exists() == begun
     assert not list(Path("results/runs").glob(".*")), "nothing is left of the earlier tries"
 
@@ -374,7 +377,7 @@ def test_a_looser_level_takes_over_by_itself_what_differs_so_little(fake, level,
     assert run.id != before.id, "a level changes no digest"
     assert (run.has_model, run.is_sealed) == (taken, taken)
     if taken:
-        assert verify_run(run.id).problems == []
+        assert verify_run(HERE, run.id).problems == []
         accepted = read_accepted(run.folder)
         assert accepted is not None
         assert accepted["reason"] == f"identity.environment: {level}"
@@ -395,7 +398,7 @@ def test_a_looser_level_accepts_datasets_with_their_runs(fake, caplog):
     assert [" is accepted as " in message for message in caplog.messages] == [True, True]
     assert run.is_sealed
     assert run.dataset.manifest.exists()
-    assert verify_run(run.id).problems == []
+    assert verify_run(HERE, run.id).problems == []
 
 
 # --- the first steps, trained again -------------------------------------------------------------
@@ -450,7 +453,7 @@ def test_first_steps_are_refused_where_nothing_can_be_compared(stale):
 
 def test_an_acceptance_after_first_steps_says_so(stale):
     folder = accept(stale, first_steps={"steps": 8, "values": 3})
-    assert verify_run(folder.name).problems == []
+    assert verify_run(HERE, folder.name).problems == []
     accepted = read_accepted(folder)
     assert accepted is not None
     assert "the first 8 steps, trained again, gave the 3 recorded" in describe_acceptance(accepted)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardline.config.layout import ResultsLayout
 from shardline.core.files import write_json
 from shardline.core.intervals import sampling_interval, seed_interval
 from shardline.environments.installed import requirements_of
@@ -21,6 +22,8 @@ from shardline.results.lineage.graph import Action
 from shardline.results.replay.compare import compare
 from tests.support.command_line import lines, shardline
 from tests.support.fake_project import DIGEST
+
+HERE = ResultsLayout(root=Path())  # the present folder
 
 # --- comparing --------------------------------------------------------------------------------
 
@@ -269,7 +272,7 @@ def test_the_lineage_of_a_report_is_that_of_its_runs(fake):
     write_json(folder / "report.json", {"runs": runs, "action": {"host": "n1"}})
     (folder / "index.html").write_text("page")
     Path("results/report").symlink_to(f"reports/{DIGEST}")
-    found = trace(Path("results/report/index.html"), store=Path("store"))
+    found = trace(Path("results/report/index.html"), HERE)
     assert found.file == f"results/reports/{DIGEST}/index.html"
     report = found.actions[f"render_report/{DIGEST}"]
     assert {Path(name).name for name in report.inputs} >= {"run.json", "metrics.jsonl"}

@@ -81,7 +81,9 @@ def test_the_table_outside_the_project_gets_a_place_in_the_crate(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     table = tmp_path / "elsewhere.tsv"
     table.write_text("name\n")
-    project: Any = SimpleNamespace(table=str(table), lock_file=Path("requirements.lock"))
+    project: Any = SimpleNamespace(
+        workdir=tmp_path, table=str(table), lock_file=Path("requirements.lock")
+    )
     names = [name for name, _ in _project_files(project, Path("none.yaml"))]
     assert "config/elsewhere.tsv" in names
     assert not [name for name in names if name.startswith(("/", ".."))]

@@ -11,6 +11,7 @@ import pytest
 from shardline import __version__
 from shardline.cli import EXIT_CODES
 from shardline.cli.display.terminal import console, say, say_json, table_of
+from shardline.core.visible import from_here
 from tests.support.command_line import lines, shardline
 
 COMMANDS = ("ls", "why", "preflight", "gc", "verify", "replay", "diff", "lineage", "export")
@@ -129,7 +130,7 @@ def test_ls_as_json(fake):
     assert records[0] == {
         "run": "net", "names": ["net"], "id": run.id, "dataset": "rows",
         "model": "mypkg.models:Net", "state": "done", "step": None,
-        "headline": {"metric": "accuracy", "value": 0.9778}, "folder": str(run.folder),
+        "headline": {"metric": "accuracy", "value": 0.9778}, "folder": from_here(str(run.folder)),
     }  # fmt: skip
 
 
@@ -137,7 +138,7 @@ def test_ls_names_the_present_report(fake):
     report = fake.seal_all().report
     report.parent.mkdir(parents=True)
     report.write_text("page")
-    assert shardline("ls").stdout.endswith(f"report: {report}\n")
+    assert shardline("ls").stdout.endswith(f"report: {from_here(str(report))}\n")
 
 
 def test_ls_survives_a_damaged_evaluation(fake):
@@ -163,8 +164,8 @@ def test_why_of_a_fresh_run_says_where_it_is(fake):
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         f"net ({run.id}) is fresh: nothing that it was made from has changed",
-        f"  {run.folder}/model.safetensors",
-        f"  {run.evaluation}",
+        f"  {from_here(str(run.model))}",
+        f"  {from_here(str(run.evaluation))}",
     ]
 
 
@@ -179,7 +180,7 @@ def test_why_of_a_stale_run_groups_the_causes(fake):
         assert result.exit_code == 0
         assert result.stdout.splitlines()[0] == f"net ({run.id}) is stale"
         assert result.stdout.splitlines()[1].startswith(
-            f"compared with {old.folder}/identity.json ("
+            f"compared with {from_here(str(old.folder))}/identity.json ("
         )
         assert lines(result)[3:] == [
             ["settings", "seed 1 -> 2"],
@@ -196,7 +197,7 @@ def test_why_as_json(fake):
     assert json.loads(shardline("why", "net", "--json").stdout) == {
         "run": fake.run("net").id,
         "state": "stale",
-        "compared_with": f"{old.folder}/identity.json",
+        "compared_with": f"{from_here(str(old.folder))}/identity.json",
         "causes": [{"kind": "settings", "text": "model_args.hidden unset -> 64"}],
     }
 

@@ -1,10 +1,15 @@
 """Files that a model's code reads, named in the column `code_files`: their bytes count."""
 
+from pathlib import Path
+
 import pytest
 
+from shardline.config.layout import ResultsLayout
 from shardline.errors import ConfigError
 from shardline.results.verify_runs import verify_run
 from tests.support.fake_project import FakeProject
+
+HERE = ResultsLayout(root=Path())  # the present folder
 
 
 def named(fake: FakeProject, value: str) -> str:
@@ -35,7 +40,7 @@ def test_why_names_the_file_and_verify_is_content(fake):
     fake.workspace.write("vocab.txt", "a")
     named(fake, "vocab.txt")
     fake.seal_all()
-    assert verify_run(fake.run("net").id).problems == []
+    assert verify_run(HERE, fake.run("net").id).problems == []
     fake.workspace.write("vocab.txt", "b")
     assert fake.why("net") == ["source bytes changed in vocab.txt"]
 

@@ -69,9 +69,9 @@ def test_a_solution_is_pinned_installed_and_runs(channel, tmp_path):
         "tool": ("2.0", "linux-64"),
         "lib": ("2.0", "noarch"),
     }
-    made = make_prefix(tmp_path / "store", "train", pins)
+    made = make_prefix(tmp_path / "envs", "train", pins)
     prefix = Path(made["prefix"])
-    assert prefix == prefix_of(tmp_path / "store", "train", pins)
+    assert prefix == prefix_of(tmp_path / "envs", "train", pins)
     assert run(made["prefix"], "-c", "import tool; print(tool.VERSION)") == "2.0"
     assert run(made["prefix"], "-c", "import shardline; print(shardline.__file__)").startswith(
         str(LIBRARY)
@@ -95,12 +95,12 @@ def test_a_solution_is_pinned_installed_and_runs(channel, tmp_path):
 
 def test_it_is_made_once_and_named_by_its_packages_alone(channel, tmp_path):
     pins = solved(channel)
-    made = make_prefix(tmp_path / "store", "train", pins)
+    made = make_prefix(tmp_path / "envs", "train", pins)
     mark = Path(made["prefix"]) / "mark"
     mark.touch()
-    assert make_prefix(tmp_path / "store", "train", list(reversed(pins))) == made
+    assert make_prefix(tmp_path / "envs", "train", list(reversed(pins))) == made
     assert mark.exists()
-    other = make_prefix(tmp_path / "store", "train", solved(channel, SPECS[0], "lib ==1.0"))
+    other = make_prefix(tmp_path / "envs", "train", solved(channel, SPECS[0], "lib ==1.0"))
     assert other["prefix"] != made["prefix"]
     assert other["digest"] != made["digest"]
 
@@ -122,8 +122,8 @@ def pins_in(file: Path, pins: list[Pin]) -> str:
 
 
 def test_two_jobs_at_once_make_one(channel, tmp_path):
-    pins, store = solved(channel), tmp_path / "store"
-    command = [sys.executable, "-c", JOB, str(store), pins_in(tmp_path / "pins.txt", pins)]
+    pins, folder = solved(channel), tmp_path / "envs"
+    command = [sys.executable, "-c", JOB, str(folder), pins_in(tmp_path / "pins.txt", pins)]
     piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     jobs = [subprocess.Popen(command, stderr=subprocess.PIPE, **piped) for _ in range(3)]
     for job in jobs:
@@ -133,7 +133,7 @@ def test_two_jobs_at_once_make_one(channel, tmp_path):
         job.stdin.flush()
     ends = [(job.communicate(timeout=60)[1], job.returncode) for job in jobs]
     assert ends == [("", 0)] * 3
-    (prefix,) = (path for path in (store / "envs").glob("*-*") if not path.name.startswith("."))
+    (prefix,) = (path for path in folder.glob("*-*") if not path.name.startswith("."))
     assert run(str(prefix), "-c", "import tool; print(tool.VERSION)") == "2.0"
 
 
@@ -148,16 +148,16 @@ prefix.make_prefix(Path(sys.argv[1]), "train", read_pins(Path(sys.argv[2])))
 
 
 def test_what_a_killed_job_leaves_is_not_used(channel, tmp_path):
-    pins, store = solved(channel), tmp_path / "store"
+    pins, folder = solved(channel), tmp_path / "envs"
     file = pins_in(tmp_path / "pins.txt", pins)
-    done = subprocess.run([sys.executable, "-c", KILLED, str(store), file], check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(folder), file], check=False)
     assert done.returncode == -9
-    prefix = prefix_of(store, "train", pins)
+    prefix = prefix_of(folder, "train", pins)
     leftover = prefix.with_name(f".{prefix.name}.tmp")
     assert leftover.exists()
     assert not prefix.exists()
     (leftover / "of-the-killed").touch()
-    make_prefix(store, "train", pins)
+    make_prefix(folder, "train", pins)
     assert not leftover.exists()
     assert not (prefix / "of-the-killed").exists()
 
@@ -197,15 +197,15 @@ def test_a_package_that_changed_since_it_was_pinned(channel, tmp_path):
     with pytest.raises(
         DataError, match=r"lib-2.0-pyh_0.conda has SHA-256 .*, expected .*write the pins"
     ):
-        make_prefix(tmp_path / "store", "train", pins)
-    assert not prefix_of(tmp_path / "store", "train", pins).exists()
+        make_prefix(tmp_path / "envs", "train", pins)
+    assert not prefix_of(tmp_path / "envs", "train", pins).exists()
 
 
 def test_a_package_that_is_gone(channel, tmp_path):
     pins = solved(channel)
     (channel.path / "noarch" / "lib-2.0-pyh_0.conda").unlink()
     with pytest.raises(DataError, match="lib-2.0-pyh_0.conda cannot be read .*No such file"):
-        make_prefix(tmp_path / "store", "train", pins)
+        make_prefix(tmp_path / "envs", "train", pins)
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -240,18 +240,18 @@ def serve(channel: CondaChannel) -> Iterator[Callable[..., str]]:
 
 
 def test_packages_are_fetched_from_a_server_once(serve, tmp_path, monkeypatch):
-    url, store = serve(), tmp_path / "store"
+    url, folder = serve(), tmp_path / "envs"
     pins = solve(SPECS, channels=[url], virtual_packages={"__glibc": "2.28"}, what="x")
     missing = parse_pin(next(pin.line for pin in pins if pin.name == "lib").replace("2.0", "9.0"))
     with pytest.raises(DataError, match=r"lib-9.0-pyh_0.conda cannot be fetched \(.*404.*mirror"):
-        make_prefix(store, "train", [*pins, missing])
-    made = make_prefix(store, "train", pins)
+        make_prefix(folder, "train", [*pins, missing])
+    made = make_prefix(folder, "train", pins)
     assert {package["url"].rpartition("/")[0] for package in made["packages"]} == {
         f"{url}/linux-64",
         f"{url}/noarch",
     }
     monkeypatch.setattr(prefix_module, "client", lambda: pytest.fail("offline"))
-    assert make_prefix(store, "train", pins) == made
+    assert make_prefix(folder, "train", pins) == made
 
 
 def test_a_mirror_is_asked_and_not_pinned(serve, tmp_path, monkeypatch):
@@ -261,7 +261,7 @@ def test_a_mirror_is_asked_and_not_pinned(serve, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     pins = solve(SPECS, channels=[named], virtual_packages={"__glibc": "2.28"}, what="x")
     assert {pin.url.rpartition("/")[0] for pin in pins} == {f"{named}/linux-64", f"{named}/noarch"}
-    made = make_prefix(tmp_path / "store", "train", pins)
+    made = make_prefix(tmp_path / "envs", "train", pins)
     assert run(made["prefix"], "-c", "import tool; print(tool.VERSION)") == "2.0"
 
 
@@ -272,20 +272,20 @@ def test_a_login_is_used_and_told_nowhere(serve, tmp_path, monkeypatch):
     (tmp_path / "logins.json").write_text('{"127.0.0.1": {"BearerToken": "s3cret"}}')
     monkeypatch.setenv("RATTLER_AUTH_FILE", str(tmp_path / "logins.json"))
     pins = solve(SPECS, channels=[url], virtual_packages={"__glibc": "2.28"}, what="x")
-    made = make_prefix(tmp_path / "store", "train", pins)
+    made = make_prefix(tmp_path / "envs", "train", pins)
     assert run(made["prefix"], "-c", "import tool; print(tool.VERSION)") == "2.0"
     assert "s3cret" not in json.dumps([made, [pin.line for pin in pins]])
 
 
 def test_a_prefix_that_somebody_changed(channel, tmp_path):
     pins = solved(channel)
-    made = make_prefix(tmp_path / "store", "train", pins)
+    made = make_prefix(tmp_path / "envs", "train", pins)
     (file,) = Path(made["prefix"]).glob("conda-meta/lib-*.json")
     record = json.loads(file.read_text())
     file.unlink()  # a package's file may have as many names as prefixes
     file.write_text(json.dumps({**record, "version": "4.0"}))
     with pytest.raises(DataError, match=r"is not what its pins say \(lib\).*delete it"):
-        make_prefix(tmp_path / "store", "train", pins)
+        make_prefix(tmp_path / "envs", "train", pins)
 
 
 def test_a_python_that_does_not_start(channel, tmp_path):
@@ -294,6 +294,6 @@ def test_a_python_that_does_not_start(channel, tmp_path):
     channel.index()
     pins = solved(channel, SPECS[0])
     with pytest.raises(DataError, match="does not start .*GLIBC_2.99 not found.*virtual_packages"):
-        make_prefix(tmp_path / "store", "train", pins)
+        make_prefix(tmp_path / "envs", "train", pins)
     with pytest.raises(ConfigError, match="the pins of train hold no python"):
-        make_prefix(tmp_path / "store", "train", [pin for pin in pins if pin.name != "python"])
+        make_prefix(tmp_path / "envs", "train", [pin for pin in pins if pin.name != "python"])

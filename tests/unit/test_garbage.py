@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from shardline.core.package import check_unlocked
+from shardline.core.visible import from_here
 from shardline.errors import DataError, ShardlineError
 from shardline.results.gc import Garbage, delete, find_garbage, last_results
 from tests.support.fake_project import DIGEST, FakeProject
@@ -16,11 +17,12 @@ def find(fake: FakeProject) -> list[Garbage]:
 
 
 def listed(fake: FakeProject) -> dict[str, str]:
-    return {str(item.path): item.reason for item in find(fake)}
+    layout = fake.load().layout
+    return {layout.name_of(item.path): item.reason for item in find(fake)}
 
 
 def everything() -> set[str]:
-    return {str(path) for root in ("results", "store") for path in Path(root).rglob("*")}
+    return {str(path) for root in ("results", "store") for path in Path(root).absolute().rglob("*")}
 
 
 def test_what_the_config_names_is_kept(fake):
@@ -114,10 +116,10 @@ def test_earlier_evaluations_and_reports_go_and_the_present_ones_stay(fake):
         report.parent.mkdir(parents=True)
         report.write_text("page")
     found = listed(fake)
-    assert found[str(old)] == "earlier evaluation"
-    assert found[str(project.report.parent)] == "earlier report"
-    assert str(fake.run("flat").evaluation) not in found
-    assert str(fake.load().report.parent) not in found
+    assert found[from_here(str(old))] == "earlier evaluation"
+    assert found[from_here(str(project.report.parent))] == "earlier report"
+    assert from_here(str(fake.run("flat").evaluation)) not in found
+    assert from_here(str(fake.load().report.parent)) not in found
 
 
 def test_names_that_bear_no_identity_are_never_listed(fake):
@@ -172,7 +174,7 @@ def test_links_to_nothing_and_to_garbage_are_listed_and_others_are_not(fake):
         "results/latest/flat": "link to a listed item",
         "results/latest/loop": "link to nothing",
         "results/latest/lost": "link to nothing",
-        f"{kept.folder}/evaluation.json": "link to nothing",
+        f"results/runs/{kept.id}/evaluation.json": "link to nothing",
     }
 
 

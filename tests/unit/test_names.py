@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline import pipeline as jobs
+from shardline.config.layout import ResultsLayout
 from shardline.config.names import (
     LAYOUT,
     check_layout,
@@ -23,6 +24,8 @@ from shardline.errors import ConfigError
 from shardline.pipeline.hooks import check_addresses
 from shardline.pipeline.links import publish
 from tests.support.fake_project import DIGEST, FakeProject
+
+HERE = ResultsLayout(root=Path())  # the present folder
 
 ROW = {"dataset": "table", "model": "linear", "optim.lr": 0.1}
 
@@ -93,8 +96,8 @@ def test_the_history_tells_every_name_and_identity(fake):
     new = ids(fake)["flat"]
     fake.rows[1]["name"] = "plain"
     assert ids(fake)["plain"] == new
-    assert identities_of("run", "flat") == [new, old]
-    assert names_that_have_been("run")[new] == ["flat", "plain"]
+    assert identities_of(HERE, "run", "flat") == [new, old]
+    assert names_that_have_been(HERE, "run")[new] == ["flat", "plain"]
     size = Path("results/names.jsonl").stat().st_size
     fake.load()
     assert Path("results/names.jsonl").stat().st_size == size, "what is known is not written again"
@@ -118,6 +121,8 @@ class _Named:
 
 
 class _Small:
+    layout = HERE
+
     def __init__(self, **runs: str) -> None:
         self.runs = {identity: _Named(name, identity) for name, identity in runs.items()}
         self.datasets: dict[str, _Named] = {}
@@ -135,8 +140,8 @@ def _cut_off(data: st.DataObject) -> None:
             file.write_bytes(file.read_bytes()[:-kept])
     name, identity = steps[-1][0], steps[-1][1] * 12
     record_names(_Small(**{name: identity}))
-    assert identities_of("run", name)[0] == identity
-    assert names_that_have_been("run")[identity][-1] == name
+    assert identities_of(HERE, "run", name)[0] == identity
+    assert names_that_have_been(HERE, "run")[identity][-1] == name
 
 
 def test_links_lead_from_names_to_results_and_logs(fake):
@@ -156,17 +161,17 @@ def test_links_lead_from_names_to_results_and_logs(fake):
 
 
 def test_a_layout_that_is_not_known_is_refused(fake):
-    check_layout()  # no results yet
+    check_layout(HERE)  # no results yet
     fake.seal_all()
-    check_layout()
+    check_layout(HERE)
     file = Path("results/layout.json")
     for text, found in ((f'{{"layout": {LAYOUT + 1}}}', LAYOUT + 1), ("{", "unreadable")):
         file.write_text(text)
         with pytest.raises(ConfigError, match=f"layout is {found}, expected {LAYOUT}; go on with"):
-            check_layout()
+            check_layout(HERE)
     file.unlink()
     with pytest.raises(ConfigError, match="before layout 1 .*; move it away"):
-        check_layout()
+        check_layout(HERE)
 
 
 def test_a_folder_of_another_identity_is_refused(fake):

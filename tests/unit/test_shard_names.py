@@ -4,10 +4,12 @@ import dataclasses
 import re
 from pathlib import Path
 
+from shardline.config.layout import ResultsLayout
 from shardline.config.project import Dataset, order_of_part, shards_of_part
 from shardline.data.build import build_shard, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic
 from shardline.provenance.crate.steps import _order_of
+from shardline.results.lineage.records import Records
 from shardline.results.lineage.tracer import _Tracer
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -58,5 +60,5 @@ def test_lineage_lists_the_parts_in_the_order_of_their_numbers(tmp_path, monkeyp
     folder.mkdir(parents=True)
     for name in reversed(names):
         (folder / f"{name}.json").write_text("{}")
-    found = _Tracer(Path("store"))._parts("d-0123456789ab", {}, {})
+    found = _Tracer(Records(ResultsLayout(root=tmp_path)))._parts("d-0123456789ab", {}, {})
     assert [Path(name).stem for name in found] == names

@@ -92,7 +92,7 @@ def test_a_dataset_by_url_is_the_one_of_the_local_file(server: Server, tmp_path:
     del source["files"][0]["path"]
     dataset = load_dataset(tmp_path, source)
     assert not server.sent, "reading the config touches no network"
-    fetch(dataset.settings["source"]["files"], tmp_path / "store")
+    fetch(dataset.settings["source"]["files"], tmp_path / "store/downloads")
     remote = make(tmp_path, source)
     assert remote.content_digest == combine_digests(dataset.document["source"].values())
     local = make(tmp_path, {**CSV, "files": ["served/rows.csv"]})
@@ -115,10 +115,14 @@ def test_secrets_are_neither_in_the_identity_nor_decisive(server: Server, tmp_pa
 
 def test_several_jobs_fetch_a_file_once(server: Server, tmp_path: Path) -> None:
     with ThreadPoolExecutor(6) as jobs:
-        list(jobs.map(lambda _: fetch([server.entry("rows.csv")], tmp_path / "store"), range(6)))
+        list(
+            jobs.map(
+                lambda _: fetch([server.entry("rows.csv")], tmp_path / "store/downloads"), range(6)
+            )
+        )
     assert files_below(tmp_path / "store") == [f"downloads/{SHA256}/rows.csv"]
     sent = sum(server.sent.values())
-    fetch(["a/local.csv", server.entry("rows.csv")], tmp_path / "store")
+    fetch(["a/local.csv", server.entry("rows.csv")], tmp_path / "store/downloads")
     assert sum(server.sent.values()) == sent
     assert (tmp_path / "store" / "downloads" / SHA256 / "rows.csv").read_text() == CONTENT
 
@@ -128,7 +132,7 @@ def test_a_secret_may_stand_in_the_environment(
 ) -> None:
     monkeypatch.setenv("DATA_TOKEN", "sig=geheim")
     url = f"http://127.0.0.1:{server.port}/rows.csv?${{DATA_TOKEN}}"
-    fetch([server.entry("rows.csv", url=url)], tmp_path / "store")
+    fetch([server.entry("rows.csv", url=url)], tmp_path / "store/downloads")
     assert files_below(tmp_path / "store") == [f"downloads/{SHA256}/rows.csv"]
 
 
@@ -147,7 +151,7 @@ def test_another_size_or_digest(
     server: Server, changed: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError) as error:
-        fetch([server.entry("rows.csv", **changed)], tmp_path / "store")
+        fetch([server.entry("rows.csv", **changed)], tmp_path / "store/downloads")
     assert str(error.value) == f"http://127.0.0.1:{server.port}/rows.csv: {expected}"
     assert files_below(tmp_path / "store") == []
 
@@ -166,7 +170,9 @@ def test_another_size_or_digest(
 def test_what_cannot_be_fetched(server: Server, url: str, expected: str, tmp_path: Path) -> None:
     place = f"http://127.0.0.1:{server.port}"
     with pytest.raises(DataError) as error:
-        fetch([server.entry("rows.csv", url=url.format(server=place))], tmp_path / "store")
+        fetch(
+            [server.entry("rows.csv", url=url.format(server=place))], tmp_path / "store/downloads"
+        )
     text = str(error.value)
     assert text.startswith(expected.format(server=place)), text
     assert "\n" not in text
@@ -191,13 +197,13 @@ def test_a_missing_package_is_named(scheme: str, package: str, tmp_path: Path) -
 def test_a_store_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file where a folder is needed")
     with pytest.raises(DataError, match="could not be made"):
-        fetch([server.entry("rows.csv")], tmp_path / "store")
+        fetch([server.entry("rows.csv")], tmp_path / "store/downloads")
     lock = tmp_path / "other" / "downloads" / SHA256 / ".rows.csv.lock"
     lock.mkdir(parents=True)
     with pytest.raises(
         DataError, match=r"\.rows\.csv\.lock could not be locked \(.*\); mend the folder's owner"
     ):
-        fetch([server.entry("rows.csv")], tmp_path / "other")
+        fetch([server.entry("rows.csv")], tmp_path / "other" / "downloads")
     assert not server.sent
 
 
@@ -251,7 +257,7 @@ def test_described_files_can_be_pasted_into_the_config(server: Server, tmp_path:
     files = yaml.safe_load(yaml.safe_dump(found))
     fetch(
         load_dataset(tmp_path, {**CSV, "files": files}).settings["source"]["files"],
-        tmp_path / "store",
+        tmp_path / "store/downloads",
     )
     assert len(read(make(tmp_path, {**CSV, "files": files})).ids) == 40_000
 
@@ -323,13 +329,13 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 "path": "rows.csv",
             }
         ]
-        fetch(files, tmp_path / "store")
+        fetch(files, tmp_path / "store/downloads")
         assert len(read(make(tmp_path, {**CSV, "files": files})).ids) == 20_000
         with pytest.raises(
             DataError,
             match=r"^s3://bucket/none.csv: not found",
         ):
-            fetch([{**files[0], "url": "s3://bucket/none.csv"}], tmp_path / "other")
+            fetch([{**files[0], "url": "s3://bucket/none.csv"}], tmp_path / "other" / "downloads")
         _delta_on_s3(tmp_path)
     finally:
         server.stop()

@@ -291,22 +291,22 @@ def test_verify_deep_looks_at_states_and_attempts_of_a_run(
     fake.seal_all()
     run = fake.run("flat")
     identity = read_json(run.folder / "run.json", remedy="")["identity"]
-    folder = Path("store/work") / run.id
+    folder = run.layout.work(run.id)
     for step in (10, 20):
         with saving(
             folder / "checkpoints", step=step, epoch=1, identity=identity, world_size=1, keep=2
         ) as scratch:
             (scratch / "state.pt").write_bytes(b"state")
     shutil.copy(work / "attempts.jsonl", folder)
-    verdict = verify_run(run.id, folder)
+    verdict = verify_run(run.layout, run.id, deep=True)
     assert verdict.problems == []
     assert verdict.summary.endswith("1 evaluation, 2 training checkpoints, 2 attempts")
 
     (folder / "checkpoints/step-00000020/state.pt").write_bytes(b"stale")
     path = folder / "attempts.jsonl"
     path.write_text(path.read_text().splitlines()[1] + "\n")
-    assert verify_run(run.id).problems == []
-    state, attempts = verify_run(run.id, folder).problems
+    assert verify_run(run.layout, run.id).problems == []
+    state, attempts = verify_run(run.layout, run.id, deep=True).problems
     assert "step-00000020 is damaged: state.pt has BLAKE3 digest" in state
     assert state.endswith("; delete it, and the training goes on from the one before")
     assert attempts.startswith(f"{path}: the attempts are not those that were written")

@@ -14,6 +14,7 @@ from shardline.config.project import shards_of_part
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
+from shardline.core.visible import from_here
 from shardline.provenance.certificates import write_certificate
 from shardline.results.findings import Verdict
 from shardline.results.verify import verify_dataset
@@ -27,7 +28,8 @@ def dataset_verdict(fake: FakeProject) -> Verdict:
 
 
 def shard(fake: FakeProject, number: int = 1) -> Path:
-    return Path("store/datasets") / fake.run("flat").dataset.id / f"shard-{number:05d}.safetensors"
+    run = fake.run("flat")
+    return run.layout.shards(run.dataset.id) / f"shard-{number:05d}.safetensors"
 
 
 def test_an_undamaged_dataset_has_no_problem(fake):
@@ -96,7 +98,8 @@ def test_a_manifest_of_another_form_is_a_problem_and_no_crash(fake, content):
 
 
 def run_verdict(fake: FakeProject) -> Verdict:
-    return verify_run(fake.run("flat").id)
+    run = fake.run("flat")
+    return verify_run(run.layout, run.id)
 
 
 def edit(path: Path, **changes: object) -> None:
@@ -181,7 +184,7 @@ def test_another_manifest_than_the_training_read_is_found(fake):
     manifest.write_text(json.dumps(read_json(manifest, remedy="")))
     (problem,) = run_verdict(fake).problems
     assert problem.startswith(f"{manifest}: its SHA-256 is ")
-    assert "; bring back the manifest of the training, or delete results/runs/" in problem
+    assert "; bring back the manifest of the training, or delete " in problem
     manifest.unlink()
     (problem,) = run_verdict(fake).problems
     assert problem.startswith(f"{manifest} cannot be read (No such file or directory), expected ")
@@ -195,10 +198,10 @@ def test_an_altered_or_missing_resume_certificate_is_found(fake):
     assert run_verdict(fake).problems == []
     path.write_text(path.read_text().replace("survived", "hardly survived"))
     (problem,) = run_verdict(fake).problems
-    assert problem.startswith(f"{path}: its SHA-256 is ")
+    assert problem.startswith(f"{path.absolute()}: its SHA-256 is ")
     path.unlink()
     (problem,) = run_verdict(fake).problems
-    assert problem.startswith(f"{path} cannot be read")
+    assert problem.startswith(f"{path.absolute()} cannot be read")
     assert problem.endswith("; bring back the certificate that the training found")
 
 
@@ -288,7 +291,8 @@ def test_repair_drops_the_bad_shard_its_part_and_the_manifest_and_says_what_to_r
     assert "dropped 1 bad shard and the manifest" in result.stdout
     assert (
         "to rebuild 1 part and seal the dataset again, run\n"
-        f"  snakemake --snakefile {REPOSITORY}/Snakefile --cores all {manifest}" in (result.stdout)
+        f"  snakemake --snakefile {REPOSITORY}/Snakefile --cores all {from_here(str(manifest))}"
+        in (result.stdout)
     )
 
 

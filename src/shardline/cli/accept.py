@@ -14,6 +14,7 @@ from shardline.config.load import load_project
 from shardline.config.project import Dataset, Project, Run
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.package import check_unlocked
+from shardline.core.visible import from_here
 from shardline.results.accept import (
     Candidate,
     accept_dataset,
@@ -101,7 +102,9 @@ def accept(
         first_steps = None
         if after_steps and isinstance(one.asked, Run):
             first_steps = {"steps": after_steps, "values": compare(one, after_steps)}
-        folders.append(str(_accept(project, one, reason, evaluations == "accept", first_steps)))
+        folders.append(
+            from_here(str(_accept(project, one, reason, evaluations == "accept", first_steps)))
+        )
         if not as_json:
             display.say(f"accepted {one.earlier_title} as {one.title}: {folders[-1]}")
     if as_json:

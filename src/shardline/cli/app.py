@@ -8,10 +8,11 @@ import typer
 from typer.core import TyperGroup
 
 from shardline import __version__
+from shardline.config.layout import ResultsLayout
 from shardline.config.names import check_layout
 from shardline.core.errors import ShardlineError
 from shardline.core.masked_output import MaskedStream
-from shardline.core.visible import visible
+from shardline.core.visible import from_here, visible
 
 EXIT_CODES = {
     0: "all is well",
@@ -32,7 +33,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except ShardlineError as error:
-            typer.echo(visible(str(error)), err=True)
+            typer.echo(visible(from_here(str(error))), err=True)
             raise typer.Exit(error.exit_code) from None
 
 
@@ -88,5 +89,5 @@ def _options(
     Runs are made by `snakemake`. Nothing here trains them, and only `gc --delete` and
     `verify --repair` delete.
     """
-    check_layout()
+    check_layout(ResultsLayout(root=Path.cwd()))
     context.obj = config

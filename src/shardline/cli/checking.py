@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ import typer
 from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, app
 from shardline.config.document import read_config
+from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.core.errors import DataError
 from shardline.results.diff import compare_runs
@@ -87,7 +89,7 @@ def lineage(
 
     Read from sealed files alone. Exit code 3 if the file is not what its action wrote.
     """
-    found = trace(file, store=_store(context.obj))
+    found = trace(file, _layout(context.obj))
     if as_json:
         display.say_json(found)
     elif shape == "dot":
@@ -100,12 +102,12 @@ def lineage(
         raise typer.Exit(DataError.exit_code)
 
 
-def _store(config_file: Path) -> Path:
-    """Return the store's root, from the one key of the config that tells it."""
-    if named := os.environ.get("SHARDLINE_STORE"):
-        return Path(named)
+def _layout(config_file: Path) -> ResultsLayout:
+    """Return where results and store lie, from the one key of the config that names the store."""
+    layout = ResultsLayout(root=Path.cwd())
     runtime = read_config(config_file).get("runtime") or {} if config_file.exists() else {}
-    return Path(runtime.get("store", "store"))
+    named = os.environ.get("SHARDLINE_STORE") or runtime.get("store") or layout.named_store
+    return replace(layout, named_store=Path(named))
 
 
 @app.command("export", epilog=EPILOG)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shardline.config.project import RESULTS, Project, Run
+from shardline.config.project import Project, Run
 from shardline.core.errors import LaunchError
 from shardline.core.files import read_json
 from shardline.core.package import remake
@@ -33,7 +33,7 @@ def preflight_runs(
     Raises:
         LaunchError: a preflight check failed; Snakemake has printed the reason.
     """
-    found = {run.id: RESULTS / "preflight" / f"{run.id}.json" for run in runs}
+    found = {run.id: run.layout.declared.preflight(run.id) for run in runs}
     is_done = remake(found.values(), config=config, profile=profile, arguments=arguments)
     for run in runs:
         if found[run.id].exists():

@@ -50,7 +50,7 @@ def tell_why(
     if as_json:
         display.say_json({**vars(explanation), "run": explanation.run.id})
     else:
-        display.show_explanation(explanation, project.store)
+        display.show_explanation(explanation)
 
 
 @app.command("rehearse", hidden=True, epilog=EPILOG)  # the command's earlier name

@@ -9,6 +9,7 @@ import typer
 from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, app
 from shardline.config.document import read_config
+from shardline.config.layout import Kind
 from shardline.config.load import load_project
 from shardline.config.names import names_that_have_been, title_of
 from shardline.config.project import Project
@@ -103,7 +104,7 @@ def verify(
     """
     project = load_project(config_file=context.obj)
     targets = (datasets_to_repair if repair else find_targets)(project, names or [])
-    titles = _titles(targets)
+    titles = _titles(project, targets)
     verdicts = []
     for (kind, item), title in zip(targets, titles, strict=True):
         with display.waiting_for(f"reading {title}"):
@@ -124,9 +125,12 @@ def verify(
         raise typer.Exit(DataError.exit_code)
 
 
-def _titles(targets: Sequence[tuple[str, str]]) -> list[str]:
+def _titles(project: Project, targets: Sequence[tuple[Kind, str]]) -> list[str]:
     """Return what runs, datasets and reports are called, with their ids."""
-    names = names_that_have_been("run") | names_that_have_been("dataset")
+    names = {
+        **names_that_have_been(project.layout, "run"),
+        **names_that_have_been(project.layout, "dataset"),
+    }
     return [title_of(item, names) for _, item in targets]
 
 
@@ -137,4 +141,5 @@ def _repair(project: Project, verdict: Verdict, title: str, *, quiet: bool) -> N
     if not verdict.problems:
         display.say(f"nothing to repair: {title} is undamaged, and nothing was changed")
         return
-    display.show_repair(verdict, parts, project.datasets[verdict.id].manifest)
+    manifest = project.layout.declared.manifest(verdict.id)
+    display.show_repair(verdict, parts, manifest)

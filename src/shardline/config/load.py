@@ -8,6 +8,7 @@ from typing import Any
 
 from shardline.config import checks, credentials, schema, scripts, source_files, sources
 from shardline.config.document import plain, read_config, refuse_duplicates
+from shardline.config.layout import ResultsLayout
 from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
@@ -50,8 +51,10 @@ def load_project(
     checks.check_environment(config["runtime"], where)
     lock_file = workdir / config.get("lock", workflow_folder() / "requirements.lock")
     project = Project(
-        workdir=workdir,
-        store=Path(os.environ.get("SHARDLINE_STORE") or config["runtime"]["store"]),
+        layout=ResultsLayout(
+            root=workdir,
+            named_store=Path(os.environ.get("SHARDLINE_STORE") or config["runtime"]["store"]),
+        ),
         table=config["runs"],
         runtime=config["runtime"],
         identity=config["identity"],
@@ -135,12 +138,15 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
     source_class = checks.resolve_class(
         settings["source"]["type"], sources.SHIPPED_SOURCES, project.code, f"{where}.source.type"
     )
-    found = sources.locate(settings, project.workdir, project.store, project.digests, where)
+    found = sources.locate(
+        settings, project.workdir, project.layout.downloads, project.digests, where
+    )
     counted = {**settings, "source": found.counted}
     document = project.documents.dataset(counted, source_class, found.content)
     return Dataset(
         names=(name,),
         id=short_digest(document),
+        layout=project.layout,
         settings={**settings, "source": found.source},
         source_class=source_class,
         files=found.files,
@@ -165,6 +171,7 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
     digest = short_digest(document)
     return Run(
         id=digest,
+        layout=project.layout,
         rows=(row,),
         dataset=dataset,
         model_class=model_class,

@@ -7,13 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from shardline.config.project import RESULTS, Dataset, Project, Run
+from shardline.config.layout import ResultsLayout
+from shardline.config.project import Dataset, Project, Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json, remedy_of, utc_stamp, write_json
 
 LAYOUT = 1  # of the folders below results/
-_LAYOUT_FILE = RESULTS / "layout.json"
-_HISTORY = RESULTS / "names.jsonl"
 
 Kind = Literal["run", "dataset"]
 Names = dict[str, list[str]]
@@ -28,27 +27,28 @@ def titles_of(project: Project) -> dict[str, str]:
     return {identity: f"{', '.join(known)} ({identity})" for identity, known in names.items()}
 
 
-def check_layout() -> None:
+def check_layout(layout: ResultsLayout) -> None:
     """Refuse a folder of results that this version cannot read.
 
     Raises:
         ConfigError: its layout has another number, or is older than numbers.
     """
-    if not _LAYOUT_FILE.exists():
-        if any((RESULTS / folder).is_dir() for folder in ("runs", "datasets")):
+    file, results = layout.layout_file, layout.results
+    if not file.exists():
+        if any(layout.folder_of(kind).is_dir() for kind in ("run", "dataset")):
             raise ConfigError(
-                f"{RESULTS} was written by a version of Shardline before layout {LAYOUT} (it has no layout.json); "
+                f"{results} was written by a version of Shardline before layout {LAYOUT} (it has no layout.json); "
                 f"move it away, and it is made again, or go on with that version"
             )
         return
     try:
-        found = read_json(_LAYOUT_FILE, remedy="")["layout"]
+        found = read_json(file, remedy="")["layout"]
     except (DataError, KeyError, TypeError):
         found = "unreadable"
     if found != LAYOUT:
         raise ConfigError(
-            f"{_LAYOUT_FILE}: layout is {found}, expected {LAYOUT}; go on with the version of Shardline that wrote "
-            f"it, or move {RESULTS} away"
+            f"{file}: layout is {found}, expected {LAYOUT}; go on with the version of Shardline that wrote "
+            f"it, or move {results} away"
         )
 
 
@@ -58,8 +58,9 @@ def record_names(project: Project) -> None:
     Raises:
         DataError: the history cannot be written.
     """
-    if not _LAYOUT_FILE.exists():
-        write_json(_LAYOUT_FILE, {"layout": LAYOUT})
+    layout = project.layout
+    if not layout.layout_file.exists():
+        write_json(layout.layout_file, {"layout": LAYOUT})
     now = utc_stamp(timespec="seconds")
     lines = [
         json.dumps({"kind": kind, "name": name, "id": identity, "since": now}) + "\n"
@@ -68,15 +69,15 @@ def record_names(project: Project) -> None:
     if not lines:
         return
     try:
-        with _HISTORY.open("a", encoding="utf-8") as file:
-            file.write("\n" * _is_torn() + "".join(lines))
+        with layout.names_file.open("a", encoding="utf-8") as file:
+            file.write("\n" * _is_torn(layout.names_file) + "".join(lines))
     except OSError as error:
-        raise DataError(f"{_HISTORY} could not be written: {remedy_of(error)}") from error
+        raise DataError(f"{layout.names_file} could not be written: {remedy_of(error)}") from error
 
 
 def _new_names(project: Project) -> Iterator[tuple[Kind, str, str]]:
     """Yield each name that stands for another identity than last, and one that is an identity's name again."""
-    history = _told()
+    history = _told(project.layout)
     asked: list[tuple[Kind, Dataset | Run]] = [
         *(("dataset", one) for one in project.datasets.values()),
         *(("run", one) for one in project.runs.values()),
@@ -89,14 +90,14 @@ def _new_names(project: Project) -> Iterator[tuple[Kind, str, str]]:
                 yield kind, name, one.id
 
 
-def names_that_have_been(kind: Kind) -> Names:
+def names_that_have_been(layout: ResultsLayout, kind: Kind) -> Names:
     """Return the names that each identity has had, by identity; the latest comes last."""
-    return _told().names.get(kind, {})
+    return _told(layout).names.get(kind, {})
 
 
-def identities_of(kind: Kind, name: str) -> list[str]:
+def identities_of(layout: ResultsLayout, kind: Kind, name: str) -> list[str]:
     """Return the identities that a name has stood for, the latest first."""
-    return _told().identities.get((kind, name), [])
+    return _told(layout).identities.get((kind, name), [])
 
 
 def title_of(identity: str, names: Mapping[str, list[str]]) -> str:
@@ -118,20 +119,21 @@ class _History:
     identities: dict[tuple[str, str], list[str]]
 
 
-def _told() -> _History:
+def _told(layout: ResultsLayout) -> _History:
+    file = layout.names_file
     try:
-        status = _HISTORY.stat()
+        status = file.stat()
     except OSError:
         return _History({}, {})
-    return _read_history(Path.cwd(), status.st_size, status.st_mtime_ns)
+    return _read_history(file.absolute(), status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=1)
-def _read_history(workdir: Path, size: int, mtime_ns: int) -> _History:
-    """Return the history as it is in a folder at a time; of 10,000 runs each asks for it."""
+def _read_history(file: Path, size: int, mtime_ns: int) -> _History:
+    """Return the history as it is in a file at a time; of 10,000 runs each asks for it."""
     names: dict[str, Names] = {}
     latest: dict[tuple[str, str], dict[str, None]] = {}
-    for kind, name, identity in _history():
+    for kind, name, identity in _history(file):
         had = names.setdefault(kind, {}).setdefault(identity, [])
         if name in had:
             had.remove(name)
@@ -142,10 +144,10 @@ def _read_history(workdir: Path, size: int, mtime_ns: int) -> _History:
     return _History(names, {key: list(reversed(stood)) for key, stood in latest.items()})
 
 
-def _history() -> Iterator[tuple[str, str, str]]:
+def _history(file: Path) -> Iterator[tuple[str, str, str]]:
     """Yield kind, name and identity, the oldest first; a line that was cut off says nothing."""
     try:
-        lines = _HISTORY.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return
     for line in lines:
@@ -156,10 +158,10 @@ def _history() -> Iterator[tuple[str, str, str]]:
             continue
 
 
-def _is_torn() -> bool:
+def _is_torn(file: Path) -> bool:
     """Return whether the last line was cut off, by a full disk or a kill."""
-    if not _HISTORY.exists() or not _HISTORY.stat().st_size:
+    if not file.exists() or not file.stat().st_size:
         return False
-    with _HISTORY.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read() != b"\n"
+    with file.open("rb") as lines:
+        lines.seek(-1, 2)
+        return lines.read() != b"\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardline.config import checks
 from shardline.config.documents import Documents
+from shardline.config.layout import ResultsLayout
 from shardline.config.notes import Note, read_notes
 from shardline.config.runs import Row
 from shardline.config.studies import Study
@@ -16,13 +17,6 @@ from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.identity import CodeIndex, FileDigests, Lock
-
-RESULTS = Path("results")
-# What says where the ranks' environment is, by `runtime.environment`.
-_ENVIRONMENTS = {
-    "conda": RESULTS / "envs" / "train" / "environment.json",
-    "image": RESULTS / "envs" / "image.json",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +26,7 @@ class Dataset:
     Attributes:
         names: its names in the config; entries that give the same rows are one dataset.
         id: its identity's digest; names its folders.
+        layout: where its files lie.
         settings: its entry in the config, with the defaults filled in.
         source_class: import path of the source.
         files: external files that the source reads, absolute.
@@ -41,6 +36,7 @@ class Dataset:
 
     names: tuple[str, ...]
     id: str
+    layout: ResultsLayout
     settings: dict[str, Any]
     source_class: str
     files: tuple[Path, ...]
@@ -55,7 +51,7 @@ class Dataset:
     @property
     def manifest(self) -> Path:
         """The sealed manifest."""
-        return RESULTS / "datasets" / self.id / "manifest.json"
+        return self.layout.manifest(self.id)
 
     @property
     def provenance(self) -> Path:
@@ -95,6 +91,7 @@ class Run:
 
     Attributes:
         id: digest of the training's identity; names its folders.
+        layout: where its files lie.
         rows: what the table asks for.
         model_class: import path of the model, or the script in its one spelling.
         settings: every setting, resolved.
@@ -104,6 +101,7 @@ class Run:
     """
 
     id: str
+    layout: ResultsLayout
     rows: tuple[Row, ...]
     dataset: Dataset
     model_class: str
@@ -145,12 +143,12 @@ class Run:
     @cached_property
     def folder(self) -> Path:
         """The folder of sealed results."""
-        return RESULTS / "runs" / self.id
+        return self.layout.run(self.id)
 
     @cached_property
     def model(self) -> Path:
         """The sealed model."""
-        return self.folder / "model.safetensors"
+        return self.layout.model(self.id)
 
     @property
     def has_model(self) -> bool:
@@ -165,7 +163,7 @@ class Run:
     @cached_property
     def evaluation(self) -> Path:
         """The sealed evaluation."""
-        return self.folder / "evaluations" / f"{self.evaluation_id}.json"
+        return self.layout.evaluation(self.id, self.evaluation_id)
 
     @property
     def is_sealed(self) -> bool:
@@ -178,8 +176,7 @@ class Project:
     """Everything that the present config names.
 
     Attributes:
-        workdir: folder that relative paths start from, absolute.
-        store: root of bulky data.
+        layout: where results, logs and bulky data lie.
         table: path of the run table, as the config names it.
         runtime: settings that change no result.
         identity: how closely an earlier result must fit to be taken over.
@@ -194,8 +191,7 @@ class Project:
         scaling: the scaling studies.
     """
 
-    workdir: Path
-    store: Path
+    layout: ResultsLayout
     table: str
     runtime: dict[str, Any]
     identity: dict[str, Any]
@@ -209,6 +205,16 @@ class Project:
     datasets: dict[str, Dataset] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
+
+    @property
+    def workdir(self) -> Path:
+        """The folder that relative paths start from, absolute."""
+        return self.layout.root
+
+    @property
+    def store(self) -> Path:
+        """Root of bulky data, absolute."""
+        return self.layout.store
 
     def add_run(self, run: Run) -> Run:
         """Add a row's run, or its row to the run that is the same; returns the run as it is known now.
@@ -275,7 +281,7 @@ class Project:
     @cached_property
     def report(self) -> Path:
         """The report over exactly these runs."""
-        return RESULTS / "reports" / short_digest(self.report_document) / "index.html"
+        return self.layout.report(short_digest(self.report_document))
 
     @property
     def crate(self) -> Path:
@@ -295,7 +301,8 @@ class Project:
     @property
     def environment(self) -> Path | None:
         """What says where the ranks' environment is; None where it is the job's own."""
-        return _ENVIRONMENTS.get(self.runtime["environment"])
+        known = {"conda": self.layout.environment("train"), "image": self.layout.image}
+        return known.get(self.runtime["environment"])
 
     @property
     def envs(self) -> Path:
@@ -331,14 +338,14 @@ class Project:
         Raises:
             ConfigError: it is there, and no mount.
         """
-        store = self.workdir / self.store
+        store = self.store
         while not store.exists():
             store = store.parent
         on_same_disk = store.stat().st_dev == self.workdir.stat().st_dev
         if on_same_disk and store.resolve().is_relative_to(self.workdir):
             raise ConfigError(
-                f"store {self.store} lies in the folder of this job alone ({self.workdir}), expected a mount that "
-                "all jobs have; set SHARDLINE_STORE on the jobs' machines to where it is mounted"
+                f"store {self.layout.named_store} lies in the folder of this job alone ({self.workdir}), expected a "
+                "mount that all jobs have; set SHARDLINE_STORE on the jobs' machines to where it is mounted"
             )
 
     def check_devices(self, exists: Callable[[Path], bool] = Path.exists) -> None:

@@ -28,13 +28,13 @@ def with_paths(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_files(
-    source: Mapping[str, Any], workdir: Path, store: Path, where: str
+    source: Mapping[str, Any], workdir: Path, downloads: Path, where: str
 ) -> tuple[list[Path], Known]:
     """Return the files that a source reads: entries in their order, what a pattern matches sorted.
 
     Args:
         source: the source's settings; remote entries get the `path` that they lack.
-        store: root of bulky data, where remote files are fetched to.
+        downloads: folder that remote files are fetched to.
 
     Returns:
         All files, each once, and name and digest of the remote ones.
@@ -48,7 +48,7 @@ def find_files(
     known: Known = {}
     for entry in source.get("files", ()):
         if isinstance(entry, Mapping):
-            path, name = _remote_file(entry, store, where)
+            path, name = _remote_file(entry, downloads, where)
             known[path] = name, entry["sha256"]
             found.append(path)
         else:
@@ -71,7 +71,7 @@ def find_code_files(patterns: str, workdir: Path, where: str) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _remote_file(entry: Mapping[str, Any], store: Path, where: str) -> tuple[Path, str]:
+def _remote_file(entry: Mapping[str, Any], downloads: Path, where: str) -> tuple[Path, str]:
     sha256, path = entry["sha256"], PurePosixPath(entry["path"])
     shown = f"{where}.source.files: {without_secrets(entry['url'])}"
     if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
@@ -82,7 +82,7 @@ def _remote_file(entry: Mapping[str, Any], store: Path, where: str) -> tuple[Pat
         raise ConfigError(
             f'{shown}: path="{path}" is not a path below a folder; give one such as data/{path.name or "a.csv"}'
         )
-    return download_path(store, sha256, str(path)), str(path)
+    return download_path(downloads, sha256, str(path)), str(path)
 
 
 def _local_files(pattern: str, workdir: Path, kind: str, where: str) -> list[Path]:

@@ -43,7 +43,7 @@ class Located:
 
 
 def locate(
-    settings: Mapping[str, Any], workdir: Path, store: Path, digests: FileDigests, where: str
+    settings: Mapping[str, Any], workdir: Path, downloads: Path, digests: FileDigests, where: str
 ) -> Located:
     """Check a dataset's source and splits, and find the files and their digests.
 
@@ -52,7 +52,7 @@ def locate(
     Args:
         settings: the dataset's settings.
         workdir: the project's folder, absolute.
-        store: root of bulky data, where remote files are fetched to.
+        downloads: folder that remote files are fetched to.
         where: file and dataset, as messages begin.
 
     Raises:
@@ -63,7 +63,7 @@ def locate(
     source, splits = source_files.with_paths(settings["source"]), settings["splits"]
     _check_source(source, where)
     _check_splits(source, splits, where)
-    files, known = source_files.find_files(source, workdir, workdir / store, where)
+    files, known = source_files.find_files(source, workdir, downloads, where)
     content = digests.digest_all(files, workdir=workdir, known=known)
     if source["type"] == "delta":
         content = _delta_content(source, workdir, where)

@@ -23,14 +23,15 @@ def without_secrets(text: str) -> str:
     return _QUERY.sub(r"\g<before>", _USER.sub(r"\g<scheme>", text))
 
 
-def download_path(store: Path, sha256: str, name: str) -> Path:
+def download_path(folder: Path, sha256: str, name: str) -> Path:
     """Return where a remote file is kept.
 
     Args:
+        folder: of all fetched files.
         sha256: digest of its content.
         name: its path as a source sees it, such as `roses/1.jpg`.
     """
-    return store / "downloads" / sha256 / name
+    return folder / sha256 / name
 
 
 def open_table(table: str, version: int | None = None) -> "DeltaTable":

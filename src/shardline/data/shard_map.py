@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from shardline.config.layout import ResultsLayout
 from shardline.core.errors import DataError
 from shardline.core.package import making
 from shardline.data.raw_files import close, read_exactly, size_of
@@ -129,7 +130,8 @@ class ShardMap:
 
 def rebuild_command(manifest: Mapping[str, Any]) -> str:
     """Return the remedy for a bad shard: how its dataset is repaired."""
+    target = ResultsLayout(root=Path()).manifest(manifest["dataset"])
     return (
         f"run `shardline verify --repair {manifest['dataset']}` and start the pipeline again, or rebuild that part "
-        f"alone with `{making('results/datasets/' + manifest['dataset'] + '/manifest.json')}`"
+        f"alone with `{making(target)}`"
     )

@@ -43,7 +43,7 @@ class Commands:
 
     def words(self, tiny: Tiny, *more: str) -> list[str]:
         """Return the command line that trains a project's runs."""
-        models = [str(run.model) for run in tiny.runs]
+        models = [run.layout.name_of(run.model) for run in tiny.runs]
         return [
             *self.inside, sys.executable, "-m", "snakemake", "--snakefile", str(self.snakefile),
             "--profile", self.profile.word, "--directory", str(tiny.folder),

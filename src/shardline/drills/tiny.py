@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.config.project import Run
 from shardline.core.files import write_json
@@ -49,13 +50,17 @@ class Tiny:
         """Its runs, one for each size."""
         return list(load_project(workdir=self.folder).runs.values())
 
+    @property
+    def _layout(self) -> ResultsLayout:
+        return ResultsLayout(root=self.folder, named_store=self.store)
+
     def work(self, run: Run) -> Path:
         """Return a run's folder in the store."""
-        return self.store / "work" / run.id
+        return self._layout.work(run.id)
 
     def results(self, run: Run) -> Path:
         """Return the folder of a run's sealed files."""
-        return self.folder / run.folder
+        return self._layout.run(run.id)
 
     def plan(self, strikes: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """Write what is to happen to its ranks, by the number of ranks."""
@@ -73,7 +78,7 @@ class Tiny:
 
     def last_words(self) -> str:
         """Return the last line that a training's job wrote into its log."""
-        logs = sorted(self.folder.glob("logs/train/*.log"), key=lambda path: path.stat().st_mtime)
+        logs = sorted(self._layout.logs.glob("train/*.log"), key=lambda path: path.stat().st_mtime)
         lines = logs[-1].read_text(errors="replace").splitlines() if logs else []
         return next((line for line in reversed(lines) if line.strip()), "it left no log")
 

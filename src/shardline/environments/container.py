@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardline.config.project import RESULTS, Project
+from shardline.config.project import Project
 from shardline.core.digests import file_sha256
 from shardline.core.environment import PLACE, rank_variables
 from shardline.core.errors import ConfigError, LaunchError
@@ -148,7 +148,7 @@ def container_of(project: Project) -> str:
         ConfigError: there is no image that Apptainer has a name for.
         DataError: what is known of the image cannot be read.
     """
-    document = RESULTS / "envs" / "image.json"
+    document = project.layout.image
     image = read_json(document, remedy="delete it") if document.exists() else {}
     if name := apptainer_name(project.image, image):
         return name

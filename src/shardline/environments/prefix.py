@@ -30,16 +30,16 @@ _DOWNLOADS = 8  # packages fetched at a time
 _RETRY = "run the pipeline again"
 
 
-def prefix_of(store: Path, env: str, pins: Sequence[Pin]) -> Path:
+def prefix_of(folder: Path, env: str, pins: Sequence[Pin]) -> Path:
     """Return where the environment of these pins is, or would be.
 
     The folder that Shardline is imported from counts, since the prefix points
     at it: two checkouts over one store have a prefix each.
 
     Args:
-        store: root of bulky data, absolute: files of a prefix hold its path.
+        folder: of all environments, absolute: files of a prefix hold its path.
     """
-    return store / "envs" / f"{env}-{short_digest(_content(pins))}"
+    return folder / f"{env}-{short_digest(_content(pins))}"
 
 
 def _content(pins: Sequence[Pin]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _content(pins: Sequence[Pin]) -> dict[str, Any]:
     return {"packages": packages, "platform": PLATFORM, "shardline": str(LIBRARY)}
 
 
-def make_prefix(store: Path, env: str, pins: Sequence[Pin]) -> dict[str, Any]:
+def make_prefix(folder: Path, env: str, pins: Sequence[Pin]) -> dict[str, Any]:
     """Make the environment of these pins, unless it is there; of several jobs one makes it.
 
     Returns:
@@ -62,7 +62,7 @@ def make_prefix(store: Path, env: str, pins: Sequence[Pin]) -> dict[str, Any]:
     python = next((pin.version for pin in pins if pin.name == "python"), None)
     if python is None:
         raise ConfigError(f"the pins of {env} hold no python; write them with `make lock`")
-    prefix, packages = prefix_of(store, env, pins), store / "envs" / "packages"
+    prefix, packages = prefix_of(folder, env, pins), folder / "packages"
     make_folder(packages / "archives")
     with FileLock(prefix.with_name(f".{prefix.name}.lock")):
         if not prefix.exists():

@@ -29,7 +29,7 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     action = Action(id=f"build_shards/{dataset_id}/{part}")
     project, dataset, source = _open_dataset(config, dataset_id)
     numbers = of_this_identity(dataset.parts, part)
-    folder, splits = project.store / "datasets" / dataset_id, dataset.settings["splits"]
+    folder, splits = project.layout.declared.shards(dataset_id), dataset.settings["splits"]
     built = []
     with ShardProgress(f"shards {part}", len(numbers)) as progress:
         for record, statistics in shards.build_shards(source, numbers, splits, folder):
@@ -59,7 +59,7 @@ def seal_dataset(
 
     action = Action(id=f"seal_dataset/{dataset_id}")
     project, dataset, source = _open_dataset(config, dataset_id)
-    folder = project.store / "datasets" / dataset_id / "parts"
+    folder = project.layout.parts(dataset_id)
     files = [*map(Path, parts)] or [folder / f"{part}.json" for part in dataset.parts]
     schema = asdict(source.schema)
     end_watch()
@@ -86,7 +86,7 @@ def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) ->
     sealed = read_json(Path(manifest), remedy=REMAKE)
     rows = sum(sealed["splits"].values())
     return {
-        "path": f"datasets/{dataset.id}",
+        "path": str(dataset.layout.shards(dataset.id).relative_to(dataset.layout.store)),
         "name": re.sub(r"[^A-Za-z0-9_-]", "-", dataset.names[0]),
         "version": dataset.id,
         "description": f"{rows:,} rows in {len(sealed['shards'])} shards, written by Shardline",
@@ -107,7 +107,7 @@ def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project,
     dataset = of_this_identity(project.datasets, dataset_id)
     check_environment(project, dataset.document)
     settings = dataset.settings
-    fetch(settings["source"].get("files", ()), project.store)
+    fetch(settings["source"].get("files", ()), project.layout.downloads)
     watch_dataset(project, dataset)
     source = make_source(
         dataset.source_class, settings["source"], num_shards=settings["shards"], files=dataset.files

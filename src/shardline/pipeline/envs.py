@@ -56,7 +56,7 @@ def create_env(config: Mapping[str, Any], env: str, environment: str) -> None:
     project = load_project(config)
     specs = read_specs(project, env)
     pins = checked_pins(existing_pin_file(project, env), specs)
-    made = make_prefix((project.workdir / project.store).resolve(), env, pins)
+    made = make_prefix(project.layout.prefixes.resolve(), env, pins)
     logging.info("%s: %d packages", made["prefix"], len(made["packages"]))
     write_json(Path(environment), made)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.config.names import check_layout, record_names
 from shardline.config.project import Dataset, Project, Run
@@ -44,7 +45,7 @@ def open_project(
         # Slurm's `--signal` strikes all that runs in a job's step; this is for the ranks alone
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if is_main:
-        check_layout()
+        check_layout(ResultsLayout(root=Path.cwd()))
     project = load_project(config)
     found = storage.look(results_of(project)) if storage and is_main else {}
     exists = storage.exists if storage else Path.exists

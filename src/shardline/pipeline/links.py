@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardline.config.project import RESULTS, Project
+from shardline.config.layout import ResultsLayout
+from shardline.config.project import Project
 
-_LOGS = Path("logs")
 _RULES_OF_RUN = ("resolve_run", "train", "run_preflight")
 _RULES_OF_DATASET = ("build_shards", "seal_dataset", "register_data")
 
@@ -27,11 +27,12 @@ def publish(project: Project) -> None:
 
 
 def _result_links(project: Project) -> Iterator[tuple[Path, Path]]:
-    yield RESULTS / "report", project.report.parent
+    layout = project.layout
+    yield layout.latest_report, project.report.parent
     for dataset in project.datasets.values():
         if dataset.manifest.exists():
             yield from (
-                (RESULTS / "latest-datasets" / n, dataset.manifest.parent) for n in dataset.names
+                (layout.latest_datasets / n, dataset.manifest.parent) for n in dataset.names
             )
     for key, run in project.runs.items():
         if not run.is_sealed:
@@ -39,34 +40,39 @@ def _result_links(project: Project) -> Iterator[tuple[Path, Path]]:
         if key == run.id:
             yield run.folder / "evaluation.json", run.evaluation
         for name in run.names:
-            yield RESULTS / "latest" / name, run.folder
+            yield layout.latest_runs / name, run.folder
             if key != run.id:  # the second evaluation of one training
-                yield RESULTS / "latest" / f"{name}.evaluation.json", run.evaluation
+                yield layout.latest_runs / f"{name}.evaluation.json", run.evaluation
 
 
 def _tensorboard_links(project: Project) -> Iterator[tuple[Path, Path]]:
     """Yield what TensorBoard takes the runs' names from: it shows folders."""
     for run in project.runs.values():
         for name in run.names:
-            yield RESULTS / "tensorboard" / name, project.store / "tensorboard" / run.id
+            yield project.layout.tensorboard_links / name, project.layout.tensorboard / run.id
 
 
 def _all_log_links(project: Project) -> Iterator[tuple[Path, Path]]:
+    layout = project.layout
     for dataset in project.datasets.values():
         for name in dataset.names:
-            yield from _log_links(_LOGS / "latest-datasets" / name, _RULES_OF_DATASET, dataset.id)
+            folder = layout.latest_dataset_logs / name
+            yield from _log_links(layout, folder, _RULES_OF_DATASET, dataset.id)
     for run in project.runs.values():
         for name in run.names:
-            folder = _LOGS / "latest" / name
-            yield from _log_links(folder, _RULES_OF_RUN, run.id)
-            yield folder / "evaluate.log", _LOGS / "evaluate" / f"{run.id}-{run.evaluation_id}.log"
+            folder = layout.latest_logs / name
+            yield from _log_links(layout, folder, _RULES_OF_RUN, run.id)
+            evaluation = layout.log("evaluate", f"{run.id}-{run.evaluation_id}")
+            yield folder / "evaluate.log", evaluation
 
 
-def _log_links(folder: Path, rules: tuple[str, ...], identity: str) -> Iterator[tuple[Path, Path]]:
+def _log_links(
+    layout: ResultsLayout, folder: Path, rules: tuple[str, ...], identity: str
+) -> Iterator[tuple[Path, Path]]:
     """Yield the log of each rule, and the folder of its ranks' or parts' logs."""
     for rule in rules:
-        yield folder / f"{rule}.log", _LOGS / rule / f"{identity}.log"
-        yield folder / rule, _LOGS / rule / identity
+        yield folder / f"{rule}.log", layout.log(rule, identity)
+        yield folder / rule, layout.logs_of_parts(rule, identity)
 
 
 def _link(link: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardline.config.accepted import ACCEPTED
 from shardline.config.load import load_project
-from shardline.config.project import RESULTS, Project, Run
+from shardline.config.project import Project, Run
 from shardline.pipeline import started
 from shardline.pipeline.common import check_environment, of_this_identity
 from shardline.provenance.actions import Action
@@ -58,8 +58,12 @@ def report(
         started=started.recorded(),
         action=record,
     )
-    at = {str(_declared(Path(path))): Path(path) for paths in inputs.values() for path in paths}
-    at[str(project.report)] = Path(page)
+    at = {
+        str(_declared(project, Path(path))): Path(path)
+        for paths in inputs.values()
+        for path in paths
+    }
+    at[project.layout.name_of(project.report)] = Path(page)
     write_metadata(project, Path(crate), at=at, report_action=record)
 
 
@@ -83,7 +87,7 @@ def _asked(project: Project, run: Run) -> "Asked":
     )
 
 
-def _declared(path: Path) -> Path:
+def _declared(project: Project, path: Path) -> Path:
     """Return the path that a file is declared by, of a local copy or the file itself."""
-    last = len(path.parts) - 1 - path.parts[::-1].index(RESULTS.name)
+    last = len(path.parts) - 1 - path.parts[::-1].index(project.layout.results.name)
     return Path(*path.parts[last:])

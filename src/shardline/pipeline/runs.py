@@ -64,7 +64,7 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
         document,
         model_file=files["model"],
         manifest=files["manifest"],
-        shards=project.store / "datasets" / run.dataset.id,
+        shards=project.layout.declared.shards(run.dataset.id),
         verify=project.runtime["verify"],
     )
     end_watch()

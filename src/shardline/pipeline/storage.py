@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.config.project import RESULTS, Project, pointer
+from shardline.config.project import Project, pointer
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, write_bytes
 
@@ -40,10 +40,11 @@ class Storage:
     Args:
         provider: `workflow.storage_registry.default_storage_provider`.
         prefix: `--default-storage-prefix`.
+        root: the project's folder, absolute.
     """
 
-    def __init__(self, provider: Any, prefix: str | None) -> None:
-        self._provider = provider
+    def __init__(self, provider: Any, prefix: str | None, root: Path) -> None:
+        self._provider, self._root = provider, root
         self._prefix = f"{prefix.rstrip('/')}/" if prefix else ""
         self._known: dict[Path, Stored | None] = {}
         self._has_lists = hasattr(provider.get_storage_object_cls(), "get_prefix_blobs")
@@ -52,14 +53,14 @@ class Storage:
         """Return those of the given files that are there now, and remember which are.
 
         Args:
-            paths: declared files, relative to the project's folder.
+            paths: declared files, by their place in the project's folder.
 
         Raises:
             DataError: the storage does not answer, or refuses.
         """
         paths = list(dict.fromkeys(paths))
         with self._told():
-            tops = {path.parts[0] for path in paths}
+            tops = {self._declared(path).parts[0] for path in paths}
             if self._has_lists:
                 listed = {k: v for top in sorted(tops) for k, v in self._list(top)}
                 self._known |= {path: listed.get(path) for path in paths}
@@ -116,8 +117,11 @@ class Storage:
                 for _ in pool.map(lambda path: self._fetch(path, wanted[path]), sorted(some)):
                     pass
 
+    def _declared(self, path: Path) -> Path:
+        return path.relative_to(self._root) if path.is_absolute() else path
+
     def _query(self, path: Path) -> str:
-        return f"{self._prefix}{path}"
+        return f"{self._prefix}{self._declared(path)}"
 
     def _object(self, path: Path) -> Any:
         return self._provider.object(self._query(path))
@@ -130,7 +134,7 @@ class Storage:
         start = len(folder.blob_path) - len(top)
         for blob in folder.get_prefix_blobs():
             stored = Stored(mtime=blob.last_modified.timestamp(), bytes=blob.size)
-            yield Path(blob.name[start:]), stored
+            yield self._root / blob.name[start:], stored
 
     def _ask(self, path: Path) -> Stored | None:
         item = self._object(path)
@@ -177,7 +181,7 @@ def results_of(project: Project) -> Iterator[Path]:
         yield from (run.folder / name for name in names)
         yield run.model
         yield run.evaluation
-        yield RESULTS / "preflight" / f"{run.id}.json"
+        yield project.layout.preflight(run.id)
     yield from (
         project.report.with_name(name) for name in ("index.html", "report.json", "runs.csv")
     )
@@ -186,16 +190,16 @@ def results_of(project: Project) -> Iterator[Path]:
 
 def logs_of(project: Project) -> Iterator[Path]:
     """Yield the log and the benchmark of every job that the project may need."""
-    jobs = [f"render_report/{project.report.parent.name}"]
+    jobs = [("render_report", project.report.parent.name)]
     for dataset in project.datasets.values():
-        jobs += [f"build_shards/{dataset.id}/{part}" for part in dataset.parts]
-        jobs += [f"{rule}/{dataset.id}" for rule in ("seal_dataset", "register_data")]
+        jobs += [("build_shards", f"{dataset.id}/{part}") for part in dataset.parts]
+        jobs += [(rule, dataset.id) for rule in ("seal_dataset", "register_data")]
     for run in project.runs.values():
-        jobs += [f"{rule}/{run.id}" for rule in ("resolve_run", "train", "run_preflight")]
-        jobs.append(f"evaluate/{run.id}-{run.evaluation_id}")
-    for job in jobs:
-        yield Path("logs") / f"{job}.log"
-        yield Path("benchmarks") / f"{job}.tsv"
+        jobs += [(rule, run.id) for rule in ("resolve_run", "train", "run_preflight")]
+        jobs.append(("evaluate", f"{run.id}-{run.evaluation_id}"))
+    for rule, key in jobs:
+        yield project.layout.log(rule, key)
+        yield project.layout.benchmark(rule, key)
 
 
 def _is_older(path: Path, stored: Stored) -> bool:

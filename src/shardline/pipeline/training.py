@@ -53,8 +53,8 @@ def train(
     from shardline.tracking import tracked
 
     project, run = find_run(config, run_id)
-    runtime = project.runtime
-    work = project.store / "work" / run.id
+    runtime, layout = project.runtime, project.layout.declared
+    work = layout.work(run.id)
     make_folder(work)
     # what is sealed holds no name, nor the command line that it records
     write_bytes(work / NAME_FILE, run.name.encode())
@@ -64,14 +64,14 @@ def train(
         _rank_spec(project, run, named, work, "train", results=Path(model).parent),
         tracking=tuple(runtime["tracking"]),
     )
-    story = story_of(run, project.store, work, manifest=named["manifest"], model=model)
+    story = story_of(run, layout.store, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)
     known = _scheduled(os.environ)
     known["retry"] += attempt - 1
     with only_one(work, run.id) as has_waited:
         if has_waited:  # which is no part of its own time
             known |= {"started": None, "queue_s": None}
-        attempts, logs = read_attempts(work), _logs_of_ranks("train", run.id)
+        attempts, logs = read_attempts(work), layout.logs_of_parts("train", run.id)
         saved_step = last_step(work / "checkpoints")
         check_retry(attempts, retry=known["retry"], saved_step=saved_step, logs=logs)
         try:
@@ -102,7 +102,8 @@ def train_first_steps(
         RankError: a rank failed.
     """
     project, run = find_run(config, run_id)
-    work, named = project.store / "work" / f"{run.id}-first-steps", files_of(run, inputs)
+    work = project.layout.declared.work(f"{run.id}-first-steps")
+    named = files_of(run, inputs)
     shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
     make_folder(work)
     write_bytes(work / NAME_FILE, run.name.encode())
@@ -129,10 +130,10 @@ def _rank_spec(
         # the file is of the first run with this identity, and the class may have moved since
         model_class=run.model_class,
         manifest=named["manifest"],
-        shards=project.store / "datasets" / run.dataset.id,
+        shards=project.layout.declared.shards(run.dataset.id),
         work=work,
         results=results,
-        rank_logs=_logs_of_ranks(rule, run.id),
+        rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
         runtime=convert(project.runtime, RankRuntime),
         set_by_row=tuple(run.set_by_row),
     )
@@ -177,13 +178,13 @@ def run_preflight(
     """
     project, run = find_run(config, run_id)
     settings = run.settings
-    work = project.store / "work" / f"{run.id}-preflight"
+    work = project.layout.declared.work(f"{run.id}-preflight")
     make_folder(work)
     spec = PreflightSpec(
         run=run.id,
         accelerator=settings["accelerator"],
         work=work,
-        rank_logs=_logs_of_ranks("run_preflight", run.id),
+        rank_logs=project.layout.declared.logs_of_parts("run_preflight", run.id),
         output=Path(output),
         oversubscribe=project.runtime["oversubscribe"],
         rendezvous_timeout_s=project.runtime["rendezvous_timeout_s"],
@@ -208,11 +209,6 @@ def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
         "job": allocation.job_id, "queue_s": allocation.queue_s, "started": allocation.started,
         "retry": allocation.restarts if allocation.is_own else 0,
     }  # fmt: skip
-
-
-def _logs_of_ranks(rule: str, run_id: str) -> Path:
-    # not beside the job's log, which may be a copy that is soon deleted
-    return Path("logs") / rule / run_id
 
 
 def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str, ...]:
@@ -290,10 +286,11 @@ def _deadline(runtime: Mapping[str, Any], work: Path) -> Callable[..., None]:
 
 def files_of(run: Run, inputs: Mapping[str, str]) -> dict[str, Path]:
     """Return the files that a run's jobs read, where Snakemake named none the project's own."""
+    layout = run.layout.declared
     own = {
-        "spec": run.folder / "run.json",
-        "manifest": run.dataset.manifest,
-        "model": run.model,
-        "provenance": run.folder / "provenance.json",
+        "spec": layout.run(run.id) / "run.json",
+        "manifest": layout.manifest(run.dataset.id),
+        "model": layout.model(run.id),
+        "provenance": layout.run(run.id) / "provenance.json",
     }
     return {name: Path(inputs.get(name) or path) for name, path in own.items()}

@@ -32,7 +32,7 @@ def watch_run(project: Project, run: Run) -> None:
 def tell_ranks(project: Project, run: Run) -> None:
     """Write down for a run's ranks what they may read."""
     if project.runtime["watch_reads"] != "off":
-        file = project.store / "work" / run.id / watch_reads.COUNTED_FILE
+        file = project.layout.work(run.id) / watch_reads.COUNTED_FILE
         files, folders = _files_of_run(project, run), _folders_of_run(project, run)
         watch_reads.write_counted(file, project.workdir, files, folders)
 
@@ -72,9 +72,9 @@ def _files_of_code(project: Project, path: str) -> Iterator[Path]:
 
 
 def _folders_of_dataset(project: Project, dataset: Dataset) -> list[Path]:
-    return [project.store / "datasets" / dataset.id, dataset.manifest.parent]
+    return [project.layout.shards(dataset.id), dataset.manifest.parent]
 
 
 def _folders_of_run(project: Project, run: Run) -> list[Path]:
-    work = project.store / "work" / run.id
+    work = project.layout.work(run.id)
     return [*_folders_of_dataset(project, run.dataset), run.folder, work]

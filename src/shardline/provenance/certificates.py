@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config.project import RESULTS
+from shardline.config.layout import ResultsLayout
 from shardline.core.canonical import DIGEST_LENGTH, digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
@@ -16,7 +16,7 @@ from shardline.core.files import read_json, write_json
 from shardline.core.seals import check_seal, seal
 from shardline.identity import CodeIndex
 
-FOLDER = RESULTS / "certificates"
+FOLDER = ResultsLayout(root=Path()).certificates  # from the project's folder, as it is sealed
 
 
 def identify(provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 from shardline.config.accepted import describe_acceptance
 from shardline.config.causes import Cause, find_causes, find_dataset_causes
 from shardline.config.names import names_that_have_been
-from shardline.config.project import RESULTS
 from shardline.config.schema import flatten
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
@@ -88,7 +87,7 @@ def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
 
 
 def _dataset_causes(old: Recorded, new: Recorded) -> list[Cause]:
-    known = names_that_have_been("dataset")
+    known = names_that_have_been(old.layout, "dataset")
     names = [known.get(str(each.spec["dataset"]["id"]), []) for each in (old, new)]
     documents = [_manifest(each).get("identity", {}) for each in (old, new)]
     before, after = (read_definitions(each.manifest.parent) for each in (old, new))
@@ -228,11 +227,11 @@ def _noise(
 def _repeats(recorded: Recorded) -> list[Recorded]:
     """Return the run and the sealed runs that differ from it in the seed alone, one of each seed."""
     own, found = _but_seed(recorded), {}
-    for file in sorted((RESULTS / "runs").glob("*/identity.json")):
+    for file in sorted(recorded.layout.folder_of("run").glob("*/identity.json")):
         evaluation = newest_evaluation(file.parent)
         if evaluation is None:
             continue
-        other = Recorded(id=file.parent.name, evaluation_file=evaluation)
+        other = Recorded(id=file.parent.name, layout=recorded.layout, evaluation_file=evaluation)
         if _but_seed(other) == own:
             found[other.identity["settings"]["seed"]] = other
     return list(found.values())

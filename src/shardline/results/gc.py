@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, names_that_have_been
-from shardline.config.project import RESULTS, Dataset, Project, Run
+from shardline.config.project import Dataset, Project, Run
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.environments.pins import pin_file, read_pins
@@ -51,17 +52,21 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         dataset_names: names of all datasets in the config. What no run uses
             has no identity in the project, so all folders of its name stay.
     """
-    runs, datasets = _Known("run", project.runs), _Known("dataset", project.datasets)
+    layout = project.layout
+    runs = _Known(layout, "run", project.runs)
+    datasets = _Known(layout, "dataset", project.datasets)
     used = {name for dataset in project.datasets.values() for name in dataset.names}
     unused = set(dataset_names) - used
     found = [
-        *runs.unnamed(RESULTS / "runs"),
-        *datasets.unnamed(RESULTS / "datasets", unused),
-        *_outdated(RESULTS / "reports", _REPORT, {project.report.parent.name}, "earlier report"),
+        *runs.unnamed(layout.folder_of("run")),
+        *datasets.unnamed(layout.folder_of("dataset"), unused),
+        *_outdated(
+            layout.folder_of("report"), _REPORT, {project.report.parent.name}, "earlier report"
+        ),
         *_old_evaluations(project),
-        *datasets.unnamed(project.store / "datasets", unused, only_had=True),
-        *runs.unnamed(project.store / "work", only_had=True),
-        *runs.unnamed(project.store / "tensorboard", only_had=True),
+        *datasets.unnamed(layout.all_shards, unused, only_had=True),
+        *runs.unnamed(layout.all_work, only_had=True),
+        *runs.unnamed(layout.tensorboard, only_had=True),
         *_unused_prefixes(project),
         *([] if unused else _unused_downloads(project)),
     ]
@@ -71,9 +76,11 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
 def last_results(project: Project, garbage: Iterable[Garbage]) -> list[str]:
     """Return the runs of the config that would be left without any sealed model."""
     models = [
-        item.path / "model.safetensors" for item in garbage if item.path.parent == RESULTS / "runs"
+        item.path / "model.safetensors"
+        for item in garbage
+        if item.path.parent == project.layout.folder_of("run")
     ]
-    had = names_that_have_been("run")
+    had = names_that_have_been(project.layout, "run")
     doomed = {name for model in models if model.exists() for name in had.get(model.parent.name, ())}
     return [
         run.name
@@ -85,10 +92,12 @@ def last_results(project: Project, garbage: Iterable[Garbage]) -> list[str]:
 class _Known:
     """The runs or datasets of the config, and the names that identities have had."""
 
-    def __init__(self, kind: Kind, present: Mapping[str, Run] | Mapping[str, Dataset]) -> None:
+    def __init__(
+        self, layout: ResultsLayout, kind: Kind, present: Mapping[str, Run] | Mapping[str, Dataset]
+    ) -> None:
         self._kept = {one.id for one in present.values()}
         self._names = {name for one in present.values() for name in one.names}
-        self._had = names_that_have_been(kind)
+        self._had = names_that_have_been(layout, kind)
 
     def unnamed(
         self, folder: Path, kept_names: Collection[str] = (), *, only_had: bool = False
@@ -112,11 +121,10 @@ class _Known:
 
 def _unused_prefixes(project: Project) -> Iterator[Garbage]:
     """Yield the environments that are made of other pin files than the present ones."""
-    store = (project.workdir / project.store).resolve()
     files = {env: pin_file(project, env) for env in STAGES}
     pinned = {env: read_pins(file) for env, file in files.items() if file.exists()}
-    kept = {prefix_of(store, env, pins).name: env for env, pins in pinned.items()}
-    for path in _entries(project.store / "envs", _PREFIX):
+    kept = {prefix_of(project.layout.prefixes, env, pins).name: env for env, pins in pinned.items()}
+    for path in _entries(project.layout.prefixes, _PREFIX):
         if path.name not in kept:
             env = path.name.rpartition("-")[0]
             yield _garbage(
@@ -137,7 +145,7 @@ def _old_evaluations(project: Project) -> Iterator[Garbage]:
 def _unused_downloads(project: Project) -> Iterator[Garbage]:
     files = (path for dataset in project.datasets.values() for path in dataset.files)
     used = {part for path in files for part in path.parts}
-    for path in _entries(project.store / "downloads", _DOWNLOAD):
+    for path in _entries(project.layout.downloads, _DOWNLOAD):
         if path.name not in used:
             yield _garbage(path, "download that no dataset reads")
 
@@ -157,8 +165,9 @@ def _entries(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
 
 
 def _dangling(project: Project, doomed: set[str]) -> list[Garbage]:
-    links = [RESULTS / "report"]
-    for folder in (RESULTS / "latest", RESULTS / "latest-datasets"):
+    layout = project.layout
+    links = [layout.latest_report]
+    for folder in (layout.latest_runs, layout.latest_datasets):
         links += sorted(folder.glob("*"))
     links += [run.folder / "evaluation.json" for run in project.runs.values()]
     found = []

@@ -11,8 +11,9 @@ from typing import Any
 from shardline.config.accepted import read_accepted
 from shardline.config.before import schema_of, with_before
 from shardline.config.causes import find_causes
+from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been, title_of
-from shardline.config.project import RESULTS, Project
+from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
@@ -29,37 +30,39 @@ class Recorded:
 
     Attributes:
         id: digest of the training's identity.
+        layout: where its files lie.
         evaluation_file: the evaluation that is meant; None if there is none.
     """
 
     id: str
+    layout: ResultsLayout
     evaluation_file: Path | None
 
     @property
     def title(self) -> str:
         """Its latest name, with its id, as people read it."""
-        return title_of(self.id, names_that_have_been("run"))
+        return title_of(self.id, names_that_have_been(self.layout, "run"))
 
     @property
     def file_title(self) -> str:
         """Its latest name and its id, as a file's name."""
-        names = names_that_have_been("run").get(self.id, [])
+        names = names_that_have_been(self.layout, "run").get(self.id, [])
         return "-".join([*names[-1:], self.id])
 
     @property
     def folder(self) -> Path:
         """The folder of sealed results."""
-        return RESULTS / "runs" / self.id
+        return self.layout.run(self.id)
 
     @property
     def manifest(self) -> Path:
         """The sealed manifest of its dataset."""
-        return RESULTS / "datasets" / str(self.spec["dataset"]["id"]) / "manifest.json"
+        return self.layout.manifest(str(self.spec["dataset"]["id"]))
 
     @property
     def model(self) -> Path:
         """The sealed weights."""
-        return self.folder / "model.safetensors"
+        return self.layout.model(self.id)
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -92,9 +95,10 @@ class Recorded:
         """The evaluation that is meant; empty if there is none."""
         return dict(read_json(self.evaluation_file, remedy=_REMAKE)) if self.evaluation_file else {}
 
-    def shards(self, project: Project) -> Path:
-        """Return the folder of its dataset's shards."""
-        return project.store / "datasets" / str(self.spec["dataset"]["id"])
+    @property
+    def shards(self) -> Path:
+        """The folder of its dataset's shards."""
+        return self.layout.shards(str(self.spec["dataset"]["id"]))
 
 
 def find_recorded(project: Project, wanted: str) -> Recorded:
@@ -103,26 +107,27 @@ def find_recorded(project: Project, wanted: str) -> Recorded:
     Raises:
         ConfigError: there is none; names earlier ids of that name, or suggests the nearest.
     """
-    present, named = project.runs, project.named_runs()
+    layout, present, named = project.layout, project.runs, project.named_runs()
     run = named.get(wanted) or present.get(wanted)
-    sealed = {file.parent.name for file in (RESULTS / "runs").glob("*/run.json")}
+    sealed = {file.parent.name for file in layout.folder_of("run").glob("*/run.json")}
     sealed = {name for name in sealed if IDENTITY.fullmatch(name)}
     if run and run.id in sealed:
         own = run.evaluation if run.evaluation.exists() else None
-        return Recorded(id=run.id, evaluation_file=own or newest_evaluation(run.folder))
-    if wanted in sealed:
-        folder = RESULTS / "runs" / wanted
-        return Recorded(id=wanted, evaluation_file=newest_evaluation(folder))
-    earlier = [item for item in identities_of("run", wanted) if item in sealed]
-    if earlier and not run:  # a name that has been
-        folder = RESULTS / "runs" / earlier[0]
-        return Recorded(id=earlier[0], evaluation_file=newest_evaluation(folder))
+        own = own or newest_evaluation(run.folder)
+        return Recorded(id=run.id, layout=layout, evaluation_file=own)
+    earlier = [item for item in identities_of(layout, "run", wanted) if item in sealed]
+    # an id, or a name that has been
+    if meant := [wanted] if wanted in sealed else [] if run else earlier[:1]:
+        evaluation = newest_evaluation(layout.run(meant[0]))
+        return Recorded(id=meant[0], layout=layout, evaluation_file=evaluation)
     if run:
         known = f"name an earlier one ({', '.join(earlier)})" if earlier else "run the pipeline"
         raise ConfigError(f'nothing is recorded of run "{wanted}" ({run.id}); {known}')
     nearest = get_close_matches(wanted, [*named, *present, *sealed], n=1, cutoff=0.4)
     remedy = f'did you mean "{nearest[0]}"?' if nearest else "`shardline ls` lists the config's"
-    raise ConfigError(f'neither the config nor {RESULTS / "runs"} has a run "{wanted}"; {remedy}')
+    raise ConfigError(
+        f'neither the config nor {layout.folder_of("run")} has a run "{wanted}"; {remedy}'
+    )
 
 
 def newest_evaluation(folder: Path) -> Path | None:
@@ -157,7 +162,7 @@ def check_repeatable(recorded: Recorded, verb: str) -> None:
         ConfigError: a training program of its own judged the model.
         DataError: it has no evaluation, or a sealed file is damaged; names each file.
     """
-    if problems := verify_run(recorded.id).problems:
+    if problems := verify_run(recorded.layout, recorded.id).problems:
         raise DataError("\n".join(problems))
     if is_script(recorded.spec["model_class"]):
         raise ConfigError(

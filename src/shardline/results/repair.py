@@ -35,21 +35,21 @@ def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
         )
     check_unlocked(project.workdir)
     dataset = project.datasets[verdict.id]
-    folder = project.store / "datasets" / dataset.id
+    folder, lists = project.layout.shards(dataset.id), project.layout.parts(dataset.id)
     matches = map(SHARD_NAME.fullmatch, map(str, verdict.bad_shards))
     # nothing else is deleted, whatever a manifest names
     bad = {match[0]: int(match[1]) for match in matches if match}
     for name in bad:
         _delete([folder / name, *(folder / "verified").glob(f"*/{name}")])
     # also those of an earlier shards_per_job, lest it comes back
-    parts = (folder / "parts").glob("*.json")
+    parts = lists.glob("*.json")
     _delete(
         path
         for path in parts
         if path.stem in verdict.bad_parts or set(shards_of_part(path.stem)) & set(bad.values())
     )
     _delete([dataset.manifest])
-    return [part for part in dataset.parts if not (folder / "parts" / f"{part}.json").exists()]
+    return [part for part in dataset.parts if not (lists / f"{part}.json").exists()]
 
 
 def _delete(paths: Iterable[Path]) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from shardline.config.project import RESULTS, Dataset, Project, Run
+from shardline.config.layout import Kind
+from shardline.config.project import Dataset, Project, Run
 from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
 
@@ -38,7 +39,7 @@ def _unknown(kind: str, wanted: str, known: Sequence[str]) -> ConfigError:
     return ConfigError(f'the config names no {kind} "{wanted}"; {remedy}')
 
 
-def find_targets(project: Project, names: Sequence[str]) -> list[tuple[str, str]]:
+def find_targets(project: Project, names: Sequence[str]) -> list[tuple[Kind, str]]:
     """Return kind and id of what is meant, datasets first; earlier ids count if they exist.
 
     Args:
@@ -47,34 +48,26 @@ def find_targets(project: Project, names: Sequence[str]) -> list[tuple[str, str]
     Raises:
         ConfigError: a name is unknown; suggests the nearest.
     """
-    known = [
+    known: list[tuple[Kind, str, str]] = [
         ("dataset", name, item.id) for item in project.datasets.values() for name in item.names
     ]
     known += [("run", name, run.id) for name, run in project.named_runs().items()]
     if not names:
-        report = ("report", "", project.report.parent.name)
+        report: tuple[Kind, str, str] = ("report", "", project.report.parent.name)
         every = dict.fromkeys((kind, item) for kind, _, item in [*known, report])
-        return [(kind, item) for kind, item in every if _exists(kind, item)]
-    found: list[tuple[str, str]] = []
+        return [(kind, item) for kind, item in every if project.layout.exists(kind, item)]
+    found: list[tuple[Kind, str]] = []
+    kinds: tuple[Kind, ...] = ("dataset", "run")
     for name in names:
         meant = [(kind, item) for kind, word, item in known if name in (word, item)]
-        meant = meant or [(kind, name) for kind in ("dataset", "run") if _exists(kind, name)]
+        meant = meant or [(kind, name) for kind in kinds if project.layout.exists(kind, name)]
         if not meant:
             raise _unknown("run or dataset", name, [word for _, word, _ in known])
         found += meant
     return sorted(dict.fromkeys(found), key=lambda target: target[0])
 
 
-def _exists(kind: str, item: str) -> bool:
-    sealed = {
-        "dataset": "datasets/{}/manifest.json",
-        "run": "runs/{}/run.json",
-        "report": "reports/{}/ro-crate-metadata.json",
-    }
-    return (RESULTS / sealed[kind].format(item)).exists()
-
-
-def datasets_to_repair(project: Project, names: Sequence[str]) -> list[tuple[str, str]]:
+def datasets_to_repair(project: Project, names: Sequence[str]) -> list[tuple[Kind, str]]:
     """Return kind and id of the datasets that are meant, as `find_targets` does.
 
     Raises:
@@ -89,7 +82,7 @@ def datasets_to_repair(project: Project, names: Sequence[str]) -> list[tuple[str
         if all(kind == "run" for kind, _ in found):
             raise ConfigError(
                 f'verify --repair names the run "{name}", expected a dataset; '
-                f"delete {RESULTS / 'runs' / found[0][1]} and run the pipeline again"
+                f"delete {project.layout.run(found[0][1])} and run the pipeline again"
             )
     every = (target for found in targets.values() for target in found)
     return [(kind, item) for kind, item in dict.fromkeys(every) if kind == "dataset"]

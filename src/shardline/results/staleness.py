@@ -7,7 +7,7 @@ from typing import Any
 
 from shardline.config.causes import Cause, find_causes, find_dataset_causes
 from shardline.config.names import identities_of, names_that_have_been
-from shardline.config.project import RESULTS, Project, Run
+from shardline.config.project import Project, Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.results.states import State, sealed_names, state_of
@@ -37,7 +37,7 @@ def explain(project: Project, run: Run) -> Explanation:
     A run without a model is compared with the nearest older training, one
     without an evaluation with the nearest older evaluation of its model.
     """
-    state = state_of(run, project.store, sealed_names())
+    state = state_of(run, sealed_names(project.layout))
     if state is State.DONE:
         return Explanation(run=run, state=state)
     if state is State.TRAINED:
@@ -72,8 +72,8 @@ def _evaluations(run: Run) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 def _trainings(run: Run) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield what the run's names have stood for; where nothing of it is left, all trainings."""
-    own, folder = run.folder / "identity.json", RESULTS / "runs"
-    known = {identity for name in run.names for identity in identities_of("run", name)}
+    own, folder = run.folder / "identity.json", run.layout.folder_of("run")
+    known = {identity for name in run.names for identity in identities_of(run.layout, "run", name)}
     named = {folder / identity / "identity.json" for identity in known} - {own}
     for path in {path for path in named if path.exists()} or set(folder.glob("*/identity.json")):
         if path != own and (old := _read(path)):
@@ -113,13 +113,13 @@ def training_causes(old: Mapping[str, Any], run: Run, folder: Path) -> list[Caus
 
 
 def _dataset_causes(old_digest: str, run: Run) -> list[Cause]:
-    folder, dataset = RESULTS / "datasets" / old_digest, run.dataset
+    manifest, dataset = run.layout.manifest(old_digest), run.dataset
     return find_dataset_causes(
-        names_that_have_been("dataset").get(old_digest, []),
-        _part(_read(folder / "manifest.json"), "identity"),
+        names_that_have_been(run.layout, "dataset").get(old_digest, []),
+        _part(_read(manifest), "identity"),
         dataset.names,
         dataset.document,
-        (read_definitions(folder), dataset.definitions),
+        (read_definitions(manifest.parent), dataset.definitions),
     )
 
 

@@ -2,11 +2,11 @@
 
 import re
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
+from shardline.config.layout import ResultsLayout
 from shardline.config.names import names_that_have_been
-from shardline.config.project import RESULTS, Project, Run
+from shardline.config.project import Project, Run
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
@@ -28,10 +28,10 @@ class State(StrEnum):
 
 def describe_runs(project: Project) -> list[dict[str, Any]]:
     """Return one record per run of the config, as `shardline ls --json` prints it."""
-    names = sealed_names()
+    names = sealed_names(project.layout)
     records = []
     for run in project.runs.values():
-        state = state_of(run, project.store, names)
+        state = state_of(run, names)
         records.append(
             {
                 "run": run.name,
@@ -40,24 +40,23 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "dataset": run.dataset.name,
                 "model": run.row.model,
                 "state": state.value,
-                "step": last_step(run, project.store) if state is State.IN_PROGRESS else None,
+                "step": last_step(run) if state is State.IN_PROGRESS else None,
                 "headline": _headline(run) if state is State.DONE else None,
-                "folder": str(run.folder),
+                "folder": run.folder,
             }
         )
     return records
 
 
-def state_of(run: Run, store: Path, known_names: set[str]) -> State:
+def state_of(run: Run, known_names: set[str]) -> State:
     """Return a run's state.
 
     Args:
-        store: root of the training checkpoints.
         known_names: the names under which a model was ever sealed, from `sealed_names`.
     """
     if is_trained(run):
         return State.DONE if run.evaluation.exists() else State.TRAINED
-    checkpoints = store / "work" / run.id / "checkpoints"
+    checkpoints = run.layout.work(run.id) / "checkpoints"
     if any(not path.name.startswith(".") for path in checkpoints.glob("*")):
         return State.IN_PROGRESS  # a script's own are named as it likes
     return State.NEW if known_names.isdisjoint(run.names) else State.STALE
@@ -68,16 +67,16 @@ def is_trained(run: Run) -> bool:
     return run.has_model
 
 
-def sealed_names() -> set[str]:
+def sealed_names(layout: ResultsLayout) -> set[str]:
     """Return the names, present and past, of the identities under which a model is sealed."""
-    names = names_that_have_been("run")
-    folders = {model.parent.name for model in (RESULTS / "runs").glob("*/model.safetensors*")}
+    names = names_that_have_been(layout, "run")
+    folders = {model.parent.name for model in layout.folder_of("run").glob("*/model.safetensors*")}
     return {name for identity in folders for name in names.get(identity, ())}
 
 
-def last_step(run: Run, store: Path) -> int | None:
+def last_step(run: Run) -> int | None:
     """Return the last optimiser step that an unfinished training recorded."""
-    return last_recorded_step(store / "work" / run.id)
+    return last_recorded_step(run.layout.work(run.id))
 
 
 def _headline(run: Run) -> dict[str, Any] | None:

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from shardline.config.project import RESULTS, Project
+from shardline.config.layout import ResultsLayout
+from shardline.config.project import Project
 from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
@@ -27,8 +28,8 @@ def verify_target(project: Project, kind: str, item: str, *, deep: bool = False)
     if kind == "dataset":
         return verify_dataset(project, item, deep=deep)
     if kind == "report":
-        return verify_report(item)
-    return verify_run(item, project.store / "work" / item if deep else None)
+        return verify_report(project.layout, item)
+    return verify_run(project.layout, item, deep=deep)
 
 
 def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> Verdict:
@@ -37,8 +38,7 @@ def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> 
     Args:
         deep: also its statistics against its rows, and the markers of verified shards.
     """
-    manifest = RESULTS / "datasets" / dataset_id / "manifest.json"
-    shards = project.store / "datasets" / dataset_id
+    manifest, shards = project.layout.manifest(dataset_id), project.layout.shards(dataset_id)
     if dataset_id in project.datasets:
         remedy = f"`shardline verify --repair {project.datasets[dataset_id].names[0]}` lets it be rebuilt"
     else:  # the config has moved on, so that nothing could rebuild a part of it
@@ -53,11 +53,11 @@ def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> 
     )
 
 
-def verify_report(report_id: str) -> Verdict:
+def verify_report(layout: ResultsLayout, report_id: str) -> Verdict:
     """Hold a report, and the small files that it was made from, against the digests in its crate."""
-    folder = RESULTS / "reports" / report_id
+    folder = layout.result("report", report_id)
     remedy = f"delete {folder} and run the pipeline again"
-    return judge("report", folder, remedy, lambda found: _check_report(found, folder))
+    return judge("report", folder, remedy, lambda found: _check_report(found, folder, layout))
 
 
 def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) -> str:
@@ -121,14 +121,15 @@ def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _check_report(findings: Findings, folder: Path) -> str:
+def _check_report(findings: Findings, folder: Path, layout: ResultsLayout) -> str:
     path = folder / METADATA
     metadata = findings.read(path)
     if metadata is None:
         return ""
     if problem := check_crate_seal(path, metadata):
         findings.add(problem)
-    files = files_of_crate(metadata, below=RESULTS)
+    held = files_of_crate(metadata, below=layout.declared.results)
+    files = {layout.root / name: sha256 for name, sha256 in held.items()}
     for file, sha256 in files.items():
         # a repaired dataset has a newer record than the report knew; its own seal holds it
         if not file.match("datasets/*/provenance.json"):

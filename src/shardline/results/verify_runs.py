@@ -10,34 +10,35 @@ from safetensors import SafetensorError, safe_open
 from shardline.config.accepted import ACCEPTED, origin_of
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
-from shardline.config.project import RESULTS, pointer
+from shardline.config.layout import ResultsLayout
+from shardline.config.project import pointer
 from shardline.core.canonical import DIGEST_LENGTH, digest, short_digest
 from shardline.results.findings import Findings, Verdict, count, judge
 from shardline.results.verify_store import check_training
 
 
-def verify_run(run_id: str, work: Path | None = None) -> Verdict:
+def verify_run(layout: ResultsLayout, run_id: str, *, deep: bool = False) -> Verdict:
     """Hold a run's sealed files against each other, its identity and its dataset's manifest.
 
     Args:
-        work: its folder in the store, whose training checkpoints and attempts are then verified too.
+        deep: verify its training checkpoints and attempts in the store too.
     """
-    folder = RESULTS / "runs" / run_id
+    folder = layout.run(run_id)
     remedy = f"delete {folder} and run the pipeline again"
-    return judge("run", folder, remedy, lambda found: _check_run(found, folder, work))
+    return judge("run", folder, remedy, lambda found: _check_run(found, layout, folder, deep=deep))
 
 
-def _check_run(findings: Findings, folder: Path, work: Path | None) -> str:
+def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep: bool) -> str:
     spec = findings.read_sealed(folder / "run.json")
     document = findings.read(folder / "identity.json")
     if spec is None or document is None:
         return ""
     _check_spec(findings, folder, spec, document)
     accepted = _check_accepted(findings, folder, digest(document))
-    trained = _check_results(findings, folder, spec, accepted)
-    if work is None:
+    trained = _check_results(findings, layout, folder, spec, accepted)
+    if not deep:
         return trained
-    looked_at, problems = check_training(work, spec)
+    looked_at, problems = check_training(layout.work(folder.name), spec)
     findings.problems.extend(problems)
     return f"{trained}, {looked_at}"
 
@@ -61,8 +62,9 @@ def _check_accepted(findings: Findings, folder: Path, identity: str) -> Mapping[
 
 
 def _check_results(
-    findings: Findings, folder: Path, spec: Mapping[str, Any], accepted: Mapping[str, Any] | None
-) -> str:
+    findings: Findings, layout: ResultsLayout, folder: Path, spec: Mapping[str, Any],
+    accepted: Mapping[str, Any] | None,
+) -> str:  # fmt: skip
     model, what = folder / "model.safetensors", "model"
     if model.exists():
         trained_as = origin_of(accepted)["identity"] if accepted else spec.get("identity")
@@ -72,7 +74,7 @@ def _check_results(
     else:
         return "not trained yet"
     _check_metrics(findings, folder / "metrics.jsonl")
-    sealed = _check_provenance(findings, folder, spec, accepted)
+    sealed = _check_provenance(findings, layout, folder, spec, accepted)
     evaluations = sorted((folder / "evaluations").glob("*.json"))
     for path in evaluations:
         _check_evaluation(findings.but(f"delete {path} and run the pipeline again"), path, sealed)
@@ -127,19 +129,21 @@ def _check_metrics(findings: Findings, path: Path) -> None:
 
 
 def _check_provenance(
-    findings: Findings, folder: Path, spec: Mapping[str, Any], accepted: Mapping[str, Any] | None
-) -> Mapping[str, str]:
+    findings: Findings, layout: ResultsLayout, folder: Path, spec: Mapping[str, Any],
+    accepted: Mapping[str, Any] | None,
+) -> Mapping[str, str]:  # fmt: skip
     """Return the digests of the sealed files, by name."""
     path = folder / "provenance.json"
     provenance = findings.read_sealed(path)
     if provenance is None:
         return {}
     trained_as = origin_of(accepted)["identity"] if accepted else spec.get("identity")
+    dataset = spec["dataset"]["id"]
     findings.expect(f"{path}: identity", provenance.get("identity"), trained_as)
-    _check_manifest(findings, provenance, spec["dataset"]["id"])
+    _check_manifest(findings, layout.manifest(dataset), provenance, dataset)
     if certificate := provenance.get("certificate"):
         about_certificate = findings.but("bring back the certificate that the training found")
-        about_certificate.expect_sha256(Path(certificate["path"]), certificate["sha256"])
+        about_certificate.expect_sha256(layout.root / certificate["path"], certificate["sha256"])
     files: Mapping[str, str] = provenance.get("files", {})
     for name, sha256 in files.items():
         file = folder / Path(name).name
@@ -148,12 +152,11 @@ def _check_provenance(
     return files
 
 
-def _check_manifest(findings: Findings, provenance: Mapping[str, Any], dataset: str) -> None:
+def _check_manifest(
+    findings: Findings, manifest: Path, provenance: Mapping[str, Any], dataset: str
+) -> None:
     """Verify the manifest of a training: that of its dataset, or the one that it was accepted from."""
-    manifest, expected = (
-        RESULTS / "datasets" / dataset / "manifest.json",
-        provenance["manifest_sha256"],
-    )
+    expected = provenance["manifest_sha256"]
     if provenance.get("dataset", {}).get("id", dataset) != dataset:
         accepted = findings.read(manifest.with_name(ACCEPTED)) if manifest.exists() else None
         if accepted:  # a dataset that was made again has no bytes of the training's to compare with

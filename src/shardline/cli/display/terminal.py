@@ -13,7 +13,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from shardline.core.visible import escaped, visible
+from shardline.core.visible import escaped, from_here, visible
 
 _GAP = "   "  # between columns
 
@@ -44,19 +44,20 @@ def console() -> Console:
 
 
 def say(line: str | Text, style: str = "") -> None:
-    """Print a line as it is, however long."""
+    """Print a line as it is, however long; paths of files in the present folder begin there."""
+    line = from_here(line) if isinstance(line, str) else line
     console().print(line, style=style, soft_wrap=True)
 
 
 def say_json(document: object) -> None:
-    """Print JSON; paths as text, dataclasses by their fields."""
+    """Print JSON; dataclasses by their fields, paths as text that begins in the present folder."""
     text = json.dumps(
         document,
         indent=1,
         ensure_ascii=False,
         default=lambda value: str(value) if isinstance(value, Path) else vars(value),
     )
-    print(escaped(text))
+    print(from_here(escaped(text)))
 
 
 def waiting_for(what: str) -> Status:

@@ -11,6 +11,7 @@ from rich.text import Text
 from shardline.cli.display.checks import show_causes
 from shardline.cli.display.terminal import console, say, show_rows, table_of
 from shardline.core.package import making
+from shardline.core.visible import from_here
 from shardline.results.findings import Verdict, count
 from shardline.results.gc import Garbage
 from shardline.results.staleness import Explanation
@@ -56,30 +57,26 @@ def _headline(headline: dict[str, Any] | None) -> Text:
     return Text(f"{headline['metric']} {headline['value']:#.4g}")
 
 
-def show_explanation(explanation: Explanation, store: Path) -> None:
-    """Print what state a run is in, and the causes.
-
-    Args:
-        store: root of the training checkpoints.
-    """
+def show_explanation(explanation: Explanation) -> None:
+    """Print what state a run is in, and the causes."""
     run, state, compared = explanation.run, explanation.state, explanation.compared_with
     say(
         Text.assemble(
             (run.name, "bold"),
             (f" ({run.id})", "dim"),
-            (f" {_verdict(explanation, store)}", _STYLES[state]),
+            (f" {_verdict(explanation)}", _STYLES[state]),
         )
     )
     if compared:
         say(f"compared with {compared} ({_age(compared.stat().st_mtime)})", style="dim")
     elif state is State.DONE:
-        say(f"  {run.folder / 'model.safetensors'}\n  {run.evaluation}")
+        say(f"  {run.model}\n  {run.evaluation}")
     if explanation.causes:
         say("")
         show_causes(explanation.causes)
 
 
-def _verdict(explanation: Explanation, store: Path) -> str:
+def _verdict(explanation: Explanation) -> str:
     match explanation.state:
         case State.DONE:
             return "is fresh: nothing that it was made from has changed"
@@ -88,7 +85,7 @@ def _verdict(explanation: Explanation, store: Path) -> str:
         case State.TRAINED:
             return "is trained, but was never evaluated"
         case State.IN_PROGRESS:
-            step = last_step(explanation.run, store)
+            step = last_step(explanation.run)
             place = f"near step {step:,}" if step else "where it stopped"
             return f"is not finished: training continues {place}"
         case State.STALE:
@@ -120,7 +117,9 @@ def show_garbage(garbage: Sequence[Garbage], last_results: Sequence[str], remedy
     table = table_of("path", "size", "written", "why it may go")
     for item in garbage:
         size = "link" if item.path.is_symlink() else decimal(item.bytes)
-        table.add_row(str(item.path), size, Text(_age(item.written), style="dim"), item.reason)
+        table.add_row(
+            from_here(str(item.path)), size, Text(_age(item.written), style="dim"), item.reason
+        )
     console().print(table)
     total = decimal(sum(item.bytes for item in garbage))
     say(f"\n{count(len(garbage), 'item')}, {total}{remedy}")

@@ -24,7 +24,7 @@ _THREADS = 8  # files fetched at a time
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "gs": "gcsfs"}  # fmt: skip
 
 
-def fetch(entries: Iterable[str | Mapping[str, Any]], store: Path) -> None:
+def fetch(entries: Iterable[str | Mapping[str, Any]], downloads: Path) -> None:
     """Fetch the remote ones of a source's files into the store, several at a time.
 
     A file that is there was checked before it got its name, so it is not read
@@ -32,7 +32,7 @@ def fetch(entries: Iterable[str | Mapping[str, Any]], store: Path) -> None:
 
     Args:
         entries: `source.files`; texts are local files and are passed over.
-        store: root of bulky data; files go to `downloads/{sha256}/{path}`.
+        downloads: folder of fetched files, which go to `{sha256}/{path}`.
 
     Raises:
         DataError: a file cannot be reached or written, or has another size or
@@ -40,12 +40,12 @@ def fetch(entries: Iterable[str | Mapping[str, Any]], store: Path) -> None:
     """
     remote = [entry for entry in entries if isinstance(entry, Mapping)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        for _ in pool.map(lambda entry: _fetch(entry, store), remote):
+        for _ in pool.map(lambda entry: _fetch(entry, downloads), remote):
             pass
 
 
-def _fetch(entry: Mapping[str, Any], store: Path) -> None:
-    path = download_path(store, entry["sha256"], entry["path"])
+def _fetch(entry: Mapping[str, Any], downloads: Path) -> None:
+    path = download_path(downloads, entry["sha256"], entry["path"])
     if path.exists():
         return
     make_folder(path.parent)

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from shardline.config.accepted import ACCEPTED
-from shardline.config.project import RESULTS, Project
+from shardline.config.layout import ResultsLayout
+from shardline.config.project import Project
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json
 from shardline.core.package import workflow_folder
@@ -92,6 +93,16 @@ class Contents:
     provenances: dict[str, Any] = field(default_factory=dict)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    @property
+    def paths(self) -> ResultsLayout:
+        """The layout of paths in the crate: those from the project's folder."""
+        return self.project.layout.declared
+
+    @property
+    def report_folder(self) -> Path:
+        """The report's folder in the crate."""
+        return self.paths.result("report", self.project.report.parent.name)
+
 
 def collect(
     project: Project, *, config: Path = CONFIG, with_data: bool = False,
@@ -115,25 +126,31 @@ def collect(
         _add_dataset(contents, dataset.id, places)
     for run in project.runs.values():
         _add_run(contents, run.id, run.evaluation_id, places)
-    report = places.get(str(project.report), project.report).parent
+    report = _place(contents, contents.report_folder / project.report.name, places).parent
     for path in sorted(report.rglob("*")):
         if path.is_file() and path.name != METADATA and not path.name.startswith("."):
-            contents.items[str(project.report.parent / path.relative_to(report))] = Item(
+            contents.items[str(contents.report_folder / path.relative_to(report))] = Item(
                 source=path
             )
     return contents
 
 
+def _place(contents: Contents, name: Path, at: Mapping[str, Path]) -> Path:
+    """Return where a file of the crate lies now."""
+    return at.get(str(name), contents.project.workdir / name)
+
+
 def _project_files(project: Project, config: Path) -> Iterator[tuple[str, Item]]:
     """Yield what the results were asked for with: settings, lock, and the workflow itself."""
-    if config.exists():
-        yield str(CONFIG), Item(source=without_secrets(config.read_bytes()))
+    root = project.workdir
+    if (root / config).exists():
+        yield str(CONFIG), Item(source=without_secrets((root / config).read_bytes()))
     for path in (Path(project.table), CITATION, Path("Snakefile")):
-        if path.is_file():
+        if (root / path).is_file():
             is_inside = not path.is_absolute() and ".." not in path.parts
             name = str(path) if is_inside else f"{CONFIG.parent}/{path.name}"
             shown = _masked_table if path == Path(project.table) else mask
-            yield name, Item(source=shown(path.read_text()).encode())
+            yield name, Item(source=shown((root / path).read_text()).encode())
     yield "README.md", Item(source=_README.encode())
     lock = project.lock_file.read_text() if project.lock_file.exists() else ""
     is_clean = mask(lock) == lock
@@ -186,16 +203,16 @@ def _hidden(values: Any) -> Any:
 
 
 def _add_dataset(contents: Contents, dataset: str, at: Mapping[str, Path]) -> None:
-    folder = RESULTS / "datasets" / dataset
+    folder = contents.paths.result("dataset", dataset)
     for name, documents in (
         ("manifest.json", contents.manifests), ("provenance.json", contents.provenances),
     ):  # fmt: skip
-        path = at.get(str(folder / name), folder / name)
+        path = _place(contents, folder / name, at)
         if path.exists():  # results may be older than provenances, or outlive their dataset's
             documents[dataset] = mask_values(read_json(path, remedy=_REMEDY))
             contents.items[str(folder / name)] = Item(source=path)
     if contents.with_data and dataset in contents.manifests:
-        store = contents.project.store / "datasets" / dataset
+        store = contents.project.layout.shards(dataset)
         for record in contents.manifests[dataset]["shards"]:
             place = shard_path(store, record["file"]), record["blake3"]
             contents.shards[f"{shards_folder(dataset)}{record['file']}"] = place
@@ -203,29 +220,28 @@ def _add_dataset(contents: Contents, dataset: str, at: Mapping[str, Path]) -> No
 
 def shards_folder(dataset: str) -> str:
     """Return the folder of a dataset's shards in a crate that holds them."""
-    return f"store/datasets/{dataset}/"
+    return f"{ResultsLayout(root=Path()).shards(dataset)}/"  # wherever the project's own store is
 
 
 def _add_run(contents: Contents, run: str, evaluation: str, at: Mapping[str, Path]) -> None:
-    folder = RESULTS / "runs" / run
+    folder = contents.paths.run(run)
     names = (*_RUN_FILES, f"evaluations/{evaluation}.json")
     for name in names:
-        path = at.get(str(folder / name), folder / name)
+        path = _place(contents, folder / name, at)
         if path.exists() or name != "identity.json":
             contents.items[str(folder / name)] = Item(source=path)
     read = {
-        kind: mask_values(read_json(at.get(str(folder / name), folder / name), remedy=_REMEDY))
+        kind: mask_values(read_json(_place(contents, folder / name, at), remedy=_REMEDY))
         for kind, name in (("spec", names[0]), ("provenance", names[3]), ("evaluation", names[4]))
     }
     contents.runs[evaluation] = read
-    if (accepted := folder / ACCEPTED).exists():
-        contents.items[str(accepted)] = Item(source=accepted)
     certificate = read["provenance"].get("certificate")
-    if certificate and (path := Path(certificate["path"])).exists():
-        contents.items[str(path)] = Item(source=path)
-    model = folder / "model.safetensors"
+    for beside in (folder / ACCEPTED, *([Path(certificate["path"])] if certificate else [])):
+        if (path := contents.project.workdir / beside).exists():
+            contents.items[str(beside)] = Item(source=path)
+    model = contents.paths.model(run)
     contents.items[str(model)] = Item(
-        source=model,
+        source=contents.project.workdir / model,
         is_here=contents.with_data,
         known_sha256=read["provenance"].get("files", {}).get(model.name),
     )

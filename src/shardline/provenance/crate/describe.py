@@ -67,7 +67,7 @@ def _describe_files(graph: Graph, contents: Contents) -> None:
             name=f"Shards of {dataset}",
             description=f"{len(manifest['shards'])} shards, {manifest['bytes']} bytes; its manifest has rows, bytes "
             f"and BLAKE3 digest of each.{where}",
-            subjectOf=graph.get(f"results/datasets/{dataset}/manifest.json"),
+            subjectOf=graph.get(str(contents.paths.manifest(dataset))),
         )
 
 
@@ -130,9 +130,7 @@ def _describe_run(
     agents = refer(graph.person(step.action["agent"]) for step in steps)
     asked = [*(graph.get(path) for path in (str(CONFIG), contents.project.table))]
     report = [
-        graph.get(path)
-        for path in contents.items
-        if path.startswith(f"{contents.project.report.parent}/")
+        graph.get(path) for path in contents.items if path.startswith(f"{contents.report_folder}/")
     ]
     settings = {value.id: value for step in steps for value in settings_of(graph, step)}
     for given, direction in ((asked, "input"), (report, "output")):

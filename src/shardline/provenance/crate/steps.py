@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardline.config.project import RESULTS, order_of_part
+from shardline.config.project import order_of_part
 from shardline.config.schema import flatten
 from shardline.provenance.crate.contents import CONFIG, Contents, shards_folder
 
@@ -70,7 +70,7 @@ def _dataset_steps(contents: Contents) -> Iterator[Step]:
         if dataset not in contents.manifests:
             continue
         identity = contents.manifests[dataset]["identity"]
-        folder = str(RESULTS / "datasets" / dataset)
+        folder = str(contents.paths.result("dataset", dataset))
         shards = {"shards": [shards_folder(dataset)]}
         source: dict[str, list[str]] = {f"source/{dataset}": []}
         settings = flatten(identity.get("settings", {}))
@@ -82,14 +82,14 @@ def _dataset_steps(contents: Contents) -> Iterator[Step]:
 
 
 def _run_steps(contents: Contents) -> Iterator[Step]:
-    asked = {"config": [str(CONFIG)], "runs": [contents.project.table]}
+    asked, paths = {"config": [str(CONFIG)], "runs": [contents.project.table]}, contents.paths
     for run in contents.project.runs.values():
         documents = contents.runs[run.evaluation_id]
         spec, provenance = documents["spec"], documents["provenance"]
-        folder = str(run.folder)
+        folder = str(paths.run(run.id))
         read = {
             "spec": [f"{folder}/run.json"],
-            "manifest": [str(run.dataset.manifest)],
+            "manifest": [str(paths.manifest(run.dataset.id))],
             "shards": [shards_folder(run.dataset.id)],
         }
         model = {"model": [f"{folder}/model.safetensors"]}
@@ -116,26 +116,25 @@ def _run_steps(contents: Contents) -> Iterator[Step]:
             yield Step(
                 action=documents["evaluation"]["action"],
                 inputs={**read, **model},
-                outputs={"evaluation": [str(run.evaluation)]},
+                outputs={"evaluation": [str(paths.evaluation(run.id, run.evaluation_id))]},
                 settings=judged,
             )
 
 
 def _report_step(contents: Contents, action: Mapping[str, Any]) -> Step:
-    folders = [str(run.folder) for run in contents.project.runs.values()]
-    report = f"{contents.project.report.parent}/"
+    paths, runs = contents.paths, contents.project.runs.values()
+    folders = [str(paths.run(run.id)) for run in runs]
+    report = f"{contents.report_folder}/"
     written = [path for path in contents.items if path.startswith(report)]
     inputs = {
         "runs": [f"{folder}/run.json" for folder in folders],
         "metrics": [f"{folder}/metrics.jsonl" for folder in folders],
         "provenances": [f"{folder}/provenance.json" for folder in folders],
-        "evaluations": [str(run.evaluation) for run in contents.project.runs.values()],
+        "evaluations": [str(paths.evaluation(run.id, run.evaluation_id)) for run in runs],
         "identities": [f"{folder}/identity.json" for folder in folders],
-        "manifests": [
-            str(RESULTS / "datasets" / name / "manifest.json") for name in contents.manifests
-        ],
+        "manifests": [str(paths.manifest(name)) for name in contents.manifests],
         "datasets": [
-            str(RESULTS / "datasets" / name / "provenance.json") for name in contents.provenances
+            str(paths.manifest(name).with_name("provenance.json")) for name in contents.provenances
         ],
     }
     return Step(action=action, inputs=inputs, outputs={"report": written})

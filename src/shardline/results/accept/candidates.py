@@ -5,14 +5,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
 from shardline.config.accepted import read_accepted
 from shardline.config.causes import Cause, find_causes
+from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been, title_of
-from shardline.config.project import RESULTS, Dataset, Project, Run
+from shardline.config.project import Dataset, Project, Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.results.staleness import nearest_document, training_causes
@@ -44,8 +45,7 @@ class Candidate:
     @property
     def earlier_title(self) -> str:
         """What the earlier result was called last."""
-        kind: Any = "run" if isinstance(self.asked, Run) else "dataset"
-        return title_of(self.earlier, names_that_have_been(kind))
+        return title_of(self.earlier, names_that_have_been(self.asked.layout, _kind(self.asked)))
 
 
 def candidate_of_run(run: Run, earlier: str | None = None) -> Candidate:
@@ -59,14 +59,14 @@ def candidate_of_run(run: Run, earlier: str | None = None) -> Candidate:
     """
     if run.has_model:
         raise ConfigError(f"{run.name} ({run.id}) is trained already; nothing is to be accepted")
-    named = dict.fromkeys(i for name in run.names for i in identities_of("run", name))
+    named = dict.fromkeys(i for name in run.names for i in identities_of(run.layout, "run", name))
     asked = [earlier] if earlier else list(named)
-    known = [i for i in asked if (RESULTS / "runs" / i / "model.safetensors").exists()]
+    known = [i for i in asked if run.layout.model(i).exists()]
     if not known:
-        raise _no_earlier(run, "runs", earlier)
-    found = nearest_document(_documents("runs", known), run.document)
+        raise _no_earlier(run, earlier)
+    found = nearest_document(_documents(run.layout, known), run.document)
     if found is None:
-        raise DataError(f"{RESULTS / 'runs' / known[0]}: identity.json cannot be read; {_REMAKE}")
+        raise DataError(f"{run.layout.run(known[0])}: identity.json cannot be read; {_REMAKE}")
     path, document = found
     causes = training_causes(document, run, path.parent)
     return Candidate(asked=run, earlier=path.parent.name, document=document, causes=tuple(causes))
@@ -82,13 +82,15 @@ def candidate_of_dataset(dataset: Dataset, earlier: str | None = None) -> Candid
         raise ConfigError(
             f"{dataset.name} ({dataset.id}) is sealed already; nothing is to be accepted"
         )
-    named = dict.fromkeys(i for name in dataset.names for i in identities_of("dataset", name))
+    named = dict.fromkeys(
+        i for name in dataset.names for i in identities_of(dataset.layout, "dataset", name)
+    )
     known = [earlier] if earlier else [i for i in named if i != dataset.id]
-    there = [i for i in known if (RESULTS / "datasets" / i / "manifest.json").exists()]
+    there = [i for i in known if dataset.layout.exists("dataset", i)]
     if not there:
-        raise _no_earlier(dataset, "datasets", earlier)
+        raise _no_earlier(dataset, earlier)
     documents = (
-        (RESULTS / "datasets" / i / "manifest.json", read_manifest(i)["identity"]) for i in there
+        (dataset.layout.manifest(i), read_manifest(dataset.layout, i)["identity"]) for i in there
     )
     found = nearest_document(documents, dataset.document)
     assert found is not None
@@ -169,25 +171,29 @@ def _taken_before(dataset: Dataset) -> str | None:
     return str(accepted["from"]["id"]) if accepted else None
 
 
-def _no_earlier(asked: Run | Dataset, folder: str, earlier: str | None) -> ConfigError:
+def _kind(asked: Run | Dataset) -> Literal["run", "dataset"]:
+    return "run" if isinstance(asked, Run) else "dataset"
+
+
+def _no_earlier(asked: Run | Dataset, earlier: str | None) -> ConfigError:
+    folder = asked.layout.folder_of(_kind(asked))
     if earlier:
         return ConfigError(
-            f"--from {earlier}: no sealed result in {RESULTS / folder / earlier}; name an id of "
-            f"{RESULTS / folder}"
+            f"--from {earlier}: no sealed result in {folder / earlier}; name an id of {folder}"
         )
     return ConfigError(
         f"{asked.name} ({asked.id}): no earlier result of this name is sealed; name one: --from ID of "
-        f"{RESULTS / folder}"
+        f"{folder}"
     )
 
 
-def _documents(folder: str, ids: list[str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _documents(layout: ResultsLayout, ids: list[str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     for identity in ids:
-        path = RESULTS / folder / identity / "identity.json"
+        path = layout.run(identity) / "identity.json"
         with suppress(DataError):
             yield path, dict(read_json(path, remedy=_REMAKE))
 
 
-def read_manifest(dataset_id: str) -> dict[str, Any]:
+def read_manifest(layout: ResultsLayout, dataset_id: str) -> dict[str, Any]:
     """Return the manifest of a sealed dataset."""
-    return dict(read_json(RESULTS / "datasets" / dataset_id / "manifest.json", remedy=_REMAKE))
+    return dict(read_json(layout.manifest(dataset_id), remedy=_REMAKE))

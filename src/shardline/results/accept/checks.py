@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shardline.config.project import RESULTS, Run
+from shardline.config.project import Run
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
@@ -32,12 +32,12 @@ def check_schema(run: Run, earlier: Path) -> None:
             f"{run.name} ({run.id}): its dataset {run.dataset.name} ({run.dataset.id}) is not sealed, so its schema is "
             f"not known; accept dataset:{run.dataset.names[0]} first, or make {run.dataset.manifest}"
         )
-    if not (RESULTS / "datasets" / trained_on / "manifest.json").exists():
+    if not run.layout.exists("dataset", trained_on):
         raise ConfigError(
             f"{run.name} ({run.id}): the dataset {trained_on} of {earlier} is not there any more, so its schema is not "
             "known; train the run again"
         )
-    old, new = read_manifest(trained_on)["schema"], read_manifest(run.dataset.id)["schema"]
+    old, new = (read_manifest(run.layout, i)["schema"] for i in (trained_on, run.dataset.id))
     if old != new:
         differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
         raise ConfigError(
@@ -55,7 +55,7 @@ def check_model(run: Run, earlier: Path) -> None:
     from shardline.training.model import make_model
 
     spec = {"run": run.id, "model_class": run.model_class, "settings": run.settings}
-    model = make_model(spec, read_manifest(run.dataset.id)["schema"])
+    model = make_model(spec, read_manifest(run.layout, run.dataset.id)["schema"])
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     with safe_open(earlier / "model.safetensors", framework="pt") as sealed:
         names = sealed.keys()

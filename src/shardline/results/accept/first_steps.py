@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardline.config.project import RESULTS, Run
+from shardline.config.project import Run
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, LaunchError, ShardlineError
 from shardline.core.files import read_json, read_json_lines
@@ -38,15 +38,16 @@ def compare_first_steps(
         LaunchError: the steps could not be trained; Snakemake has said why.
         ShardlineError: a value differs.
     """
-    run, earlier = candidate.asked, RESULTS / "runs" / candidate.earlier
+    run = candidate.asked
     assert isinstance(run, Run)
+    earlier = run.layout.run(candidate.earlier)
     recorded = _recorded(candidate, earlier, steps)
-    path = RESULTS / "first-steps" / f"{run.id}-{steps}.jsonl"
+    path = run.layout.declared.first_steps(run.id, steps)
     try:
         if not remake([path], config=config, profile=profile, arguments=arguments):
             raise LaunchError(
                 f"the first steps of {candidate.title} could not be trained; the reason stands above, and in "
-                f"logs/train_first_steps/{run.id}-{steps}.log"
+                f"{run.layout.declared.log('train_first_steps', f'{run.id}-{steps}')}"
             )
         different = differences(recorded, values_of(read_json_lines(path), steps))
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.accepted import ACCEPTED, read_accepted
-from shardline.config.project import RESULTS, Dataset, Project, Run
+from shardline.config.project import Dataset, Project, Run
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
@@ -46,13 +46,13 @@ def accept_run(
     """
     run, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
     assert isinstance(run, Run)
-    earlier = RESULTS / "runs" / candidate.earlier
-    refuse_damage(verify_run(candidate.earlier))
+    earlier = project.layout.run(candidate.earlier)
+    refuse_damage(verify_run(project.layout, candidate.earlier))
     check_schema(run, earlier)
     if checks_model:
         check_model(run, earlier)
     spec = describe_run(project, run, action)
-    with held(project.store / "work" / run.id, candidate.title), replacing(run.folder) as scratch:
+    with held(project.layout.work(run.id), candidate.title), replacing(run.folder) as scratch:
         write_bytes(scratch / "identity.json", json_bytes(run.document))
         write_json(scratch / "run.json", spec)
         for name in _TRAINED:
@@ -80,11 +80,13 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
     dataset, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
     assert isinstance(dataset, Dataset)
     refuse_damage(verify_dataset(project, candidate.earlier))
-    earlier, store = RESULTS / "datasets" / candidate.earlier, project.store / "datasets"
-    manifest = read_manifest(candidate.earlier)
-    make_folder(store / dataset.id)
+    layout = project.layout
+    earlier = layout.result("dataset", candidate.earlier)
+    manifest = read_manifest(layout, candidate.earlier)
+    make_folder(layout.shards(dataset.id))
     for record in manifest["shards"]:  # before the manifest, which says that they are there
-        link(store / candidate.earlier / record["file"], store / dataset.id / record["file"])
+        file = record["file"]
+        link(layout.shards(candidate.earlier) / file, layout.shards(dataset.id) / file)
     sealed = {**manifest, "dataset": dataset.id, "identity": dataset.document}
     with replacing(dataset.manifest.parent) as scratch:
         write_json(scratch / "manifest.json", sealed)

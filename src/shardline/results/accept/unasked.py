@@ -40,7 +40,7 @@ def _fits(found: Candidate, level: str) -> bool:
     earlier = str(found.document["inputs"]["dataset"])
     dataset = found.asked.dataset
     return earlier == dataset.id or is_near(
-        read_manifest(earlier)["identity"], dataset.document, level
+        read_manifest(dataset.layout, earlier)["identity"], dataset.document, level
     )
 
 

@@ -65,7 +65,9 @@ def make_card(
 def _front_matter(recorded: Recorded, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the Hub reads; the licence is left to the author."""
     evaluation, dataset = recorded.evaluation, recorded.spec["dataset"]
-    dataset_name = names_that_have_been("dataset").get(dataset["id"], [dataset["id"]])[-1]
+    dataset_name = names_that_have_been(recorded.layout, "dataset").get(
+        dataset["id"], [dataset["id"]]
+    )[-1]
     result = {
         "task": {"type": config["task"]},
         "dataset": {"name": dataset_name, "type": dataset["id"], "split": evaluation["split"]},

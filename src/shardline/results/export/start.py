@@ -83,7 +83,7 @@ def export_run(
         check_code(recorded, changes, "exported")
     from shardline.results.export.formats import load_original
 
-    original = load_original(recorded, recorded.shards(project))
+    original = load_original(recorded, recorded.shards)
     with _whole(folder) as scratch:
         check = _write(original, recorded, to, scratch)
         _describe(original, recorded, to, check, changes, scratch)

@@ -6,34 +6,33 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.accepted import describe_acceptance, read_accepted
-from shardline.config.names import names_that_have_been
-from shardline.config.project import RESULTS, order_of_part, shards_of_part
+from shardline.config.layout import Kind, ResultsLayout
+from shardline.config.project import order_of_part, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import read_object
 from shardline.results.lineage.graph import Action, File, Lineage
+from shardline.results.lineage.records import Records, expect_name, record_of
 from shardline.results.recorded import expecting_form
 
 _ID = r"[0-9a-f]{12}"
-_REMEDY = "bring it back, or run the pipeline again to write it"
 _SEALED = {"model.safetensors", "metrics.jsonl", "provenance.json"}  # of a training
 
 
-def trace(path: Path, *, store: Path) -> Lineage:
+def trace(path: Path, layout: ResultsLayout) -> Lineage:
     """Find out what made a file of the results or the store.
 
     Args:
         path: the file; a link stands for what it points at.
-        store: root of the store, for the lists of shards.
+        layout: where results and store lie.
 
     Raises:
         ConfigError: nothing recorded says what made such a file.
         DataError: it is not there, or a sealed file that it was made from is not.
     """
-    tracer = _Tracer(store)
-    name = tracer.name_of(path)
+    tracer = _Tracer(Records(layout))
+    name = tracer.records.name_of(path)
     if not path.exists():
         raise DataError(f"{path} is not there, expected a file; check the path")
     with expecting_form(name):
@@ -60,31 +59,32 @@ def _problem(path: Path, file: File) -> str:
 class _Tracer:
     """Follows files to their actions, each once."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, records: Records) -> None:
         self.lineage = Lineage(file="")
-        self._store = store
-        here, stored = re.escape(str(RESULTS)), re.escape(self.name_of(store))
+        self.records, self._names = records, records.names
+        runs, datasets, reports, shards, work = (
+            re.escape(str(folder))
+            for folder in (
+                self._names.folder_of("run"),
+                self._names.folder_of("dataset"),
+                self._names.folder_of("report"),
+                self._names.all_shards,
+                self._names.all_work,
+            )
+        )
         self._rules: list[tuple[re.Pattern[str], Callable[..., File]]] = [
             (re.compile(pattern), rule)
             for pattern, rule in (
-                (rf"{here}/runs/(?P<run>{_ID})/(run|identity)\.json", self._resolved),
-                (rf"{here}/runs/(?P<run>{_ID})/[^/]+", self._trained),
-                (rf"{here}/runs/(?P<run>{_ID})/evaluations/[^/]+\.json", self._evaluated),
-                (rf"{here}/datasets/(?P<dataset>{_ID})/[^/]+", self._sealed),
-                (rf"{here}/reports/(?P<report>[0-9a-f]{{12}})/.+", self._reported),
-                (rf"{stored}/datasets/(?P<dataset>{_ID})/parts/(?P<part>[^/]+)\.json", self._listed),
-                (rf"{stored}/datasets/(?P<dataset>{_ID})/shard-\d+\.safetensors", self._shard),
-                (rf"{stored}/work/(?P<run>{_ID})/.+", self._checkpoint),
+                (rf"{runs}/(?P<run>{_ID})/(run|identity)\.json", self._resolved),
+                (rf"{runs}/(?P<run>{_ID})/[^/]+", self._trained),
+                (rf"{runs}/(?P<run>{_ID})/evaluations/[^/]+\.json", self._evaluated),
+                (rf"{datasets}/(?P<dataset>{_ID})/[^/]+", self._sealed),
+                (rf"{reports}/(?P<report>[0-9a-f]{{12}})/.+", self._reported),
+                (rf"{shards}/(?P<dataset>{_ID})/parts/(?P<part>[^/]+)\.json", self._listed),
+                (rf"{shards}/(?P<dataset>{_ID})/shard-\d+\.safetensors", self._shard),
+                (rf"{work}/(?P<run>{_ID})/.+", self._checkpoint),
             )
         ]  # fmt: skip
-
-    def name_of(self, path: Path) -> str:
-        """Return a path from the project's folder, links followed; in the store by the store's name."""
-        real = path.resolve()
-        for shown in (self._store, RESULTS, Path()):
-            if real.is_relative_to(shown.resolve()):
-                return str(shown / real.relative_to(shown.resolve()))
-        return str(real)
 
     def add(self, name: str) -> str:
         """Add a file with all that is behind it, and return its name."""
@@ -95,8 +95,9 @@ class _Tracer:
                     self.lineage.files[name] = rule(name, **match.groupdict())
                     return name
             raise ConfigError(
-                f"nothing is recorded of {name}, expected a file of a run, a dataset or a report in {RESULTS}, or a "
-                f"shard or training checkpoint in the store ({self._store}); name one of these"
+                f"nothing is recorded of {name}, expected a file of a run, a dataset or a report in "
+                f"{self._names.results}, or a shard or training checkpoint in the store ({self._names.store}); name "
+                "one of these"
             )
         return name
 
@@ -118,51 +119,57 @@ class _Tracer:
     # --- runs -----------------------------------------------------------------------------------
 
     def _resolved(self, name: str, run: str) -> File:
-        spec = _read(RESULTS / "runs" / run / "run.json")
+        spec = self.records.read(self._names.run(run) / "run.json")
         action = self._act(
             f"resolve_run/{run}",
-            lambda: [self._source(f"{_rows(run)} of the run table, the config's defaults")],
+            lambda: [
+                self._source(f"{self.records.rows(run)} of the run table, the config's defaults")
+            ],
             record=spec.get("action"),
         )
         return File(name=name, made_by=action)
 
     def _trained(self, name: str, run: str) -> File:
-        _expect(name, _SEALED)
-        provenance = _read(RESULTS / "runs" / run / "provenance.json")
+        expect_name(name, _SEALED)
+        folder = self._names.run(run)
+        provenance = self.records.read(folder / "provenance.json")
         sha256 = provenance.get("files", {}).get(Path(name).name)
-        if accepted := read_accepted(RESULTS / "runs" / run):
-            action = self._accept(run, Path(name).name, "runs", accepted)
+        if accepted := read_accepted(self.records.at(folder)):
+            action = self._accept("run", run, Path(name).name, accepted)
         else:
-            action = self._train(run, _record(provenance))
+            action = self._train(run, record_of(provenance))
         return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=action)
 
-    def _accept(self, identity: str, file: str, kind: str, accepted: Mapping[str, Any]) -> str:
+    def _accept(self, kind: Kind, identity: str, file: str, accepted: Mapping[str, Any]) -> str:
         """Add the acceptance of an earlier result, and that result as far as it is still there."""
-        earlier = RESULTS / kind / str(accepted["from"]["id"]) / file
+        earlier = self._names.result(kind, str(accepted["from"]["id"])) / file
         told = f"{earlier}, deleted since: {describe_acceptance(accepted)}"
         return self._act(
             f"accept/{identity}/{file}",
-            lambda: [self.add(str(earlier)) if earlier.exists() else self._source(told)],
+            lambda: [
+                self.add(str(earlier)) if self.records.at(earlier).exists() else self._source(told)
+            ],
             record=accepted["action"],
         )
 
     def _checkpoint(self, name: str, run: str) -> File:
-        path = RESULTS / "runs" / run / "provenance.json"
-        record = _record(_read(path)) if path.exists() else None  # none before the end
+        # there is none before the training's end
+        provenance = self.records.read_if_there(self._names.run(run) / "provenance.json")
+        record = record_of(provenance) if provenance else None
         return File(name=name, made_by=self._train(run, record))
 
     def _train(self, run: str, record: Mapping[str, Any] | None) -> str:
-        folder = RESULTS / "runs" / run
+        folder = self._names.run(run)
         return self._act(
             f"train/{run}",
             lambda: [self.add(str(folder / "run.json")), self._manifest_of(folder)],
-            identity=_read(folder / "identity.json"),
+            identity=self.records.read(folder / "identity.json"),
             record=record,
         )
 
     def _evaluated(self, name: str, run: str) -> File:
-        folder, evaluation = RESULTS / "runs" / run, _read(Path(name))
-        judged = is_script(_read(folder / "run.json")["model_class"])
+        folder, evaluation = self._names.run(run), self.records.read(name)
+        judged = is_script(self.records.read(folder / "run.json")["model_class"])
         # a script has told its figures in the provenance
         own = "provenance.json" if judged else "model.safetensors"
         action = self._act(
@@ -177,20 +184,19 @@ class _Tracer:
         return File(name=name, made_by=action)
 
     def _manifest_of(self, folder: Path) -> str:
-        dataset = _read(folder / "run.json")["dataset"]["id"]
-        return self.add(str(RESULTS / "datasets" / dataset / "manifest.json"))
+        dataset = self.records.read(folder / "run.json")["dataset"]["id"]
+        return self.add(str(self._names.manifest(dataset)))
 
     # --- datasets -------------------------------------------------------------------------------
 
     def _sealed(self, name: str, dataset: str) -> File:
-        _expect(name, {"manifest.json", "provenance.json"})
-        folder = RESULTS / "datasets" / dataset
-        beside = folder / "provenance.json"
-        provenance = _read(beside) if beside.exists() else {}
-        manifest = _read(folder / "manifest.json")
+        expect_name(name, {"manifest.json", "provenance.json"})
+        path = self._names.manifest(dataset)
+        provenance = self.records.read_if_there(path.with_name("provenance.json"))
+        manifest = self.records.read(path)
         sha256 = provenance.get("files", {}).get(Path(name).name)
-        if accepted := read_accepted(folder):
-            taken = self._accept(dataset, Path(name).name, "datasets", accepted)
+        if accepted := read_accepted(self.records.at(path.parent)):
+            taken = self._accept("dataset", dataset, Path(name).name, accepted)
             return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=taken)
         action = self._act(
             f"seal_dataset/{dataset}",
@@ -204,33 +210,38 @@ class _Tracer:
         self, dataset: str, manifest: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> list[str]:
         """Add the lists of shards, as the store has them or the provenance names their actions."""
-        folder = self._store / "datasets" / dataset / "parts"
+        folder = self.records.layout.parts(dataset)
         parts = {Path(item["id"]).name: item for item in provenance.get("parts", [])}
         parts |= {file.stem: parts.get(file.stem, {}) for file in folder.glob("*.json")}
         found = []
         for part in sorted(parts, key=order_of_part):
-            name = self.name_of(folder / f"{part}.json")
+            name = self.records.name_of(folder / f"{part}.json")
             action = self._build(dataset, part, manifest, parts[part])
             self.lineage.files[name] = File(name=name, made_by=action)
             found.append(name)
         return found or self._sources(dataset, manifest)
 
     def _listed(self, name: str, dataset: str, part: str) -> File:
-        record = _read(self._store / "datasets" / dataset / "parts" / f"{part}.json").get("action")
-        return File(name=name, made_by=self._build(dataset, part, _manifest(dataset), record))
+        record = self.records.read(self._names.parts(dataset) / f"{part}.json").get("action")
+        return File(
+            name=name, made_by=self._build(dataset, part, self.records.manifest(dataset), record)
+        )
 
     def _shard(self, name: str, dataset: str) -> File:
         file, number = Path(name).name, int(Path(name).stem.partition("-")[2])
-        listed = (self._store / "datasets" / dataset / "parts").glob("*.json")
+        lists = self._names.parts(dataset)
+        listed = self.records.at(lists).glob("*.json")
         for part in sorted(listed, key=lambda path: order_of_part(path.stem)):
             if number not in shards_of_part(part.stem):
                 continue
-            document = _read(part)
+            document = self.records.read(part)
             digests = {record["file"]: record["blake3"] for record in document["shards"]}
-            action = self._build(dataset, part.stem, _manifest(dataset), document.get("action"))
+            action = self._build(
+                dataset, part.stem, self.records.manifest(dataset), document.get("action")
+            )
             return File(name=name, digest=f"blake3:{digests[file]}", made_by=action)
         raise DataError(
-            f"{name} stands in no list of {self._store / 'datasets' / dataset / 'parts'}, so no job is known to have "
+            f"{name} stands in no list of {lists}, so no job is known to have "
             "finished it; run the pipeline to its end"
         )
 
@@ -267,7 +278,7 @@ class _Tracer:
     # --- reports --------------------------------------------------------------------------------
 
     def _reported(self, name: str, report: str) -> File:
-        data = _read(RESULTS / "reports" / report / "report.json")
+        data = self.records.read(self._names.report(report).with_name("report.json"))
         action = self._act(
             f"render_report/{report}",
             lambda: [file for run in data["runs"] for file in self._reported_run(run)],
@@ -276,35 +287,7 @@ class _Tracer:
         return File(name=name, made_by=action)
 
     def _reported_run(self, run: Mapping[str, Any]) -> list[str]:
-        folder = RESULTS / "runs" / str(run["id"])
+        folder = self._names.run(str(run["id"]))
         evaluation = str(run["headline"]["action"]).rpartition("/")[2]
         names = ("run.json", "metrics.jsonl", "provenance.json", f"evaluations/{evaluation}.json")
         return [self.add(str(folder / name)) for name in names]
-
-
-def _expect(name: str, known: set[str]) -> None:
-    if Path(name).name not in known:
-        raise ConfigError(
-            f"nothing is recorded of {name}, expected one of {', '.join(sorted(known))}; name one of these"
-        )
-
-
-def _rows(run: str) -> str:
-    """Return the rows that a run has had, by their names."""
-    names = names_that_have_been("run").get(run, [])
-    return f"row {', '.join(names)}" if names else "a row"
-
-
-def _record(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a training recorded of itself; of older ones, what they have of it."""
-    own = {key: provenance[key] for key in ("started", "ended", "host") if key in provenance}
-    return provenance.get("action") or own
-
-
-def _manifest(dataset: str) -> dict[str, Any]:
-    path = RESULTS / "datasets" / dataset / "manifest.json"
-    return _read(path) if path.exists() else {}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_object(path, remedy=_REMEDY)

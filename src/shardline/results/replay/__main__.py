@@ -1,4 +1,4 @@
-"""The program of a replay: `python -m shardline.results.replay RUN EVALUATION --shards DIR`, which prints JSON."""
+"""The program of a replay, `python -m shardline.results.replay --help`; it prints JSON."""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from shardline.config.layout import ResultsLayout
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.environments.installed import find_differences, requirements_of
 from shardline.results.recorded import Recorded
@@ -29,15 +30,17 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m shardline.results.replay", description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of the run's sealed files")
+    parser.add_argument("run", help="id of the run")
     parser.add_argument("evaluation", type=Path, help="the recorded evaluation")
-    parser.add_argument("--shards", type=Path, required=True, help="folder of the dataset's shards")
+    parser.add_argument("--project", type=Path, required=True, help="the project's folder")
+    parser.add_argument("--store", type=Path, required=True, help="root of bulky data")
     parser.add_argument("--anyway", action="store_true", help="whatever is installed here")
     return parser.parse_args()
 
 
 def _replay(arguments: argparse.Namespace) -> dict[str, Any]:
-    recorded = Recorded(id=arguments.run.name, evaluation_file=arguments.evaluation)
+    layout = ResultsLayout(root=arguments.project, named_store=arguments.store)
+    recorded = Recorded(id=arguments.run, layout=layout, evaluation_file=arguments.evaluation)
     spec, environment = recorded.spec, recorded.evaluation["identity"]["environment"]
     locked = spec.get("environment", {}).get("requirements", [])
     differences = find_differences(
@@ -56,7 +59,7 @@ def _replay(arguments: argparse.Namespace) -> dict[str, Any]:
         spec,
         model_file=recorded.model,
         manifest=recorded.manifest,
-        shards=arguments.shards,
+        shards=recorded.shards,
         verify="always",  # `first` would trust, and leave, marks in the store
     )
     return {"environment": differences, "evaluation": found}

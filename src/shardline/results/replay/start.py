@@ -65,7 +65,7 @@ def replay(project: Project, recorded: Recorded, *, tolerance: float, anyway: bo
     return Replay(
         run=recorded.id,
         title=recorded.title,
-        evaluation=str(recorded.evaluation_file),
+        evaluation=recorded.layout.name_of(recorded.evaluation_file),
         action=f"evaluate/{recorded.id}/{evaluation}",
         tolerance=tolerance,
         code=changes,
@@ -78,8 +78,8 @@ def _evaluate_again(project: Project, recorded: Recorded, *, anyway: bool) -> di
     """Run the program of a replay where the ranks' Python is, and return what it prints."""
     python = (sys.executable,) if anyway else python_of_ranks(project, gpus=False)
     command = [
-        *python, "-m", "shardline.results.replay", str(recorded.folder), str(recorded.evaluation_file),
-        "--shards", str(recorded.shards(project)), *(["--anyway"] if anyway else []),
+        *python, "-m", "shardline.results.replay", recorded.id, str(recorded.evaluation_file),
+        "--project", str(project.workdir), "--store", str(project.store), *(["--anyway"] if anyway else []),
     ]  # fmt: skip
     # as Snakemake starts an evaluation: the number of threads changes the last bits of sums
     variables = rank_variables(1, {}, "")

@@ -1,0 +1,208 @@
+"""Where results, logs and bulky data of a project lie: the only place that spells these paths."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+Kind = Literal["run", "dataset", "report"]
+
+_FOLDERS: dict[Kind, str] = {"run": "runs", "dataset": "datasets", "report": "reports"}
+_LAST_FILES: dict[Kind, str] = {
+    "run": "run.json",
+    "dataset": "manifest.json",
+    "report": "ro-crate-metadata.json",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsLayout:
+    """The paths of a project.
+
+    Attributes:
+        root: the project's folder, absolute: every path is then the same from whatever folder a
+            process works in. The layout that `declared` returns has no root; its paths begin in
+            the project's folder.
+        named_store: the store as config, profile or SHARDLINE_STORE name it.
+    """
+
+    root: Path
+    named_store: Path = Path("store")
+
+    @property
+    def declared(self) -> "ResultsLayout":
+        """The layout with paths that begin in the project's folder.
+
+        Snakemake compares declared files by such paths, and sealed files hold no others.
+        """
+        return replace(self, root=Path())
+
+    def name_of(self, path: Path) -> str:
+        """Return a path as Snakemake declares it: from the project's folder, if it lies there."""
+        return str(path).removeprefix(f"{self.root}{os.sep}")
+
+    # --- results --------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> Path:
+        """The folder of everything that is sealed."""
+        return self.root / "results"
+
+    @property
+    def layout_file(self) -> Path:
+        """The number of this arrangement of folders."""
+        return self.results / "layout.json"
+
+    @property
+    def names_file(self) -> Path:
+        """The history of the names of runs and datasets."""
+        return self.results / "names.jsonl"
+
+    def folder_of(self, kind: Kind) -> Path:
+        """Return the folder of all results of a kind."""
+        return self.results / _FOLDERS[kind]
+
+    def result(self, kind: Kind, identity: str) -> Path:
+        """Return the folder of one result."""
+        return self.folder_of(kind) / identity
+
+    def exists(self, kind: Kind, identity: str) -> bool:
+        """Return whether a result is there: a run at least resolved, a dataset or report sealed."""
+        return (self.result(kind, identity) / _LAST_FILES[kind]).exists()
+
+    def run(self, identity: str) -> Path:
+        """Return the folder of a run's sealed files."""
+        return self.result("run", identity)
+
+    def model(self, identity: str) -> Path:
+        """Return the sealed model of a run."""
+        return self.run(identity) / "model.safetensors"
+
+    def evaluation(self, run: str, identity: str) -> Path:
+        """Return the file of one evaluation of a run."""
+        return self.run(run) / "evaluations" / f"{identity}.json"
+
+    def manifest(self, dataset: str) -> Path:
+        """Return the sealed manifest of a dataset."""
+        return self.result("dataset", dataset) / _LAST_FILES["dataset"]
+
+    def report(self, identity: str) -> Path:
+        """Return the page of a report."""
+        return self.result("report", identity) / "index.html"
+
+    def environment(self, env: str) -> Path:
+        """Return the file that describes a stage's conda environment."""
+        return self.results / "envs" / env / "environment.json"
+
+    @property
+    def image(self) -> Path:
+        """The file that describes the container image."""
+        return self.results / "envs" / "image.json"
+
+    @property
+    def certificates(self) -> Path:
+        """The folder of resume certificates."""
+        return self.results / "certificates"
+
+    def preflight(self, run: str) -> Path:
+        """Return what the preflight check of a run's ranks found."""
+        return self.results / "preflight" / f"{run}.json"
+
+    def first_steps(self, run: str, steps: int | str) -> Path:
+        """Return the metrics of a training's first steps."""
+        return self.results / "first-steps" / f"{run}-{steps}.jsonl"
+
+    # --- links by the names of the config -------------------------------------------------------
+
+    @property
+    def latest_report(self) -> Path:
+        """The link to the present report."""
+        return self.results / "report"
+
+    @property
+    def latest_runs(self) -> Path:
+        """The folder of links to runs."""
+        return self.results / "latest"
+
+    @property
+    def latest_datasets(self) -> Path:
+        """The folder of links to datasets."""
+        return self.results / "latest-datasets"
+
+    @property
+    def tensorboard_links(self) -> Path:
+        """The folder of links to TensorBoard's files, from which TensorBoard takes the runs' names."""
+        return self.results / "tensorboard"
+
+    # --- store ----------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Path:
+        """Root of bulky data."""
+        return self.root / self.named_store
+
+    @property
+    def all_shards(self) -> Path:
+        """The folder of every dataset's shards."""
+        return self.store / "datasets"
+
+    def shards(self, dataset: str) -> Path:
+        """Return the folder of a dataset's shards."""
+        return self.all_shards / dataset
+
+    def parts(self, dataset: str) -> Path:
+        """Return the folder of the lists of a dataset's shards, one file for each job."""
+        return self.shards(dataset) / "parts"
+
+    @property
+    def all_work(self) -> Path:
+        """The folder of every run's training checkpoints and attempts."""
+        return self.store / "work"
+
+    def work(self, run: str) -> Path:
+        """Return the folder of a run's training checkpoints and attempts."""
+        return self.all_work / run
+
+    @property
+    def prefixes(self) -> Path:
+        """The folder of conda environments."""
+        return self.store / "envs"
+
+    @property
+    def downloads(self) -> Path:
+        """The folder of fetched source files."""
+        return self.store / "downloads"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's files."""
+        return self.store / "tensorboard"
+
+    # --- logs -----------------------------------------------------------------------------------
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the rules' logs."""
+        return self.root / "logs"
+
+    def log(self, rule: str, key: str) -> Path:
+        """Return the log of a rule's job."""
+        return self.logs / rule / f"{key}.log"
+
+    def logs_of_parts(self, rule: str, key: str) -> Path:
+        """Return the folder of the logs of a job's ranks, or of the parts of a dataset."""
+        return self.logs / rule / key
+
+    def benchmark(self, rule: str, key: str) -> Path:
+        """Return the measured times of a rule's job."""
+        return self.root / "benchmarks" / rule / f"{key}.tsv"
+
+    @property
+    def latest_logs(self) -> Path:
+        """The folder of links to the logs of runs."""
+        return self.logs / "latest"
+
+    @property
+    def latest_dataset_logs(self) -> Path:
+        """The folder of links to the logs of datasets."""
+        return self.logs / "latest-datasets"

@@ -1,0 +1,85 @@
+"""What the sealed files of a project say of the jobs that wrote them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardline.config.layout import ResultsLayout
+from shardline.config.names import names_that_have_been
+from shardline.core.errors import ConfigError
+from shardline.core.files import read_object
+
+_REMEDY = "bring it back, or run the pipeline again to write it"
+
+
+@dataclass(frozen=True)
+class Records:
+    """Reads sealed files by their names: paths from the project's folder.
+
+    Attributes:
+        layout: where the files lie.
+    """
+
+    layout: ResultsLayout
+
+    @property
+    def names(self) -> ResultsLayout:
+        """The layout that spells names."""
+        return self.layout.declared
+
+    def at(self, name: str | Path) -> Path:
+        """Return where a file lies."""
+        return self.layout.root / name
+
+    def name_of(self, path: Path) -> str:
+        """Return a path from the project's folder, links followed; in the store by the store's name."""
+        real, names = path.resolve(), self.names
+        for shown in (names.store, names.results, Path()):
+            folder = self.at(shown).resolve()
+            if real.is_relative_to(folder):
+                return str(shown / real.relative_to(folder))
+        return str(real)
+
+    def read(self, name: str | Path) -> dict[str, Any]:
+        """Return a JSON object.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return read_object(self.at(name), remedy=_REMEDY)
+
+    def read_if_there(self, name: Path) -> dict[str, Any]:
+        """Return a JSON object; an empty one if there is no such file.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        return self.read(name) if self.at(name).exists() else {}
+
+    def manifest(self, dataset: str) -> dict[str, Any]:
+        """Return the manifest of a dataset; an empty one before it is sealed."""
+        return self.read_if_there(self.names.manifest(dataset))
+
+    def rows(self, run: str) -> str:
+        """Return the rows that a run has had, by their names."""
+        names = names_that_have_been(self.layout, "run").get(run, [])
+        return f"row {', '.join(names)}" if names else "a row"
+
+
+def record_of(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a training recorded of itself; of older ones, what they have of it."""
+    own = {key: provenance[key] for key in ("started", "ended", "host") if key in provenance}
+    return provenance.get("action") or own
+
+
+def expect_name(name: str, known: set[str]) -> None:
+    """Reject a file that no job is known to write.
+
+    Raises:
+        ConfigError: names the files that are known.
+    """
+    if Path(name).name not in known:
+        raise ConfigError(
+            f"nothing is recorded of {name}, expected one of {', '.join(sorted(known))}; name one of these"
+        )
