@@ -173,10 +173,9 @@ class ResultsLayout:
         """The folder of fetched source files."""
         return self.store / "downloads"
 
-    @property
-    def tensorboard(self) -> Path:
-        """The folder of TensorBoard's files."""
-        return self.store / "tensorboard"
+    def tracker(self, name: str) -> Path:
+        """Return the folder in which a tracker keeps its files."""
+        return self.store / name
 
     # --- logs -----------------------------------------------------------------------------------
 

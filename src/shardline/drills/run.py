@@ -14,6 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from shardline.config.document import read_config
+from shardline.config.layout import ResultsLayout
 from shardline.config.project import Run
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.package import shipped_snakefile
@@ -120,7 +121,7 @@ def _make(order: Order, profile: Profile) -> Tiny:
     runtime = {**(config.get("runtime") or {}), **profile.runtime}
     number = next(n for n in range(1, 10_000) if not (FOLDER / f"{order.name}-{n}").exists())
     folder = (FOLDER / f"{order.name}-{number}").resolve()
-    named = os.environ.get("SHARDLINE_STORE") or runtime.get("store") or "store"
+    named = os.environ.get("SHARDLINE_STORE") or runtime.get("store") or ResultsLayout.named_store
     store = Path(named) / folder.relative_to(Path.cwd()) if Path(named).is_absolute() else folder
     also: dict[str, Any] = {}
     if lock := config.get("lock"):
@@ -130,7 +131,7 @@ def _make(order: Order, profile: Profile) -> Tiny:
         also["conda"] = {**conda, **({"folder": str(Path(place).resolve())} if place else {})}
     return make_tiny(
         folder / "unbroken",
-        store / "unbroken" / "store",
+        ResultsLayout(root=store / "unbroken").store,
         order.sizes,
         epochs=max(_LEAST_EPOCHS, order.strikes + 1),
         runtime=runtime,

@@ -49,7 +49,10 @@ def _tensorboard_links(project: Project) -> Iterator[tuple[Path, Path]]:
     """Yield what TensorBoard takes the runs' names from: it shows folders."""
     for run in project.runs.values():
         for name in run.names:
-            yield project.layout.tensorboard_links / name, project.layout.tensorboard / run.id
+            yield (
+                project.layout.tensorboard_links / name,
+                project.layout.tracker("tensorboard") / run.id,
+            )
 
 
 def _all_log_links(project: Project) -> Iterator[tuple[Path, Path]]:

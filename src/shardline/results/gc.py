@@ -66,7 +66,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *_old_evaluations(project),
         *datasets.unnamed(layout.all_shards, unused, only_had=True),
         *runs.unnamed(layout.all_work, only_had=True),
-        *runs.unnamed(layout.tensorboard, only_had=True),
+        *runs.unnamed(layout.tracker("tensorboard"), only_had=True),
         *_unused_prefixes(project),
         *([] if unused else _unused_downloads(project)),
     ]
