@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 CORES ?= all
 # A file to a worker, so that what its tests share is made once; in the order that tests/support/scheduling.py gives.
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder --durations 20
+# Each main property once: identity, data order and the command line; two killed ranks; the pipeline and its report.
+MAIN_TESTS := tests/unit tests/ranks/test_resume.py tests/workflow/test_main_job.py
 # What to run of the tests that are marked `rotating`: the fifth of this commit, another one (1 to 5), or all.
 FIFTH ?= commit
 SEED ?= 1
@@ -14,7 +16,7 @@ PLUGIN := plugins/snakemake-executor-plugin-azureml
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-azureml profiles run test test-azureml test-rotating campaign mutants lint format lock dist bench bench-full clean
+.PHONY: help env env-azureml profiles run test test-all test-here test-azureml test-rotating campaign mutants lint format lock dist bench bench-full clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +38,13 @@ profiles: env ## let --profile local, slurm and azureml be found by name
 run: env ## run the whole pipeline on this machine
 	$(BIN)/snakemake --profile profiles/local --cores $(CORES)
 
-test: env ## run the tests, but those of Azure ML; of the rotating ones a fifth (FIFTH=all: all)
+test: env ## prove the main properties, in a few minutes; needs no more than Python, git and make
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) $(MAIN_TESTS)
+
+test-all: ## run all tests, also those that need other programs; of the rotating ones a fifth (FIFTH=all: all)
+	$(MAKE) --keep-going test-here test-azureml
+
+test-here: env ## run all tests but those of Azure ML
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) --ignore tests/azureml tests
 
 campaign: env ## kill and resume trainings in 500 chains, in about five minutes
@@ -50,7 +58,7 @@ test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it; FI
 	$(VENV)-azureml/bin/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) tests/azureml
 
 test-rotating: ## run all of the rotating tests, those of Azure ML too
-	$(MAKE) --keep-going test test-azureml FIFTH=all PYTEST_ARGS="$(PYTEST_ARGS) -m rotating"
+	$(MAKE) --keep-going test-here test-azureml FIFTH=all PYTEST_ARGS="$(PYTEST_ARGS) -m rotating"
 
 lint: env ## check format, lint, types and spelling
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""Real ranks over gloo: the same bits twice, and after being killed."""
+"""Real ranks over gloo: the same bits twice, and what a training leaves behind."""
 
 import json
 import shutil
@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 
 from shardline.checkpoints.folder import last_step, list_saved
 from tests.support.processes import end_of_ranks
-from tests.support.rotation import rotating
 
 
 def test_two_trainings_of_one_identity_give_the_same_bits(prepare):
@@ -49,43 +48,6 @@ def test_a_kill_right_after_a_save_loses_no_record(prepare, tmp_path):
     ranks.train("unbroken")
     assert ranks.steps("killed") == ranks.steps("unbroken")
     assert ranks.model("killed") == ranks.model("unbroken")
-
-
-# 640 train rows or so make 19 or 20 steps an epoch; saves every 7 steps fall
-# into mid-epoch, every 10 also onto an epoch's end.
-@pytest.mark.parametrize(
-    ("every_steps", "row"),
-    [
-        (7, {"trainer.accumulate": 2, "schedule.name": "cosine", "schedule.warmup_steps": 5}),
-        (7, {"devices": 4}),  # from three ranks on, what is added to what first makes a difference
-        *rotating(
-            (7, {}),
-            (1, {}),
-            (7, {"devices": 1, "optim.name": "sgd", "early_stopping.patience": 2}),
-            (7, {"devices": 1, "precision": "64-true"}),
-        ),
-    ],
-)
-def test_a_training_killed_in_mid_epoch_ends_with_the_bits_of_one_that_was_not(
-    prepare, every_steps, row
-):
-    ranks = prepare(every_steps, **{"trainer.max_epochs": 4, **row})
-    ranks.train("whole")
-    killed_at = []
-    for after in (8, 30):
-        ranks.kill_when(
-            "killed", lambda after=after: last_step(ranks.root / "killed/work/checkpoints") >= after
-        )
-        killed_at.append(last_step(ranks.root / "killed/work/checkpoints"))
-    output = ranks.train("killed")
-    assert f"resuming from step {killed_at[-1]}" in output
-    assert killed_at[1] > killed_at[0] > 0
-    assert ranks.model("killed") == ranks.model("whole")
-    assert ranks.provenance("killed")["attempts"] == 3
-    recorded, wanted = ranks.steps("killed"), ranks.steps("whole")
-    assert len(recorded) == len(set(recorded)), "no step is recorded twice"
-    # a kill between a save and the writing of that very step's record loses the record
-    assert set(wanted) - set(recorded) <= set(killed_at)
 
 
 @pytest.mark.parametrize(

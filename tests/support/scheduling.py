@@ -1,4 +1,4 @@
-"""Which tests a worker gets together, in which order, and how long one had nothing to do at the end.
+"""Which tests a worker gets together and in which order; what each folder took, and how long workers waited.
 
 pytest-xdist's `worksteal` halves what is left by the number of tests, whatever fixtures they share,
 and does not know `xdist_group`; `loadgroup` does, and adds the group's name to each node id. So the
@@ -59,6 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=key)
 
 
+SECONDS = pytest.StashKey[dict[str, float]]()  # by folder, of all workers
 LAST_SEEN = pytest.StashKey[dict[str, float]]()  # of each worker, when a test ended on it
 
 
@@ -69,13 +70,20 @@ def pytest_testnodeready(node: Any) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remember when a worker was last heard of."""
+    """Remember when a worker was last heard of, and what its folder has taken."""
     if node := getattr(report, "node", None):
         node.config.stash[LAST_SEEN][node.gateway.id] = time.monotonic()
+        seconds = node.config.stash.setdefault(SECONDS, {})
+        folder = report.nodeid.partition("/test_")[0]
+        seconds[folder] = seconds.get(folder, 0) + report.duration
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tell how long each worker waited for the last one."""
+    """Show what the tests of each folder took, and how long each worker waited for the last one."""
+    if seconds := terminalreporter.config.stash.get(SECONDS, {}):
+        terminalreporter.section("seconds of workers by folder")
+        for folder, taken in sorted(seconds.items(), key=lambda item: -item[1]):
+            terminalreporter.line(f"{taken:6.0f} s  {folder}")
     if last_seen := terminalreporter.config.stash.get(LAST_SEEN, {}):
         end = max(last_seen.values())
         waited = [f"{name} {end - seen:.0f} s" for name, seen in sorted(last_seen.items())]

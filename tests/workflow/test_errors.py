@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.needs import require
 from tests.support.processes import training_job, wait_until
 from tests.support.workspace import REPOSITORY
 
@@ -113,37 +112,6 @@ def test_a_truncated_shard_is_named_with_its_remedy_and_the_remedy_works(tiny):
     subprocess.run(repair, cwd=workspace.path, check=True, capture_output=True)
     assert workspace.snakemake("--until", "train").returncode == 0
     assert shard.read_bytes() == whole
-
-
-@pytest.mark.slow
-def test_a_full_disk_leaves_no_half_written_file_and_a_rerun_finishes(tiny, tmp_path_factory):
-    """The store is a real file system of 64 KiB, mounted in a namespace of the test's own."""
-    namespace = ["unshare", "--user", "--map-root-user", "--mount"]
-    able = (
-        shutil.which("unshare")
-        and subprocess.run([*namespace, "true"], check=False).returncode == 0
-    )
-    require(able, "a full disk is made in a user namespace, which this machine does not allow")
-    workspace = tiny({"name": "run", "dataset": "digits", "model": "linear"})
-    small = tmp_path_factory.mktemp("small")
-    listing = workspace.path / "listing.txt"
-    script = (
-        f"mount -t tmpfs -o size=64k tmpfs {small} && "
-        f"{' '.join(workspace.command('--until', 'build_shards'))}; code=$?; "
-        f"find {small} -type f > {listing}; exit $code"
-    )
-    done = subprocess.run(
-        [*namespace, "sh", "-c", script],
-        cwd=workspace.path,
-        env={**os.environ, "SHARDLINE_STORE": str(small)},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "could not be written: the disk is full" in done.stderr + done.stdout
-    assert listing.read_text() == "", "nothing half-written stays"
-    assert workspace.snakemake("--until", "seal_dataset").returncode == 0
 
 
 def start(workspace):
