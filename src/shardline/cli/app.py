@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from shardline import __version__
+from shardline.cli.profile import configured_store, describe_other_stores, profile_store
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import check_layout
 from shardline.core.errors import ShardlineError
@@ -77,6 +78,12 @@ def _options(
     config: Annotated[
         Path, typer.Option("--config", metavar="FILE", help="Config that names the runs.")
     ] = Path("config/config.yaml"),
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", metavar="PROFILE", help="Snakemake's profile, if it names the store."
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -89,5 +96,11 @@ def _options(
     Runs are made by `snakemake`. Nothing here trains them, and only `gc --delete` and
     `verify --repair` delete.
     """
-    check_layout(ResultsLayout(root=Path.cwd()))
+    layout = ResultsLayout(root=Path.cwd())
+    check_layout(layout)
     context.obj = config
+    if profile:
+        context.with_resource(profile_store(profile))
+        return
+    for sentence in describe_other_stores(configured_store(layout, config)):
+        typer.echo(visible(from_here(sentence)), err=True)

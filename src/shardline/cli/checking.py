@@ -10,7 +10,7 @@ import typer
 
 from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, app
-from shardline.config.document import read_config
+from shardline.cli.profile import configured_store
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.core.errors import DataError
@@ -105,8 +105,7 @@ def lineage(
 def _layout(config_file: Path) -> ResultsLayout:
     """Return where results and store lie, from the one key of the config that names the store."""
     layout = ResultsLayout(root=Path.cwd())
-    runtime = read_config(config_file).get("runtime") or {} if config_file.exists() else {}
-    named = os.environ.get("SHARDLINE_STORE") or runtime.get("store") or layout.named_store
+    named = os.environ.get("SHARDLINE_STORE") or configured_store(layout, config_file)
     return replace(layout, named_store=Path(named))
 
 
