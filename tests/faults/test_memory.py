@@ -55,6 +55,6 @@ def test_a_rank_that_runs_out_of_memory_is_named(gated, squeeze, tmp_path):
     code, output = faulted.run(starve)
     assert code == 128 + signal.SIGKILL, output
     assert "rank 1" in faulted.reasons()
-    assert "for want of memory" in faulted.reasons()
+    assert "lack of memory" in faulted.reasons()
     assert not faulted.sealed()
     faulted.goes_on()

@@ -116,7 +116,7 @@ def test_a_network_that_drops_is_named_and_the_same_command_goes_on(
         code, said = training.end()
     assert code != 0
     assert "rank 1 on host-b hangs at step " in said
-    assert "it does not reach the first rank's host over the network" in said
+    assert "it cannot reach the first rank's host over the network" in said
     stacks = sorted(path.name for path in (ranks.root / "broken/logs").glob("*.stack"))
     assert stacks == ["rank-0.stack", "rank-1.stack"]
     goes_on(launcher, time.monotonic() - started)
@@ -134,5 +134,5 @@ def test_a_host_that_vanishes_is_named_and_the_same_command_goes_on(lan, cut_off
         code, said = training.end()
     assert code != 0
     assert "rank 1 on host-b hangs at step " in said
-    assert "its host gives no sign of life" in said
+    assert "its host sends no heartbeat" in said
     goes_on("none", time.monotonic() - started)

@@ -1,4 +1,4 @@
-"""Ranks that stop, stick or are killed: the guilty is named, all end, and the same command goes on."""
+"""Ranks that stop, stick or are killed: the diagnosis is named, all end, and the same command goes on."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import signal
 import psutil
 import pytest
 
-from shardline.supervision.failures import first_failure, forget_failures, read_failures
+from shardline.supervision.failures import first_failure, read_failures, reset_failures
 from shardline.supervision.watchdog.heartbeats import waits_for_peers
 from tests.support.processes import end_of_ranks, wait_until
 from tests.support.rotation import rotating
@@ -76,7 +76,7 @@ class Hang:
 
     def goes_on(self):
         """Run the same command again, and tell whether it ends as if nothing had happened."""
-        forget_failures(self.work)  # as the job does
+        reset_failures(self.work)  # as the job does
         self.ranks.train("broken")
         if "bits" not in _whole:
             self.ranks.train("whole")
@@ -109,7 +109,7 @@ def test_a_rank_that_sticks_before_its_collective_operation_is_named(hang, works
     workspace.write("stuck", how)
     hang.start()
     told = hang.end()
-    assert told.startswith(f"rank 1 on {HOST} hangs at step 12 (train), no sign for ")
+    assert told.startswith(f"rank 1 on {HOST} hangs at step 12 (train), no heartbeat for ")
     assert "it is in code of its own while others wait" in told
     assert "in training_step" in hang.stack(1)
     assert waits_for_peers(hang.stack(0))
@@ -120,8 +120,8 @@ def test_a_rank_that_sticks_before_its_collective_operation_is_named(hang, works
 def test_a_killed_rank_is_named_by_its_watchdog(hang):
     hang.start().send(signal.SIGKILL, 1)
     told = hang.end()
-    assert told.startswith(f"rank 1 on {HOST} was ended by a signal")
-    assert "run the same command again to go on" in told
+    assert told.startswith(f"rank 1 on {HOST} was killed by a signal")
+    assert "run the same command again to resume" in told
     assert hang.goes_on()
 
 

@@ -83,7 +83,7 @@ def test_the_first_ranks_own_error_is_what_one_sees(command, tmp_path):
 
 
 def test_a_rank_that_was_killed_is_named_though_another_one_speaks(command, tmp_path):
-    named = rf"rank 1 on \S+ was ended by a signal \(SIGKILL\).*; see {tmp_path}/log$"
+    named = rf"rank 1 on \S+ was killed by a signal \(SIGKILL\).*; see {tmp_path}/log$"
     with pytest.raises(RankError, match=named):
         run_two_ranks(command(KILLED), tmp_path)
 
@@ -92,7 +92,7 @@ def test_a_rank_that_was_killed_is_named_though_another_one_speaks(command, tmp_
     ("code", "told"),
     [
         (137, "^rank 1: its watchdog's words$"),
-        (128, r"^rank 1 on \S+ was ended by a signal \(SIGKILL"),
+        (128, r"^rank 1 on \S+ was killed by a signal \(SIGKILL"),
     ],
     ids=["known", "unknown"],
 )
@@ -107,13 +107,13 @@ def test_a_watchdog_that_knows_the_signal_goes_before_the_launcher(command, tmp_
     [
         (
             "srun: error: n2: task 1: Killed\nsrun: error: n1: task 0: Exited with exit code 1\n",
-            "rank 1 on n2 was ended by a signal (Killed)",
+            "rank 1 on n2 was killed by a signal (Killed)",
         ),
         ("srun: error: n1: task 0: Exited with exit code 4\nsrun: error: n2: task 1: Killed\n", None),
         ("srun: error: n1: tasks 0-1: Terminated\n", None),
         (
             "mpirun noticed that process rank 1 with PID 0 on node n2 exited on signal 11 (Segmentation fault).\n",
-            "rank 1 on n2 was ended by a signal (SIGSEGV)",
+            "rank 1 on n2 was killed by a signal (SIGSEGV)",
         ),
         ("step 7\n", None),
     ],
@@ -221,9 +221,7 @@ def test_a_second_job_waits_for_the_first_and_says_for_whom(tmp_path, end):
         assert first.stdout.readline() == "first\n"
         second = start()
         place = rf"process {first.pid} on {re.escape(platform.node())}, since \S+Z"
-        told = (
-            rf"mlp-0123456789ab is being trained by another job \({place}\); waiting for its end\n"
-        )
+        told = rf"mlp-0123456789ab is being trained by another job \({place}\); waiting until it exits\n"
         assert re.search(told, second.stderr.readline())
         first.stdin.close() if end == "orderly" else first.kill()
         assert second.stdout.readline() == "waited\n"

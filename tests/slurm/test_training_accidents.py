@@ -250,7 +250,7 @@ def failed(run: Training) -> None:
     assert run.steps_lost()[2:] == [0, 0, 0], "what was told to stop lost nothing"
     reasons = [attempt["reason"] for attempt in run.pipeline.provenance()["attempt_log"]]
     # in Slurm's words, or in its watchdog's where that knew the signal
-    assert re.search(r"rank 1 on n2 was ended by a signal \((Killed|SIGKILL)\)", reasons[0])
+    assert re.search(r"rank 1 on n2 was killed by a signal \((Killed|SIGKILL)\)", reasons[0])
     assert "rank 1 on n2 hangs at step " in reasons[1]
     assert "its process is stopped (state T)" in reasons[1]
 

@@ -11,8 +11,8 @@ from shardline.supervision.attempts import (
     attempted,
     begin_attempt,
     duration_s,
-    note_resumed,
     read_attempts,
+    record_resumed_step,
     sealed_log,
 )
 from shardline.training.goodput import Timeline, goodput, throughput
@@ -93,7 +93,7 @@ def record_steps(work, *steps):
 
 def test_the_next_attempt_completes_the_line_of_one_that_was_killed(tmp_path):
     assert begin_attempt(tmp_path, job="17", queue_s=2.5, started=time.time() - 50) == 1
-    note_resumed(tmp_path, 1, 0, {}, world=2)
+    record_resumed_step(tmp_path, 1, 0, {}, world=2)
     record_steps(tmp_path, 10, 20)
     os.utime(tmp_path / "metrics.jsonl", (time.time() - 10,) * 2)
     assert begin_attempt(tmp_path) == 2
@@ -102,7 +102,7 @@ def test_the_next_attempt_completes_the_line_of_one_that_was_killed(tmp_path):
     assert (killed["job"], killed["queue_s"], killed["end"]) == ("17", 2.5, "killed")
     assert (killed["resumed_step"], killed["last_step"]) == (0, 20)
     assert (running["ended"], running["end"], running["last_step"]) == (None, None, None)
-    note_resumed(tmp_path, 2, 10, {1: 30.0}, world=1)
+    record_resumed_step(tmp_path, 2, 10, {1: 30.0}, world=1)
     killed, running = read_attempts(tmp_path)
     assert killed["lost_s"] == pytest.approx(10, abs=1)
     assert running["resumed_step"] == 10

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytorch_lightning.callbacks import Callback, LambdaCallback
 from torch.utils.data import DataLoader, TensorDataset
 
-from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision import heartbeat_memory
 from shardline.training import stopwatch
 from shardline.training.agreement import Agreement
 from shardline.training.goodput import Timeline
@@ -90,8 +90,8 @@ def test_readings_are_kept_in_fixed_memory_the_newest_of_them_in_order(monkeypat
 
 @pytest.fixture
 def asked(monkeypatch):
-    monkeypatch.setattr(pulse, "_mine", pulse.Pulse())
-    return pulse.mine()
+    monkeypatch.setattr(heartbeat_memory, "_mine", heartbeat_memory.HeartbeatMemory())
+    return heartbeat_memory.mine()
 
 
 def test_a_step_is_read_one_later_and_a_reason_to_stop_comes_with_it(asked):

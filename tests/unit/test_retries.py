@@ -15,8 +15,8 @@ from shardline.pipeline.hooks import check_one_owner
 from shardline.supervision.attempts import (
     attempted,
     begin_attempt,
-    note_resumed,
     read_attempts,
+    record_resumed_step,
     sealed_log,
 )
 from shardline.supervision.failures import report_failure
@@ -71,7 +71,9 @@ def test_a_limit_too_short_for_one_save_is_a_loop_and_a_preemption_is_none():
 
 def test_one_that_nothing_helps_and_one_in_a_circle_are_refused_but_never_to_a_user():
     final = [attempt(0, exit_code=DataError.exit_code, reason="shard 3 is damaged")]
-    with pytest.raises(CrashLoop, match="would end the same way: shard 3 is damaged; put it right"):
+    with pytest.raises(
+        CrashLoop, match="would fail in the same way: shard 3 is damaged; fix the error"
+    ):
         check_retry(final, retry=1, saved_step=0, logs=LOGS)
     circle = [attempt(0), attempt(1)]
     with pytest.raises(CrashLoop, match="two attempts in a row .* step 100: rank 1: out of luck"):
@@ -98,20 +100,20 @@ def test_the_ledger_says_why_an_attempt_ended(tmp_path, error, line):
         raise error
     (told,) = read_attempts(tmp_path)
     assert (told["end"], told["stop"], told["exit_code"]) == line
-    assert told["reason"].startswith(str(error) or "told to end at once")
+    assert told["reason"].startswith(str(error) or "the job had to exit at once")
     assert told["retry"] == 3
 
 
 def test_the_ledger_counts_steps_done_and_those_that_were_done_again(tmp_path):
     for number, (resumed, last) in enumerate([(0, 25), (20, 28), (10, 40)], 1):
         begin_attempt(tmp_path, retry=number - 1)
-        note_resumed(tmp_path, number, resumed, {}, world=2)
+        record_resumed_step(tmp_path, number, resumed, {}, world=2)
         (tmp_path / "metrics.jsonl").write_text(f'{{"step": {last}}}\n')
     log = sealed_log(tmp_path)
     assert [one["steps_done"] for one in log] == [25, 8, 30]
     # the third went back to step 10, beyond what the second had gone on from
     assert [one["steps_lost"] for one in log] == [15, 8, 0]
-    assert "gone without a word after step 25: the job was killed, " in log[0]["reason"]
+    assert "exited without a report after step 25: the job was killed, " in log[0]["reason"]
     assert log[2]["reason"] == "trained to its end"
 
 

@@ -20,7 +20,12 @@ from shardline.pipeline.datasets import build_shards, seal_dataset
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers
-from shardline.supervision.attempts import begin_attempt, note_resumed, read_attempts, sealed_log
+from shardline.supervision.attempts import (
+    begin_attempt,
+    read_attempts,
+    record_resumed_step,
+    sealed_log,
+)
 from tests.support.fake_project import FakeProject
 from tests.support.tampering import bytes_changed, changed, edits, fields_changed
 
@@ -220,7 +225,7 @@ def test_each_altered_byte_of_a_state_is_found(states: Path) -> None:
 def work(tmp_path: Path) -> Path:
     """A run's folder with the lines of two attempts."""
     begin_attempt(tmp_path, job="1", queue_s=1.5)
-    note_resumed(tmp_path, 1, 0, {}, world=1)
+    record_resumed_step(tmp_path, 1, 0, {}, world=1)
     begin_attempt(tmp_path, retry=1)
     return tmp_path
 
@@ -309,4 +314,4 @@ def test_verify_deep_looks_at_states_and_attempts_of_a_run(
     state, attempts = verify_run(run.layout, run.id, deep=True).problems
     assert "step-00000020 is damaged: state.pt has BLAKE3 digest" in state
     assert state.endswith("; delete it, and the training goes on from the one before")
-    assert attempts.startswith(f"{path}: the attempts are not those that were written")
+    assert attempts.startswith(f"{path}: the recorded attempts were changed")

@@ -10,17 +10,17 @@ import pytest
 from shardline.launch.preflight import rendezvous
 from shardline.supervision.failures import read_failures, report_failure
 from shardline.supervision.watchdog import Task
-from shardline.supervision.watchdog.exit_report import end_message, tell_end
+from shardline.supervision.watchdog.exit_report import exit_message, report_exit
 from shardline.supervision.watchdog.heartbeats import (
-    Sign,
-    read_signs,
-    sign_file,
-    stop_asked,
+    Heartbeat,
+    heartbeat_file,
+    read_heartbeats,
+    requested_stop,
     waits_for_peers,
-    write_sign,
+    write_heartbeat,
 )
 from shardline.supervision.watchdog.proc import exit_code_of, out_of_memory_kills, state_of
-from shardline.supervision.watchdog.suspects import find_guilty, hung_message
+from shardline.supervision.watchdog.suspects import diagnose_hang, hung_message
 
 WAITS = {"waits": True}
 OWN = {"waits": False}
@@ -29,65 +29,67 @@ OWN = {"waits": False}
 def sign(rank, count=9, **known):
     host = f"n{rank // 2 + 1}"
     told = {"step": 12, "phase": "train", "place": 24, "ticks": 40, "idle_s": 600.0, "state": "S"}
-    return Sign(**{"rank": rank, "host": host, "pid": 7, "count": count, **told, **known})
+    return Heartbeat(**{"rank": rank, "host": host, "pid": 7, "count": count, **told, **known})
 
 
-CASES = {  # for each of four ranks on two hosts what differs, the guilty, and what it looks like
+CASES = {  # for each of four ranks on two hosts what differs, the diagnosis, and what it symptom like
     "stopped": ([WAITS, WAITS, WAITS, {"state": "T"}], [3], "stopped (state T)"),
     "gone": ([WAITS, {"state": "X"}, WAITS, WAITS], [1], "its process is gone"),
     "left": ([WAITS, {"state": "L", **OWN}, OWN, WAITS], [2], "in code of its own"),
-    "no sign": ([WAITS, WAITS, {"count": 5}, {"count": 5}], [2, 3], "gives no sign of life"),
+    "no sign": ([WAITS, WAITS, {"count": 5}, {"count": 5}], [2, 3], "sends no heartbeat"),
     "no sign, though last seen stopped": (
-        [{"state": "T"}, WAITS, WAITS, {"count": 5}], [3], "gives no sign of life"),
+        [{"state": "T"}, WAITS, WAITS, {"count": 5}], [3], "sends no heartbeat"),
     "in Python": ([WAITS, OWN, WAITS, WAITS], [1], "in code of its own while others wait"),
     "in Python, one of them later": (
         [WAITS, OWN, {**OWN, "place": 25}, WAITS], [1], "in code of its own while others wait"),
     "on a disk": ([WAITS, {**OWN, "state": "D"}, WAITS, WAITS], [1], "a disk or a network file system"),
     "cut off": (
         [WAITS, WAITS, {**WAITS, "reaches_first": False}, {**WAITS, "reaches_first": False}],
-        [2, 3], "it does not reach the first rank's host over the network"),
+        [2, 3], "it cannot reach the first rank's host over the network"),
     "behind": ([WAITS, {**WAITS, "step": 11}, WAITS, WAITS], [1], "it is behind the others"),
     "behind in the step": ([OWN, OWN, {**OWN, "place": 23}, OWN], [2], "it is behind the others"),
     "in another phase": (
         [WAITS, {**WAITS, "phase": "validation", "place": 0}, WAITS, WAITS], [0, 1, 2, 3], "all wait"),
     "the others go on": (
-        [{"ticks": 50}, {"ticks": 50}, {"ticks": 50}, {"waits": None}], [3], "the other ranks go on"),
+        [{"ticks": 50}, {"ticks": 50}, {"ticks": 50}, {"waits": None}], [3], "the other ranks make progress"),
     "unknown": ([WAITS] * 4, [0, 1, 2, 3], "all wait in a collective operation"),
-    "no stacks": ([{}] * 4, [0, 1, 2, 3], "nothing tells the ranks apart"),
+    "no stacks": ([{}] * 4, [0, 1, 2, 3], "no evidence singles a rank out"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("differ", "ranks", "looks"), CASES.values(), ids=CASES)
-def test_the_surest_evidence_names_the_guilty(differ, ranks, looks):
+@pytest.mark.parametrize(("differ", "ranks", "symptom"), CASES.values(), ids=CASES)
+def test_the_surest_evidence_names_the_guilty(differ, ranks, symptom):
     before = [sign(rank, count=5) for rank in range(4)]
     after = [sign(rank, **known) for rank, known in enumerate(differ)]
-    guilty = find_guilty(before, after)
-    assert [one.rank for one in guilty.signs] == ranks
-    assert looks in guilty.looks
+    diagnosis = diagnose_hang(before, after)
+    assert [one.rank for one in diagnosis.suspects] == ranks
+    assert symptom in diagnosis.symptom
 
 
 def test_a_first_host_that_nobody_reaches_is_the_one_that_is_cut_off():
     before = [sign(rank, count=5, **WAITS) for rank in range(6)]
     after = [sign(rank, **WAITS, reaches_first=False if rank > 1 else None) for rank in range(6)]
-    guilty = find_guilty(before, after)
-    assert [one.rank for one in guilty.signs] == [0, 1]
-    assert guilty.looks == "no other host reaches it over the network"
+    diagnosis = diagnose_hang(before, after)
+    assert [one.rank for one in diagnosis.suspects] == [0, 1]
+    assert diagnosis.symptom == "no other host can reach it over the network"
 
 
 def test_a_rank_whose_signs_cannot_be_read_here_is_not_accused():
     before, after = [sign(0, count=5)], [sign(0, **OWN)]
-    assert [one.rank for one in find_guilty(before, after).signs] == [0]
+    assert [one.rank for one in diagnose_hang(before, after).suspects] == [0]
 
 
 def test_the_message_names_ranks_step_time_and_the_remedy():
-    guilty = find_guilty([sign(0, count=5)], [sign(0, phase="save")])
-    told = hung_message(guilty, idle_s=612.3, timeout_s=600, stacks="logs/train/run/rank-*.stack")
-    assert told == (
-        "rank 0 on n1 hangs at step 12 (save), no sign for 612 s: it computes or waits for something other "
-        "than a rank; stacks of the ranks: logs/train/run/rank-*.stack; run the same command again to go "
-        "on, and raise runtime.hang_timeout_s=600 if this was only slow"
+    diagnosis = diagnose_hang([sign(0, count=5)], [sign(0, phase="save")])
+    told = hung_message(
+        diagnosis, idle_s=612.3, timeout_s=600, stacks="logs/train/run/rank-*.stack"
     )
-    many = find_guilty([], [sign(rank) for rank in range(6)])
+    assert told == (
+        "rank 0 on n1 hangs at step 12 (save), no heartbeat for 612 s: it computes, or waits for something other "
+        "than a rank; stacks of the ranks: logs/train/run/rank-*.stack; run the same command again to "
+        "resume, and raise runtime.hang_timeout_s=600 if this was only slow"
+    )
+    many = diagnose_hang([], [sign(rank) for rank in range(6)])
     told = hung_message(many, idle_s=600, timeout_s=600, stacks="s")
     assert told.startswith(
         "rank 0 on n1, rank 1 on n1, rank 2 on n2, rank 3 on n2, 2 more hang at "
@@ -97,28 +99,28 @@ def test_the_message_names_ranks_step_time_and_the_remedy():
 @pytest.mark.parametrize(
     ("code", "kills", "told"),
     [
-        (-9, 0, "was ended by a signal (SIGKILL) at step 12 (train): by hand, for want of memory or"),
-        (-9, 1, "was ended by a signal (SIGKILL) at step 12 (train), when the kernel ended a process for"),
-        (-11, 1, "was ended by a signal (SIGSEGV) at step 12 (train): by hand"),
-        (None, 0, "was ended by a signal at step 12 (train): by hand"),
-        (3, 0, "ended with code 3 at step 12 (train) and told nothing"),
+        (-9, 0, "was killed by a signal (SIGKILL) at step 12 (train): by hand, out of memory, or"),
+        (-9, 1, "was killed by a signal (SIGKILL) at step 12 (train), when the kernel killed a process for"),
+        (-11, 1, "was killed by a signal (SIGSEGV) at step 12 (train): by hand"),
+        (None, 0, "was killed by a signal at step 12 (train): by hand"),
+        (3, 0, "exited with code 3 at step 12 (train) without an error message"),
     ],
 )  # fmt: skip
 def test_the_end_of_a_rank_that_told_nothing(code, kills, told):
-    assert end_message(sign(1), code, kills).startswith(f"rank 1 on n1 {told}")
+    assert exit_message(sign(1), code, kills).startswith(f"rank 1 on n1 {told}")
 
 
 def test_an_end_that_another_failure_explains_is_not_told(tmp_path):
     report_failure(tmp_path, "Connection closed by peer [10.0.0.2]", rank=0, log=None)
-    tell_end(tmp_path, sign(1, pid=2**30), 0)
+    report_exit(tmp_path, sign(1, pid=2**30), 0)
     assert [failure.rank for failure in read_failures(tmp_path)] == [1, 0]
-    tell_end(tmp_path, sign(2, pid=2**30), 0)  # the launcher ends the others
+    report_exit(tmp_path, sign(2, pid=2**30), 0)  # the launcher ends the others
     assert [failure.rank for failure in read_failures(tmp_path)] == [1, 0]
 
 
 @pytest.mark.parametrize(("kills", "code"), [(0, 128), (1, 137)])
 def test_a_signal_that_is_not_known_is_no_sigkill_unless_memory_ran_out(tmp_path, kills, code):
-    tell_end(tmp_path, sign(1, pid=2**30), kills)
+    report_exit(tmp_path, sign(1, pid=2**30), kills)
     (failure,) = read_failures(tmp_path)
     assert failure.code == code
     assert failure.is_killed
@@ -142,10 +144,10 @@ def test_signs_survive_a_round_and_a_torn_one_is_left_out(tmp_path):
     (tmp_path / "watch").mkdir()
     signs = [sign(0), sign(1, **WAITS)]
     for one in signs:
-        write_sign(tmp_path, one)
-    sign_file(tmp_path, 2).write_text('{"rank": 2, "ho')
-    assert list(read_signs(tmp_path, 4)) == signs
-    write_sign(tmp_path / "gone", sign(3))  # no reason to fail
+        write_heartbeat(tmp_path, one)
+    heartbeat_file(tmp_path, 2).write_text('{"rank": 2, "ho')
+    assert list(read_heartbeats(tmp_path, 4)) == signs
+    write_heartbeat(tmp_path / "gone", sign(3))  # no reason to fail
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_signs_survive_a_round_and_a_torn_one_is_left_out(tmp_path):
 def test_the_jobs_wish_to_stop_is_read(tmp_path, text, reason):
     if text is not None:
         (tmp_path / "stop.json").write_text(text)
-    assert stop_asked(tmp_path) == reason
+    assert requested_stop(tmp_path) == reason
 
 
 def test_a_stack_tells_whether_its_main_thread_waits_for_other_ranks():

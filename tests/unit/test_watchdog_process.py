@@ -14,7 +14,7 @@ from tests.support.processes import wait_until
 RANK = """
 import signal, sys, threading, time
 from pathlib import Path
-from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision import heartbeat_memory
 from shardline.supervision.watchdog import Watch
 from shardline.core.world import World
 
@@ -22,15 +22,15 @@ phase, folder = sys.argv[1], Path(sys.argv[2])
 signal.signal(signal.SIGTERM, lambda number, frame: print("told to end", flush=True))
 world = World(rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="", master_port=0, launcher="t")
 Watch(hang_timeout_s=float(sys.argv[3]), startup_timeout_s=60).start(world, work=folder, logs=folder)
-pulse.mine().tick(3, phase)
+heartbeat_memory.mine().tick(3, phase)
 for _ in range(16):
     threading.Thread(target=time.sleep, args=[600], daemon=True).start()
 if sys.argv[3] != "0":
     time.sleep(600)
-while not pulse.mine().stop_reason():
+while not heartbeat_memory.mine().stop_reason():
     time.sleep(0.01)
-print(pulse.mine().stop_reason(), flush=True)
-pulse.mine().leave()
+print(heartbeat_memory.mine().stop_reason(), flush=True)
+heartbeat_memory.mine().leave()
 """
 
 
@@ -102,7 +102,7 @@ def test_a_killed_rank_is_told_of_even_by_a_watchdog_that_was_stopped(start, tmp
     rank = start()
     rank.watchdog.suspend()
     rank.process.kill()
-    assert "was ended by a signal (SIGKILL) at step 3 (train)" in rank.end()
+    assert "was killed by a signal (SIGKILL) at step 3 (train)" in rank.end()
     (failure,) = read_failures(tmp_path)
     assert (failure.rank, failure.code, failure.step, failure.is_killed) == (0, 137, 3, True)
 

@@ -75,7 +75,7 @@ class Training:
     def is_waiting(self) -> bool:
         """Return whether its job waits for another one's end."""
         logs = (self.path / "logs" / "train").glob("*.log")
-        return any("waiting for its end" in log.read_text() for log in logs)
+        return any("waiting until it exits" in log.read_text() for log in logs)
 
     def model(self) -> bytes:
         """Return the sealed weights."""

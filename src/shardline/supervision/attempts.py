@@ -1,7 +1,7 @@
 """The attempts at a run's training: `attempts.jsonl` in its folder of the store, one line for each.
 
 The job that starts the ranks writes a line when it begins and completes it when it ends. Where the
-job itself was killed, the next attempt completes the line, as well as can be told from what is left.
+job itself was killed, the next attempt completes the line from the files that are left.
 """
 
 import json
@@ -19,12 +19,12 @@ from shardline.core.files import read_json_lines, utc_stamp, write_bytes
 from shardline.core.redaction import mask
 from shardline.supervision.failures import read_failures
 
-# What a training writes as it goes: the youngest of them is its last sign of life.
-_SIGNS = ("metrics.jsonl", "checkpoints/*", "output/*")
+# Files that a training writes: the newest modification time is its last activity.
+_ACTIVITY = ("metrics.jsonl", "checkpoints/*", "output/*")
 _SEAL = "sha256"
 _TAIL_BYTES = 65536
 _REASON_CHARACTERS = 500
-_TOLD_LATER = (
+_COMPLETED_LATER = (
     "ended", "end", "reason", "stop", "exit_code", "resumed_step", "last_step", "steps_done", "steps_lost", "lost_s",
 )  # fmt: skip
 
@@ -34,19 +34,19 @@ Attempt = dict[str, Any]
 def read_attempts(work: Path) -> list[Attempt]:
     """Return the attempts, the oldest first; what follows a torn line is dropped.
 
-    Each has `host`, `job` (of the scheduler, or None), `queue_s` (None where no scheduler tells),
-    `retry` (0: a user's command began it, n: the n-th retry by who owns them), `started`, `ended`
-    (UTC), `end`, `reason` (one sentence), `stop` (why one was asked to stop, see
-    `launch.pulse.REASONS`), `exit_code`, `resumed_step` and `last_step` (optimiser steps, None
+    Each has `host`, `job` (of the scheduler, or None), `queue_s` (None without a scheduler),
+    `retry` (0: a user's command began it, n: the n-th retry by the owner of retries), `started`, `ended`
+    (UTC), `end`, `reason` (one sentence), `stop` (why a stop was requested, see
+    `heartbeat_memory.REASONS`), `exit_code`, `resumed_step` and `last_step` (optimiser steps, None
     where unknown), `steps_done`, `steps_lost` and `lost_s`: steps, and seconds, whose work a later
     attempt had to do again.
 
-    `end` is None while it runs, then `sealed`; `stopped`: asked to, and saved; `failed`, `hung`,
-    `diverged`: by a rank; `killed`: the job ended before its ranks could save, or without a word.
+    `end` is None while it runs, then `sealed`; `stopped`: on request, and saved; `failed`, `hung`,
+    `diverged`: by a rank; `killed`: the job ended before its ranks could save, or without a record.
 
     Raises:
-        DataError: a line is not what was written, or one is missing. Lines of a version that did
-            not seal them are taken as they are.
+        DataError: a line was changed, or one is missing. Lines of a version that did not seal
+            them are accepted.
     """
     try:
         lines = read_json_lines(_file(work))
@@ -58,10 +58,10 @@ def read_attempts(work: Path) -> list[Attempt]:
         is_whole = seals in ({None}, {digest(lines)}) and all("started" in line for line in lines)
     if not is_whole:
         raise DataError(
-            f"{_file(work)}: the attempts are not those that were written (their sha256 differs); move the file "
-            "away, and the attempts are counted from 1 again"
+            f"{_file(work)}: the recorded attempts were changed (their sha256 differs); move the file "
+            "away to count attempts from 1 again"
         )
-    return [{"retry": 0, **dict.fromkeys(_TOLD_LATER), **line} for line in lines]
+    return [{"retry": 0, **dict.fromkeys(_COMPLETED_LATER), **line} for line in lines]
 
 
 def begin_attempt(
@@ -82,7 +82,7 @@ def begin_attempt(
     """
     attempts = read_attempts(work)
     if attempts and attempts[-1]["end"] is None:
-        _complete(work, attempts[-1], "killed", _last_sign(work, attempts[-1]))
+        _complete(work, attempts[-1], "killed", _last_activity(work, attempts[-1]))
         attempts[-1] |= _left(work, attempts[-1])
     attempts.append(
         {
@@ -91,7 +91,7 @@ def begin_attempt(
             "queue_s": queue_s,
             "retry": retry,
             "started": utc_stamp(started),
-            **dict.fromkeys(_TOLD_LATER),
+            **dict.fromkeys(_COMPLETED_LATER),
         }
     )
     _write(work, attempts)
@@ -100,22 +100,22 @@ def begin_attempt(
 
 @contextmanager
 def attempted(work: Path, **known: Any) -> Iterator[int]:
-    """Keep an attempt's line while a job trains; gives its number. See `begin_attempt`."""
+    """Record an attempt while a job trains; yields its number. See `begin_attempt`."""
     number = begin_attempt(work, **known)
     try:
         yield number
     except BaseException as error:
         with suppress(DataError):  # a full disk must not hide why the training ended
-            _write(work, _ended(work, **_told(error)))
+            _write(work, _ended(work, **_describe_error(error)))
         raise
     with suppress(DataError):
         _write(work, sealed_log(work))
 
 
-def _told(error: BaseException) -> dict[str, Any]:
-    """Return what an attempt's line says of the error that ended it."""
+def _describe_error(error: BaseException) -> dict[str, Any]:
+    """Return the fields of an attempt's line for the error that ended it."""
     if isinstance(error, KeyboardInterrupt):
-        reason = "told to end at once, before its ranks had saved"
+        reason = "the job had to exit at once, before its ranks had saved"
         return {"end": "killed", "reason": reason, "exit_code": 130}
     if not isinstance(error, ShardlineError):
         return {"end": "failed", "reason": f"{type(error).__name__}: {error}", "exit_code": 1}
@@ -124,24 +124,24 @@ def _told(error: BaseException) -> dict[str, Any]:
 
 
 def _left(work: Path, attempt: Attempt) -> dict[str, Any]:
-    """Return what can be told of an attempt whose job was killed: its ranks may have said why they ended."""
+    """Return the fields for an attempt whose job was killed; its ranks may have recorded a failure."""
     if failures := read_failures(work):
         first = failures[0]
-        told = {"end": first.kind, "stop": first.reason, "exit_code": first.code}
-        return {"reason": mask(first.message)[:_REASON_CHARACTERS], **told}
+        end = {"end": first.kind, "stop": first.reason, "exit_code": first.code}
+        return {"reason": mask(first.message)[:_REASON_CHARACTERS], **end}
     after = f" after step {attempt['last_step']}" if attempt["last_step"] else ""
     lost = f"the job was killed, {attempt['host']} failed, or it was cut off from the store"
-    return {"reason": f"gone without a word{after}: {lost}"}
+    return {"reason": f"exited without a report{after}: {lost}"}
 
 
-def note_resumed(
+def record_resumed_step(
     work: Path, number: int, step: int, kept_s: Mapping[int, float], *, world: int
 ) -> None:
-    """Note where an attempt goes on from, and what those before it did in vain.
+    """Record the step that an attempt resumes from, and the lost work of those before it.
 
     Args:
         number: the attempt's.
-        step: optimiser step of the state that it goes on from.
+        step: optimiser step of the state that it resumes from.
         kept_s: seconds of earlier attempts, by number, whose work is in that state.
         world: number of ranks.
     """
@@ -150,14 +150,14 @@ def note_resumed(
         attempt["lost_s"] = round(max(0.0, duration_s(attempt) - kept_s.get(earlier, 0.0)), 3)
         attempt["steps_lost"] = _steps_lost(attempt, step)
     mine = attempts[number - 1]
-    if mine["resumed_step"] is not None:  # it has diverged, and goes back once more
+    if mine["resumed_step"] is not None:  # it has diverged, and rolls back once more
         step = min(step, mine["resumed_step"])
     mine |= {"resumed_step": step, "world": world}
     _write(work, attempts)
 
 
 def _steps_lost(attempt: Attempt, step: int) -> int | None:
-    """Return how many of an attempt's steps are done again by one that goes on from `step`."""
+    """Return how many of an attempt's steps are repeated by one that resumes from `step`."""
     if attempt["resumed_step"] is None:
         return None
     again: int = attempt["last_step"] - max(step, attempt["resumed_step"])
@@ -195,11 +195,11 @@ def last_recorded_step(work: Path) -> int | None:
     return None
 
 
-def _ended(work: Path, *, end: str, reason: str, **told: Any) -> list[Attempt]:
+def _ended(work: Path, *, end: str, reason: str, **fields: Any) -> list[Attempt]:
     attempts = read_attempts(work)
-    for attempt in attempts[-1:]:  # nothing, where somebody deleted the folder meanwhile
+    for attempt in attempts[-1:]:  # empty where the folder was deleted meanwhile
         _complete(work, attempt, end, time.time())
-        attempt |= {"reason": mask(reason)[:_REASON_CHARACTERS], **told}
+        attempt |= {"reason": mask(reason)[:_REASON_CHARACTERS], **fields}
         if end == "sealed":
             attempt |= {"steps_lost": 0, "lost_s": 0.0}
     return attempts
@@ -212,9 +212,9 @@ def _complete(work: Path, attempt: Attempt, how: str, ended: float) -> None:
         attempt["steps_done"] = attempt["last_step"] - attempt["resumed_step"]
 
 
-def _last_sign(work: Path, attempt: Attempt) -> float:
+def _last_activity(work: Path, attempt: Attempt) -> float:
     times = [started_s(attempt)]
-    for pattern in _SIGNS:
+    for pattern in _ACTIVITY:
         for path in work.glob(pattern):
             with suppress(OSError):
                 times.append(path.stat().st_mtime)
@@ -222,7 +222,7 @@ def _last_sign(work: Path, attempt: Attempt) -> float:
 
 
 def _write(work: Path, attempts: Sequence[Attempt]) -> None:
-    """Write all lines; each carries the digest of all, so that a missing one is found, too."""
+    """Write all lines; each carries the digest of all, so that a missing line is found too."""
     if not attempts:
         return
     sealed = {_SEAL: digest(attempts)}

@@ -1,4 +1,4 @@
-"""What each rank that failed leaves for its job: the first tells the cause."""
+"""Failure records of ranks, which the job reads: the first one names the cause."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ from shardline.supervision.watchdog.heartbeats import FOLDER, WANTED
 
 _FOLDER = "errors"
 
-# How launchers tell that a signal ended a rank, which then left nothing itself.
+# How launchers report that a signal ended a rank, which then has no failure record of its own.
 _ENDED = (
     re.compile(  # torchrun
         r"Root Cause \(first observed failure\):\n\[0\]:\n\s+time +: .*\n\s+host +: (?P<host>\S+)\n"
@@ -28,12 +28,12 @@ _ENDED = (
 _SRUN_END = re.compile(
     r"^srun: error: (?P<host>\S+): tasks? (?P<rank>[\d,-]+): (?P<signal>.+)$", re.M
 )
-# What a launcher itself sends to the ranks that are left.
+# Signals that a launcher itself sends to the remaining ranks.
 _BY_LAUNCHER = ("SIGTERM", "SIGINT", "Terminated", "Exited with exit code")
 
 
-def forget_failures(work: Path) -> None:
-    """Delete what an earlier attempt left: failures, and the ranks' signs of life."""
+def reset_failures(work: Path) -> None:
+    """Delete failure records and heartbeats of an earlier attempt."""
     for folder in (_FOLDER, FOLDER):
         for path in (work / folder).glob("rank-*.json"):
             path.unlink(missing_ok=True)
@@ -42,18 +42,18 @@ def forget_failures(work: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """How a rank ended, as it or the watchdog beside it left it.
+    """How a rank ended, as recorded by the rank or by its watchdog.
 
     Attributes:
-        rank: None if the process could not find out.
+        rank: None if the process could not resolve it.
         host: name of its machine.
         log: the file that holds the rank's output; None: the job's log.
         job: the scheduler's number.
         time: seconds since the epoch, by the clock of its host.
-        kind: `failed`, `stopped` (saved, and to be started again), `hung` or `diverged`.
-        code: the rank's exit code; 128 and more: a signal ended it; just 128: which is not known.
+        kind: `failed`, `stopped` (saved, can be resumed), `hung` or `diverged`.
+        code: the rank's exit code; 128 and more: a signal ended it; 128: an unknown signal.
         step: optimiser steps done, where known.
-        reason: why it was asked to stop, see `pulse.REASONS`; None if it was not.
+        reason: why a stop was requested, see `heartbeat_memory.REASONS`; None if it was not.
     """
 
     rank: int | None
@@ -77,11 +77,11 @@ def report_failure(
     work: Path, message: str, *, rank: int | None, log: Path | None, kind: str = "failed",
     code: int = 1, step: int | None = None, reason: str | None = None,
 ) -> None:  # fmt: skip
-    """Print a rank's message, and leave it where the job finds it.
+    """Print a rank's message, and record it for the job.
 
     Args:
         work: the run's folder in the store.
-        rank: None if this process could not find out.
+        rank: None if this process could not resolve it.
         log: the file that holds the rank's output.
         kind: see `Failure`, as are `code`, `step` and `reason`.
     """
@@ -101,9 +101,9 @@ def report_failure(
     )
     name = f"rank-{failure.host}-{os.getpid()}" if rank is None else f"rank-{rank}"
     if kind == "hung":
-        name += ".hung"  # what the rank itself says while it is ended comes beside it
+        name += ".hung"  # the rank's own message lies beside this one
     folder = work / _FOLDER
-    with suppress(DataError):  # a store that cannot be written to may be what it tells of
+    with suppress(DataError):  # the failure may be a store that cannot be written to
         write_json(folder / f"{name}.json", asdict(failure))
 
 
@@ -115,10 +115,10 @@ def read_failures(work: Path) -> list[Failure]:
 
 
 def first_failure(work: Path, ranks: int, *, kind: str | None = None) -> str | None:
-    """Return the message of the rank that failed first, and where that was; the others fail because it did.
+    """Return message and place of the first rank that failed; the other ranks fail because it did.
 
     Args:
-        ranks: how many there are; of one alone, nobody asks which.
+        ranks: number of ranks; a single rank is not named.
         kind: of this kind alone; None: of any.
     """
     first = next((one for one in read_failures(work) if kind in (None, one.kind)), None)
@@ -136,9 +136,9 @@ def first_failure(work: Path, ranks: int, *, kind: str | None = None) -> str | N
 
 
 def killed_rank(output: str) -> str | None:
-    """Return which rank a signal ended, in the words of the launcher; None if none was.
+    """Return which rank a signal ended, from the launcher's output; None if none was.
 
-    The others fail because it did, and may say so before their launcher names it.
+    The other ranks fail because it did, and may report that before the launcher names it.
 
     Args:
         output: of the launcher and its ranks, all of this attempt.
@@ -151,7 +151,7 @@ def killed_rank(output: str) -> str | None:
         name = signal.Signals(int(how)).name if how.isdigit() else how
         if not name.startswith(_BY_LAUNCHER):
             return (
-                f"rank {match['rank']} on {match['host']} was ended by a signal ({name}): by hand, for want "
-                "of memory or by a fault in compiled code; run the same command again to go on"
+                f"rank {match['rank']} on {match['host']} was killed by a signal ({name}): by hand, out of "
+                "memory, or by a fault in compiled code; run the same command again to resume"
             )
     return None

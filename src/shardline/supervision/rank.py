@@ -1,4 +1,4 @@
-"""What every rank's program does around its work: find its place, keep a log, leave its failure."""
+"""The frame of every rank's program: resolve its World, redirect its log, report its failure."""
 
 import os
 import sys
@@ -13,8 +13,7 @@ from shardline.core.process import die_with_parent
 from shardline.core.world import World
 from shardline.launch.levels import is_azure
 from shardline.launch.resolve import resolve_world
-from shardline.supervision import heartbeat_memory as pulse
-from shardline.supervision import signals
+from shardline.supervision import heartbeat_memory, signals
 from shardline.supervision.failures import report_failure
 from shardline.supervision.watchdog import Watch
 
@@ -26,10 +25,10 @@ def run_rank(
     """Run one rank's work and return its exit code.
 
     Args:
-        work: the run's folder in the store, where a failure is left.
+        work: the run's folder in the store, where a failure is recorded.
         logs: folder for the logs of all ranks but the first.
-        shorten: gives the message of an error that nobody foresaw.
-        watch: how a watchdog process watches it; None: there is none.
+        shorten: gives the message of an unexpected error.
+        watch: settings of the watchdog process; None: no watchdog.
     """
     with masked_output():
         return _run_rank(body, work, logs, shorten, watch)
@@ -42,7 +41,7 @@ def _run_rank(
     die_with_parent()
     signals.listen()
     world, log = None, None
-    told: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     try:
         world = resolve_world(os.environ)
         log = _own_log(logs, world)
@@ -52,20 +51,20 @@ def _run_rank(
         return 0
     except ShardlineError as error:
         message, code = str(error), error.exit_code
-        told = {name: getattr(error, name, None) for name in ("kind", "step", "reason")}
+        details = {name: getattr(error, name, None) for name in ("kind", "step", "reason")}
     except Exception as error:
-        traceback.print_exc()  # all of it, into the log
+        traceback.print_exc()  # the full traceback goes to the log
         message, code = shorten(error), 1
     finally:
-        pulse.mine().leave()
-    report_failure(work, message, rank=world.rank if world else None, log=log, code=code, **told)
+        heartbeat_memory.mine().leave()
+    report_failure(work, message, rank=world.rank if world else None, log=log, code=code, **details)
     return code
 
 
 def _own_log(folder: Path, world: World) -> Path | None:
     """Send the output of each rank but the first to a file of its own; rank 0's is the job's log.
 
-    Azure ML keeps what each process prints, while files are lost with their node.
+    Azure ML keeps the output of each process, while files are lost with their node.
     """
     if world.world_size == 1:
         return None

@@ -1,4 +1,4 @@
-"""Which attempts are worth another: a retry that could only end as those before it did is refused."""
+"""Retry policy: a retry that would fail as the attempts before it did is rejected."""
 
 import re
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from pathlib import Path
 from shardline.core.errors import ConfigError, CrashLoop, DataError
 from shardline.supervision.attempts import Attempt
 
-# Repeating helps neither a wrong config nor damaged data; a user has to.
+# A retry helps neither a wrong config nor damaged data; a user has to act.
 _FINAL = (ConfigError.exit_code, DataError.exit_code)
-# An end that says nothing of what the run would do if it were started again:
-# preemptions and failed machines may come twice before the first save.
+# Ends that do not predict the next attempt: preemptions and machine failures
+# may happen twice before the first save.
 _BLAMELESS = ("sealed", "killed")
 # Addresses, process ids, times and counts differ between two ends of one kind.
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+([.,:]\d+)*(e[+-]?\d+)?", re.IGNORECASE)
@@ -22,35 +22,37 @@ def log_of_attempt(logs: Path, number: int) -> Path:
 
 
 def check_retry(attempts: Sequence[Attempt], *, retry: int, saved_step: int, logs: Path) -> None:
-    """Refuse a retry that could only end as those before it.
+    """Reject a retry that would fail as the attempts before it did.
 
     Args:
         attempts: those so far, see `read_attempts`.
-        retry: which retry is to begin; 0 is a user's own command, which is never refused.
+        retry: number of the retry that is to begin; 0 is a user's own command, which is never rejected.
         saved_step: optimiser step of the newest training checkpoint, 0 for none.
         logs: folder of the ranks' logs.
 
     Raises:
-        CrashLoop: carries why the last attempt ended.
+        CrashLoop: names the error of the last attempt.
     """
     if not (retry and attempts):
         return
     last = attempts[-1]
     log = log_of_attempt(logs, len(attempts))
-    again = f"put it right, or find the cause (its log is {log}), and run the command again"
+    remedy = f"fix the error, or find its cause (the log is {log}), and run the command again"
     if is_final(last):
-        raise CrashLoop(f"not retried, since it would end the same way: {last['reason']}; {again}")
+        raise CrashLoop(
+            f"not retried, since it would fail in the same way: {last['reason']}; {remedy}"
+        )
     if loop := crash_loop(attempts, saved_step=saved_step):
-        raise CrashLoop(f"not retried, since {loop}: {last['reason']}; {again}")
+        raise CrashLoop(f"not retried, since {loop}: {last['reason']}; {remedy}")
 
 
 def is_final(attempt: Attempt) -> bool:
-    """Return whether an attempt ended with what no repeating helps."""
+    """Return whether an attempt ended with an error that a retry cannot fix."""
     return attempt["end"] == "diverged" or attempt["exit_code"] in _FINAL
 
 
 def crash_loop(attempts: Sequence[Attempt], *, saved_step: int) -> str:
-    """Return how the last two attempts of one command went round in a circle; nothing if they did not.
+    """Return what the last two attempts of one command have in common as a crash loop, else "".
 
     Args:
         saved_step: optimiser step of the newest training checkpoint, 0 for none.

@@ -17,10 +17,10 @@ _HOLDER = "holder.json"
 
 @contextmanager
 def only_one(work: Path, run_id: str) -> Iterator[bool]:
-    """Hold a run's folder, after waiting for another job that does; gives whether one did.
+    """Lock a run's folder; yields whether another job held it and was waited for.
 
-    There may be one: a job outlives a Snakemake that was killed, and two Snakemakes may share a
-    store. The kernel lets go of the lock when its holder ends, however it ends.
+    A job outlives a Snakemake that was killed, and two Snakemakes may share a store. The kernel
+    releases the lock when its holder exits, however it exits.
     """
     from filelock import FileLock, Timeout
 
@@ -28,10 +28,10 @@ def only_one(work: Path, run_id: str) -> Iterator[bool]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        told = f"{run_id} is being trained by {_holder(work)}; waiting for its end"
-        logging.warning("%s", told)
-        with suppress(OSError):  # nobody reads it any more
-            print(told, file=sys.stderr, flush=True)
+        message = f"{run_id} is being trained by {_holder(work)}; waiting until it exits"
+        logging.warning("%s", message)
+        with suppress(OSError):  # standard error may be closed
+            print(message, file=sys.stderr, flush=True)
         lock.acquire(poll_interval=1)
         has_waited = True
     try:
@@ -45,7 +45,7 @@ def only_one(work: Path, run_id: str) -> Iterator[bool]:
 
 
 def _holder(work: Path) -> str:
-    """Return who trains a run, as far as is known."""
+    """Return a description of the job that trains a run, as far as it is known."""
     try:
         who = read_json(work / _HOLDER, remedy="")
     except DataError:

@@ -1,7 +1,7 @@
-"""Which signals ask for a stop, and what a rank does with one: it remembers it.
+"""Signals that request a stop, and their handler in a rank, which records the request.
 
-A rank that is training goes on to its next step boundary, where all ranks agree to save
-(`stopping`). One that has not begun has nothing to lose and ends at once.
+A rank that is training continues to its next step boundary, where all ranks agree to save
+(`training.stop_agreement`). A rank that has not begun to train exits at once.
 """
 
 import os
@@ -18,7 +18,7 @@ SIGNALS = {
     signal.SIGUSR1: "signal",
     signal.SIGINT: "interrupted",
 }
-# A launcher passes on what its ranks got already: within this time a signal is the same one.
+# A launcher forwards signals that its ranks already received: a repeat within this time is the same one.
 _SAME_S = 2.0
 
 _first: dict[int, float] = {}
@@ -26,13 +26,13 @@ _can_save = False
 
 
 def listen() -> None:
-    """Have the signals ask this rank to stop; one that comes a second time ends it at once."""
+    """Have the signals request a stop of this rank; a second signal ends it at once."""
     for number in SIGNALS:
         signal.signal(number, _ask)
 
 
 def can_save() -> None:
-    """From now on leave the stop to who reads `pulse.mine().stop_reason()`."""
+    """Leave stops to the reader of `heartbeat_memory.mine().stop_reason()` from now on."""
     global _can_save
     _can_save = True
 

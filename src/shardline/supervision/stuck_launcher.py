@@ -1,4 +1,4 @@
-"""An end of launchers that wait for a host that is lost, after the watchdogs have ended the ranks."""
+"""Ending of stuck launchers, which wait for a lost host after the watchdogs have ended the ranks."""
 
 import os
 import signal
@@ -17,19 +17,19 @@ _GRACE_S = 20.0
 
 
 @contextmanager
-def ended_if_it_lingers(work: Path, launcher: int) -> Iterator[None]:
-    """End a launcher that still runs a while after a hang was reported: Open MPI's waits without end for a daemon.
+def end_stuck_launcher(work: Path, launcher: int) -> Iterator[None]:
+    """End a launcher that still runs after a hang was reported: Open MPI's waits forever for its daemon.
 
     Args:
         work: the run's folder in the store.
-        launcher: its pid; it leads a session of its own, which is ended whole, since Open MPI's
-            remote shells have left its process group and keep its output open.
+        launcher: its pid, which leads a session of its own. The whole session is ended, since
+            Open MPI's remote shells leave the process group and keep the output open.
     """
     has_ended = threading.Event()
 
     def look() -> None:
         while not has_ended.wait(_LOOK_S):
-            with suppress(DataError, OSError):  # one that is just being deleted
+            with suppress(DataError, OSError):  # a record may be deleted meanwhile
                 if any(failure.kind == "hung" for failure in read_failures(work)):
                     if not has_ended.wait(_GRACE_S):
                         _kill_session(launcher)

@@ -1,4 +1,4 @@
-"""Running the launcher as a child: its output to the log, its progress to a terminal, its end certain."""
+"""Supervision of the launcher as a child process: log, progress bar, stop requests, exit."""
 
 import re
 import signal
@@ -20,17 +20,17 @@ from shardline.core.masked_output import LineMasker
 from shardline.core.process import die_with_parent, kill_group
 from shardline.supervision.failures import (
     first_failure,
-    forget_failures,
     killed_rank,
     read_failures,
+    reset_failures,
 )
 from shardline.supervision.signals import SIGNALS
-from shardline.supervision.stuck_launcher import ended_if_it_lingers
+from shardline.supervision.stuck_launcher import end_stuck_launcher
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0
 _STOP = "stop.json"
-Ask = Callable[[str, float | None], None]  # of `StopRequest`
+Ask = Callable[[str, float | None], None]  # `StopRequest.ask`
 
 
 class RankError(ShardlineError):
@@ -39,7 +39,7 @@ class RankError(ShardlineError):
     Args:
         kind: `failed`, `hung` or `diverged`.
         code: the rank's exit code.
-        is_killed: whether a signal ended it, so that the same command may go on.
+        is_killed: whether a signal ended it, so that the same command may resume it.
     """
 
     def __init__(
@@ -50,26 +50,26 @@ class RankError(ShardlineError):
 
 
 class StopRequest:
-    """The wish that all ranks save and stop, which the watchdogs on all nodes bring to them.
+    """A request that all ranks save and stop, which the watchdogs on all nodes pass to them.
 
     Args:
         work: the run's folder in the store, where `stop.json` is written.
         grace_s: seconds until `end` is called, if the ranks have not ended by then.
-        end: ends them.
+        end: ends the ranks.
     """
 
     def __init__(self, work: Path, grace_s: float, end: Callable[[], None]) -> None:
         self._path, self._grace_s, self._end = work / _STOP, grace_s, end
         self._timer: threading.Timer | None = None
         self.reason, self.is_over = "", False
-        self._path.unlink(missing_ok=True)  # of a job that was killed
+        self._path.unlink(missing_ok=True)  # left by a job that was killed
 
     def ask(self, reason: str, grace_s: float | None = None) -> None:
-        """Ask the ranks to stop; the first reason counts, with its own grace time if it has one."""
+        """Request a stop of all ranks; the first request counts, with its own grace time if it has one."""
         if self.reason:
             return
         self.reason = reason
-        with suppress(DataError):  # a full disk: then the grace time passes
+        with suppress(DataError):  # a full disk: the grace time passes instead
             write_json(self._path, {"reason": reason, "time": utc_stamp()})
         self._timer = threading.Timer(grace_s or self._grace_s, self._give_up)
         self._timer.daemon = True
@@ -80,7 +80,7 @@ class StopRequest:
         self._end()
 
     def close(self) -> None:
-        """Ask and call nothing any more: ranks that are started next have not been asked."""
+        """Withdraw the request: it does not concern ranks that are started next."""
         if self._timer:
             self._timer.cancel()
         self._path.unlink(missing_ok=True)
@@ -93,18 +93,18 @@ def run_ranks(
     """Run a launcher until all its ranks have ended.
 
     Every line goes to the log; where standard error is a terminal a bar shows the progress.
-    SIGTERM, SIGUSR1 and Ctrl-C ask the ranks to save and stop; a second Ctrl-C ends them at once.
+    SIGTERM, SIGUSR1 and Ctrl-C request that the ranks save and stop; a second Ctrl-C ends them at once.
 
     Args:
-        grace_s: seconds that they have to do so; with 0 they are ended at once.
-        watch: runs beside them in a thread; may ask for a stop too, and ends with the event.
+        grace_s: seconds that the ranks have for saving; with 0 they are ended at once.
+        watch: runs in a thread meanwhile; may request a stop too, and returns at the event.
 
     Raises:
-        RankError: a rank failed; its own message and place, not the launcher's summary.
-        Stopped: they were asked to stop, and have saved or were too slow to.
-        KeyboardInterrupt: this job was told to end at once; no rank is left running.
+        RankError: a rank failed; carries its own message and place, not the launcher's summary.
+        Stopped: a stop was requested, and the ranks have saved or were too slow.
+        KeyboardInterrupt: this job had to exit at once; no rank is left running.
     """
-    forget_failures(work)
+    reset_failures(work)
     request, ended = StopRequest(work, grace_s, lambda: _end(child)), threading.Event()
     with log.open("a") as log_file:
         begin = log_file.tell()
@@ -123,7 +123,7 @@ def run_ranks(
                 threading.Thread(target=watch, args=(request.ask, ended), daemon=True).start()
             with (
                 _signals_ask(request, at_once=not grace_s),
-                ended_if_it_lingers(work, child.pid),
+                end_stuck_launcher(work, child.pid),
             ):
                 last = _relay(child, log_file, title)
                 code = child.wait()
@@ -136,24 +136,24 @@ def run_ranks(
             kill_group(child.pid)  # ranks that outlived their launcher
     if not code:
         return
-    said = f"{command[0]} ended with code {code}: {last or 'it said nothing'}; see {log}"
-    raise _outcome(work, ranks, _killed(log, begin), request) or RankError(said)
+    message = f"{command[0]} exited with code {code}: {last or 'no output'}; see {log}"
+    raise _outcome(work, ranks, _killed(log, begin), request) or RankError(message)
 
 
 def _outcome(
     work: Path, ranks: int, killed: str | None, request: StopRequest
 ) -> ShardlineError | None:
-    """Return why the ranks have ended, None if none left a word."""
+    """Return why the ranks ended; None if none recorded a failure."""
     failures = read_failures(work)
     stops = [one for one in failures if one.kind == "stopped"]
-    # one that names a step has seen all ranks save; of others a launcher may have been the cause
+    # a record with a step: all ranks have saved; without one, the launcher may be the cause
     agreed = [one for one in stops if one.step is not None]
     if agreed or (stops and stops == failures and not killed):
         step = agreed[0].step if agreed else None
         return Stopped(stops[0].reason or request.reason, step)
     if request.is_over:
         return Stopped(request.reason, None, in_time=False)
-    # a watchdog that knows the signal knows more than the launcher
+    # a watchdog's record of the signal is more precise than the launcher's
     if killed and not (failures and failures[0].code > 128):
         return RankError(killed, is_killed=True)
     if not (message := first_failure(work, ranks)):
@@ -171,7 +171,7 @@ def _killed(log: Path, begin: int) -> str | None:
 
 @contextmanager
 def _signals_ask(request: StopRequest, *, at_once: bool) -> Iterator[None]:
-    """Have signals ask for a stop; where there is nothing to save, and at a second Ctrl-C, end at once."""
+    """Have signals request a stop; with nothing to save, and at a second Ctrl-C, exit at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         is_second = request.reason and number == signal.SIGINT
@@ -191,7 +191,7 @@ def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> str:
     """Pass the output on without secrets until it ends, and return its last line."""
     assert child.stdout is not None
     last, masker = "", LineMasker()
-    # without a terminal nothing is written: whoever read it may be gone, and the job lives on
+    # without a terminal nothing is written: its reader may have exited while the job runs
     with _bar(title) if sys.stderr.isatty() else nullcontext(lambda line: None) as show:
         for line in map(masker.mask, child.stdout):
             log.write(line)
@@ -203,7 +203,7 @@ def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> str:
 
 @contextmanager
 def _bar(title: str) -> Iterator[Callable[[str], None]]:
-    """Give what shows a line of progress as a bar."""
+    """Yield a function that shows a line of progress as a bar."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

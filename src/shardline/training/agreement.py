@@ -44,7 +44,7 @@ class Agreement:
     """One all-reduce a step.
 
     Attributes:
-        stop_reason: one of `pulse.REASONS` once all ranks know that one of them was asked to stop.
+        stop_reason: one of `heartbeat_memory.REASONS` once all ranks know that one of them was asked to stop.
     """
 
     def __init__(self) -> None:

@@ -24,11 +24,11 @@ from shardline.environments.installed import explain_differences, find_differenc
 from shardline.identity import watch_reads
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
-from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision import heartbeat_memory
 from shardline.supervision.attempts import (
     begin_attempt,
-    note_resumed,
     read_attempts,
+    record_resumed_step,
     sealed_log,
     started_s,
 )
@@ -95,7 +95,7 @@ def _run(rank: RankSpec, world: World) -> None:
         print(f"warning: {problem}", flush=True)
     importlib.import_module("torch")  # its seconds are not the ranks' waiting
     timeline.switch("rendezvous")
-    pulse.mine().tick(0, "rendezvous")
+    heartbeat_memory.mine().tick(0, "rendezvous")
     planned = ActualGeometry(nodes=settings["nodes"], devices=settings["devices"])
     preflight = preflight_run(
         world,
@@ -108,7 +108,7 @@ def _run(rank: RankSpec, world: World) -> None:
         problem=problem if runtime.strict_env == "error" else "",
     )
     timeline.switch("environment")
-    pulse.mine().tick(0, "startup")
+    heartbeat_memory.mine().tick(0, "startup")
     if rank.first_steps:
         _train_first_steps(rank, rank.first_steps, spec, world)
         _leave()
@@ -176,7 +176,7 @@ def _train(rank: RankSpec, spec: dict[str, Any], world: World, timeline: Timelin
     def note(step: int, kept: Parts) -> None:
         if world.rank == 0:
             kept_s = kept_seconds(kept)
-            note_resumed(rank.work, rank.attempt, step, kept_s, world=world.world_size)
+            record_resumed_step(rank.work, rank.attempt, step, kept_s, world=world.world_size)
 
     stopwatch = Stopwatch(timeline, rank.attempt, note)
     trained = train(spec, world, rank, [stopwatch, *_callbacks(rank)])
@@ -229,7 +229,7 @@ def _run_script(rank: RankSpec, spec: dict[str, Any], world: World, timeline: Ti
     from shardline.training import script
 
     timeline.switch("other")
-    pulse.mine().tick(0, "script")
+    heartbeat_memory.mine().tick(0, "script")
     used = script.run_script(
         spec,
         world,

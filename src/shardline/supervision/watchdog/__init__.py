@@ -1,4 +1,4 @@
-"""A small process beside each rank, which lives on while the rank is stopped or stuck: `Watch.start`."""
+"""The watchdog: a small process for each rank, which runs while the rank is stopped or stuck; see `Watch.start`."""
 
 import faulthandler
 import json
@@ -13,10 +13,10 @@ from typing import Any
 
 from shardline.core.files import make_folder
 from shardline.core.world import World
-from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision import heartbeat_memory
 from shardline.supervision.watchdog.heartbeats import stack_file
 
-# Of the first real-time signals profilers and MPI libraries may make use.
+# Profilers and MPI libraries may use the first real-time signals.
 _DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11
 
 
@@ -33,13 +33,13 @@ class Watch:
     startup_timeout_s: float
 
     def start(self, world: World, *, work: Path, logs: Path) -> None:
-        """Start this rank's watchdog, which ends with it, and take up the pulse that it reads.
+        """Start this rank's watchdog, which exits with it, and adopt the heartbeat memory.
 
         Args:
             work: the run's folder in the store.
             logs: folder for the ranks' logs.
         """
-        if sys.platform != "linux":  # nothing tells there of a process's state and end
+        if sys.platform != "linux":  # other systems do not report a process's state and exit
             return
         stacks = stack_file(work, world.rank)
         make_folder(stacks.parent)
@@ -56,9 +56,9 @@ class Watch:
             dump_signal=_DUMP_SIGNAL,
             **asdict(self),
         )
-        descriptor = pulse.shared_file()
-        pulse.adopt(pulse.Pulse(descriptor))
-        # -P: a user's module in this folder may have the name of one of Python's
+        descriptor = heartbeat_memory.shared_file()
+        heartbeat_memory.adopt(heartbeat_memory.HeartbeatMemory(descriptor))
+        # -P: a user's module in this folder may shadow one of Python's
         command = [sys.executable, "-P", "-m", __name__, str(descriptor), task.to_json()]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
         os.close(descriptor)
@@ -66,16 +66,16 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Watch):
-    """What one watchdog is to do.
+    """The task of one watchdog.
 
     Attributes:
-        num_ranks: of the job.
+        num_ranks: ranks of the job.
         pid: of the rank's process, the watchdog's parent.
         work: the run's folder in the store.
         logs: folder for the ranks' logs.
         first_host: address of the first rank's host; empty on that host itself.
         port: where the first rank listens.
-        dump_signal: has the rank write its stacks.
+        dump_signal: signal that makes the rank write its stacks.
     """
 
     rank: int
@@ -88,7 +88,7 @@ class Task(Watch):
     dump_signal: int
 
     def to_json(self) -> str:
-        """Return it as text, for a command line."""
+        """Return the task as text, for a command line."""
         return json.dumps(asdict(self))
 
     @classmethod

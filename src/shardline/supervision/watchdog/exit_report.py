@@ -1,4 +1,4 @@
-"""What a watchdog tells of a rank that ended without a word."""
+"""Exit report: a watchdog's record of a rank that exited without one of its own."""
 
 import re
 import signal
@@ -7,25 +7,29 @@ from pathlib import Path
 
 from shardline.core.errors import DataError
 from shardline.supervision.failures import Failure, read_failures, report_failure
-from shardline.supervision.watchdog.heartbeats import Sign
+from shardline.supervision.watchdog.heartbeats import Heartbeat
 from shardline.supervision.watchdog.proc import exit_code_of, signal_name
 
-# What a rank says whose peer is gone; which of both is heard of first is a matter of milliseconds.
+# Messages of a rank that lost its peer; which of both is recorded first is a matter of milliseconds.
 _LOST_PEER = re.compile(
     r"by peer|Broken pipe|remote process|Connection reset|Dist(Backend|Network|Store)Error"
 )
-_ORDERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by the launcher, for another reason
+_ORDERED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+)  # sent by the launcher, for another reason
 
 
-def tell_end(work: Path, sign: Sign, kills: int) -> None:
-    """Report how a rank ended that could not do so itself, unless others tell a cause already.
+def report_exit(work: Path, heartbeat: Heartbeat, kills: int) -> None:
+    """Record how a rank ended that could not do so itself, unless a cause is recorded already.
 
     Args:
         work: the run's folder in the store.
-        sign: the rank's last.
-        kills: processes that the kernel has just ended for want of memory.
+        heartbeat: the rank's last heartbeat.
+        kills: processes that the kernel has just killed for lack of memory.
     """
-    code = exit_code_of(sign.pid)
+    code = exit_code_of(heartbeat.pid)
     if code is None and kills:
         code = -signal.SIGKILL
     with suppress(DataError, OSError):
@@ -33,37 +37,37 @@ def tell_end(work: Path, sign: Sign, kills: int) -> None:
             return
         report_failure(
             work,
-            end_message(sign, code, kills),
-            rank=sign.rank,
+            exit_message(heartbeat, code, kills),
+            rank=heartbeat.rank,
             log=None,
             code=code if code and code > 0 else 128 - (code or 0),
-            step=sign.step,
+            step=heartbeat.step,
         )
 
 
-def end_message(sign: Sign, code: int | None, kills: int) -> str:
-    """Return one sentence on a rank's end.
+def exit_message(heartbeat: Heartbeat, code: int | None, kills: int) -> str:
+    """Return one sentence on a rank's exit.
 
     Args:
         code: its exit code, negative for a signal; None if it is not known.
-        kills: see `tell_end`.
+        kills: see `report_exit`.
     """
-    who = f"rank {sign.rank} on {sign.host}"
-    where = f"at step {sign.step} ({sign.phase})"
+    who = f"rank {heartbeat.rank} on {heartbeat.host}"
+    where = f"at step {heartbeat.step} ({heartbeat.phase})"
     if code is not None and code >= 0:
-        return f"{who} ended with code {code} {where} and told nothing; see its log"
+        return f"{who} exited with code {code} {where} without an error message; see its log"
     how = "a signal" if code is None else f"a signal ({signal_name(-code)})"
     if kills and code == -signal.SIGKILL:
         return (
-            f"{who} was ended by {how} {where}, when the kernel ended a process for want of memory; ask for "
+            f"{who} was killed by {how} {where}, when the kernel killed a process for lack of memory; request "
             "more memory, or lower data.workers or the batch"
         )
     return (
-        f"{who} was ended by {how} {where}: by hand, for want of memory or by a fault in compiled code; "
-        "run the same command again to go on"
+        f"{who} was killed by {how} {where}: by hand, out of memory, or by a fault in compiled code; "
+        "run the same command again to resume"
     )
 
 
 def _is_cause(failure: Failure) -> bool:
-    """Whether a rank's failure may be why others end; that it lost a peer is none."""
+    """Whether a failure may be the cause of others; the loss of a peer is not one."""
     return not _LOST_PEER.search(failure.message) or failure.kind != "failed" or failure.is_killed

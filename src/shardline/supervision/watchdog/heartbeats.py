@@ -1,4 +1,4 @@
-"""The sign of life of a rank, which its watchdog leaves for those of the other ranks."""
+"""Heartbeats: the state of each rank, which its watchdog writes for the other watchdogs."""
 
 import json
 import re
@@ -11,27 +11,27 @@ from shardline.supervision.heartbeat_memory import REASONS
 
 FOLDER = "watch"
 WANTED = "stacks-wanted"
-# Where the last Python frame of a rank lies that waits for its peers: DDP sums gradients in backward.
+# Innermost Python frame of a rank that waits for its peers: DDP sums gradients in backward.
 _WAITS = re.compile(
     r"/(torch/(distributed/|nn/parallel/distributed\.py|autograd/graph\.py)|shardline/launch/preflight/rendezvous\.py)"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign:
-    """What a watchdog tells of its rank.
+class Heartbeat:
+    """State of a rank, as its watchdog sees it.
 
     Attributes:
         pid: of the rank's process on its host.
-        count: goes up with every writing, so that nobody compares clocks of two machines.
+        count: increases with every write, so that clocks of two machines need not agree.
         step: optimiser steps done.
-        phase: one of `pulse.PHASES`.
-        place: how far it is within the step, see `Pulse.tick`.
-        ticks: times that the rank told that it goes on.
-        idle_s: seconds since the last of them.
-        state: of the process, as Linux has it: R runs, S sleeps, D waits for a disk, T is stopped;
-            X is gone, and L has left in good order.
-        waits: whether its main thread waits for other ranks, by its stack; None: there is none.
+        phase: one of `heartbeat_memory.PHASES`.
+        place: position within the step, see `HeartbeatMemory.tick`.
+        ticks: number of ticks of the rank.
+        idle_s: seconds since its last tick.
+        state: of the process, as in Linux: R runs, S sleeps, D waits for a disk, T is stopped;
+            X is gone, and L has exited in good order.
+        waits: whether its main thread waits for other ranks, by its stack; None: no stack.
         reaches_first: whether its host can connect to the first rank's; None: not tried.
     """
 
@@ -49,41 +49,41 @@ class Sign:
     reaches_first: bool | None = None
 
 
-def sign_file(work: Path, rank: int) -> Path:
-    """Return where a rank's sign of life lies."""
+def heartbeat_file(work: Path, rank: int) -> Path:
+    """Return the file of a rank's heartbeat."""
     return work / FOLDER / f"rank-{rank:05d}.json"
 
 
 def stack_file(work: Path, rank: int) -> Path:
-    """Return where a rank's stacks lie, once somebody has asked for them."""
+    """Return the file of a rank's stacks, which exists once they were requested."""
     return work / FOLDER / f"rank-{rank:05d}.stack"
 
 
-def write_sign(work: Path, sign: Sign) -> None:
-    """Leave a sign; a disk that is full, or a folder that is gone, is no reason to end a training.
+def write_heartbeat(work: Path, heartbeat: Heartbeat) -> None:
+    """Write a heartbeat; a full disk or a missing folder does not end a training.
 
-    Readers see the whole of it or the one before. It is not forced to disk: it need not
+    Readers see this heartbeat or the previous one, whole. It is not forced to disk: it need not
     outlive this machine.
     """
-    path = sign_file(work, sign.rank)
+    path = heartbeat_file(work, heartbeat.rank)
     scratch = path.with_name(f".{path.name}.tmp")
     try:
-        scratch.write_text(json.dumps(asdict(sign)))
+        scratch.write_text(json.dumps(asdict(heartbeat)))
         scratch.replace(path)
     except OSError:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)
 
 
-def read_signs(work: Path, num_ranks: int) -> Iterator[Sign]:
-    """Yield the signs that can be read now."""
+def read_heartbeats(work: Path, num_ranks: int) -> Iterator[Heartbeat]:
+    """Yield the heartbeats that can be read now."""
     for rank in range(num_ranks):
         with suppress(OSError, ValueError, TypeError):
-            yield Sign(**json.loads(sign_file(work, rank).read_bytes()))
+            yield Heartbeat(**json.loads(heartbeat_file(work, rank).read_bytes()))
 
 
-def stop_asked(work: Path) -> str | None:
-    """Return the reason in the job's `stop.json`; None where there is no such file."""
+def requested_stop(work: Path) -> str | None:
+    """Return the reason in the job's `stop.json`; None without that file."""
     try:
         reason = json.loads((work / "stop.json").read_bytes())["reason"]
     except OSError:
@@ -94,7 +94,7 @@ def stop_asked(work: Path) -> str | None:
 
 
 def waits_for_peers(stack: str) -> bool | None:
-    """Return whether a main thread waits for other ranks, by what faulthandler wrote; None if it wrote nothing.
+    """Return whether a main thread waits for other ranks, from faulthandler's output; None if it is empty.
 
     The main thread comes last, its innermost frame first.
     """

@@ -1,11 +1,11 @@
-"""What Linux tells of another process: its state, how it ended, and whether for want of memory."""
+"""State and exit of another process on Linux, and the kernel's out-of-memory kills."""
 
 import signal
 import time
 from contextlib import suppress
 from pathlib import Path
 
-_ENDING_S = 0.1
+_EXIT_S = 0.1
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -19,11 +19,11 @@ def state_of(pid: int) -> str:
 
 
 def exit_code_of(pid: int) -> int | None:
-    """Return how a process ended that its parent has not asked about yet: -9 for SIGKILL; None if it has.
+    """Return the exit code of a zombie process: -9 for SIGKILL; None once its parent has reaped it.
 
-    Its children hear of its end a moment before it can be read.
+    Its children are notified a moment before the code can be read.
     """
-    end = time.monotonic() + _ENDING_S
+    end = time.monotonic() + _EXIT_S
     while True:
         try:
             fields = _stat(pid)
@@ -49,7 +49,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def out_of_memory_kills() -> int:
-    """Return how many processes the kernel has ended for want of memory: in this control group or machine."""
+    """Return the number of the kernel's out-of-memory kills, in this control group or machine."""
     for line in _lines(_PROC / "self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):

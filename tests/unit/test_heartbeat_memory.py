@@ -1,4 +1,4 @@
-"""A rank's pulse, read by another process; and which of several ranks' messages a job gives."""
+"""A rank's heartbeat memory, read by another process; and which of several ranks' messages a job gives."""
 
 import os
 import subprocess
@@ -6,27 +6,27 @@ import sys
 
 import pytest
 
-from shardline.supervision import heartbeat_memory as pulse
+from shardline.supervision import heartbeat_memory
 from shardline.supervision.failures import (
     first_failure,
-    forget_failures,
     read_failures,
     report_failure,
+    reset_failures,
 )
 
 PEER = """
 import sys
-from shardline.supervision.heartbeat_memory import Pulse
-pulse = Pulse(int(sys.argv[1]))
-beat = pulse.read()
-print(beat.step, beat.phase, beat.ticks, pulse.has_left)
-pulse.request_stop("requested")
+from shardline.supervision.heartbeat_memory import HeartbeatMemory
+memory = HeartbeatMemory(int(sys.argv[1]))
+progress = memory.read()
+print(progress.step, progress.phase, progress.ticks, memory.has_left)
+memory.request_stop("requested")
 """
 
 
 def test_another_process_reads_it_and_asks_for_a_stop():
-    descriptor = pulse.shared_file()
-    mine = pulse.Pulse(descriptor)
+    descriptor = heartbeat_memory.shared_file()
+    mine = heartbeat_memory.HeartbeatMemory(descriptor)
     mine.tick(0, "startup")
     mine.tick(7, "validation")
     mine.again()
@@ -39,7 +39,7 @@ def test_another_process_reads_it_and_asks_for_a_stop():
 
 
 def test_the_first_reason_to_stop_stays():
-    mine = pulse.Pulse()
+    mine = heartbeat_memory.HeartbeatMemory()
     assert mine.stop_reason() is None
     mine.request_stop("deadline")
     mine.request_stop("preempted")
@@ -49,7 +49,7 @@ def test_the_first_reason_to_stop_stays():
 
 
 def test_a_tick_renews_it():
-    mine = pulse.Pulse()
+    mine = heartbeat_memory.HeartbeatMemory()
     before = mine.read()
     mine.again("save")
     after = mine.read()
@@ -59,11 +59,11 @@ def test_a_tick_renews_it():
 
 
 def test_without_a_watchdog_there_is_one_too(monkeypatch):
-    monkeypatch.setattr(pulse, "_mine", None)
-    pulse.mine().tick(3, "train")
-    assert pulse.mine().read().step == 3
-    own = pulse.adopt(pulse.Pulse())
-    assert pulse.mine() is own
+    monkeypatch.setattr(heartbeat_memory, "_mine", None)
+    heartbeat_memory.mine().tick(3, "train")
+    assert heartbeat_memory.mine().read().step == 3
+    own = heartbeat_memory.adopt(heartbeat_memory.HeartbeatMemory())
+    assert heartbeat_memory.mine() is own
 
 
 def test_what_a_watchdog_saw_goes_before_what_ranks_say(tmp_path, capsys):
@@ -79,6 +79,6 @@ def test_what_a_watchdog_saw_goes_before_what_ranks_say(tmp_path, capsys):
     kinds = [(one.rank, one.kind, one.step) for one in read_failures(tmp_path)]
     assert kinds == [(1, "hung", 12), (2, "failed", None), (1, "failed", None)]
     assert "rank 0 hangs" in capsys.readouterr().err
-    forget_failures(tmp_path)
+    reset_failures(tmp_path)
     assert read_failures(tmp_path) == []
     assert first_failure(tmp_path, 2) is None
