@@ -1,6 +1,7 @@
 """Declared files behind Snakemake's default storage provider: which there are, and local copies of them."""
 
 import os
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -162,6 +163,8 @@ class Storage:
             raise
         # each provider has errors of its own, of no common class
         except Exception as error:
+            if _is_raised_here(error):  # by this module, not by a provider: a bug of ours
+                raise
             reason = _cause(error)
             raise DataError(
                 f"storage {self._prefix or self._provider} does not answer as expected ({reason}); "
@@ -208,6 +211,12 @@ def _is_older(path: Path, stored: Stored) -> bool:
         return path.stat().st_mtime < stored.mtime - 1e-3
     except OSError:
         return True
+
+
+def _is_raised_here(error: Exception) -> bool:
+    """Return whether the innermost frame of an error is this module's."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_globals.get("__name__") == __name__
 
 
 def _cause(error: Exception) -> str:
