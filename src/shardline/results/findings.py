@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from shardline.core.digests import file_sha256
@@ -81,6 +82,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def is_bug(error: Exception) -> bool:
+    """Return whether an error is no damaged file's: it misses an attribute of what is no value of JSON."""
+    values = (dict, list, str, int, float, NoneType)
+    return isinstance(error, AttributeError) and not isinstance(error.obj, values)
+
+
 def judge(kind: str, folder: Path, remedy: str, check: Callable[[Findings], str]) -> Verdict:
     """Return what a check finds in a folder.
 
@@ -92,6 +99,8 @@ def judge(kind: str, folder: Path, remedy: str, check: Callable[[Findings], str]
         summary = check(findings)
     # what a file of unexpected form leads to: such files are what we look for
     except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if is_bug(error):
+            raise
         findings.add(f"{folder}: a file has not the form that the pipeline writes ({error!r})")
     return Verdict(
         kind=kind,

@@ -17,6 +17,7 @@ from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
+from shardline.results.findings import is_bug
 from shardline.results.staleness import read_definitions
 from shardline.results.states import IDENTITY
 from shardline.results.verify_runs import verify_run
@@ -146,6 +147,8 @@ def expecting_form(what: str) -> Iterator[None]:
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if is_bug(error):
+            raise
         raise DataError(
             f"{what}: a sealed file behind it has not the form that the pipeline writes ({error!r}); "
             "`shardline verify` names it"
