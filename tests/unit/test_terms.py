@@ -64,6 +64,10 @@ def test_finished_packages_use_the_terms():
     assert uses(IN_FINISHED, found) == []
 
 
+def test_the_readme_is_short():
+    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 150
+
+
 def test_a_replaced_word_would_be_found():
     assert uses(EVERYWHERE, {"a.md": "Before the rehearsal."}) == [
         "a.md: 'rehearsal', say 'preflight check'"
