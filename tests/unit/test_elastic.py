@@ -100,7 +100,7 @@ def test_what_there_is_on_one_machine():
 def test_what_there_is_on_several(monkeypatch):
     assert here(settings(2, 2), hosts=["a"]) == (1, 2)
     assert here(settings(2, 2), hosts=["a", "b"]) == (2, 2)
-    monkeypatch.setattr(start_module, "find_allocation", lambda env: parse_job("17", JOB))
+    monkeypatch.setattr(start_module, "allocation_of_launch", lambda env: parse_job("17", JOB))
     assert here(settings(4, 1), env={"SLURM_JOB_ID": "17"}) == (2, 1)
     assert here(settings(4, 1, elastic=False), env={"SLURM_JOB_ID": "17"}) == (4, 1)
 

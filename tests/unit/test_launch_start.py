@@ -48,7 +48,7 @@ def start(geometry=TWO_BY_TWO, env=None, num_cpus=8, *, accelerator="cpu", **run
 @pytest.fixture
 def in_slurm(monkeypatch):
     """A job of two nodes, as its controller describes it."""
-    monkeypatch.setattr(start_module, "find_allocation", lambda env: parse_job("17", JOB))
+    monkeypatch.setattr(start_module, "allocation_of_launch", lambda env: parse_job("17", JOB))
 
 
 def test_what_scontrol_says_of_a_job():

@@ -25,8 +25,8 @@ from shardline.launch.export import export_world
 from shardline.launch.resolve import resolve_world
 from shardline.launch.slurm.allocation import (
     Allocation,
+    allocation_of_launch,
     check_allocation,
-    find_allocation,
     restored_variables,
 )
 from shardline.launch.world import derived_port
@@ -84,7 +84,7 @@ def prepare_start(
     nodes, devices, launcher = geometry.nodes, geometry.devices, runtime["launcher"]
     processes = _azure_processes(env, nodes, devices) if launcher == "azureml" else None
     is_slurm = launcher in ("srun", "mpirun") or (nodes > 1 and launcher != "azureml")
-    allocation = find_allocation(env) if is_slurm and not runtime["hosts"] else None
+    allocation = allocation_of_launch(env) if is_slurm and not runtime["hosts"] else None
     hosts = processes.hosts if processes else _hosts(allocation, runtime["hosts"], nodes)
     cpus = _cpus_per_rank(allocation, runtime, nodes, devices, num_cpus)
     if allocation:
@@ -166,7 +166,7 @@ def find_geometry(
         return fit_geometry(planned, run=run, nodes=1, devices=most)
     if runtime["hosts"]:
         return fit_geometry(planned, run=run, nodes=len(runtime["hosts"]), devices=devices)
-    allocation = find_allocation(env)
+    allocation = allocation_of_launch(env)
     held = len(allocation.hosts) if allocation else nodes
     return fit_geometry(planned, run=run, nodes=held, devices=devices, uses_all=True)
 

@@ -196,10 +196,10 @@ def run_preflight(
 
 def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
     """Return what the scheduler tells of this job: number, start, time in the queue, how often it was requeued."""
-    from shardline.launch.slurm.allocation import find_allocation
+    from shardline.launch.slurm.allocation import allocation_of_launch
 
     try:
-        allocation = find_allocation(env)
+        allocation = allocation_of_launch(env)
     except LaunchError as error:  # a measurement is no reason to fail
         logging.warning("time in the queue is not known: %s", error)
         return {"job": env.get("SLURM_JOB_ID"), "retry": 0}

@@ -52,6 +52,9 @@ class Allocation:
     is_preempted: bool = False
 
 
+_OF_LAUNCH: dict[tuple[str, ...], Allocation | None] = {}
+
+
 def find_allocation(env: Mapping[str, str]) -> Allocation | None:
     """Ask Slurm what this job holds; None outside of Slurm.
 
@@ -64,6 +67,21 @@ def find_allocation(env: Mapping[str, str]) -> Allocation | None:
     if not (job_id := env.get("SLURM_JOB_ID", "")):
         return None
     return parse_job(job_id, _scontrol(job_id, env))
+
+
+def allocation_of_launch(env: Mapping[str, str]) -> Allocation | None:
+    """Return what this job holds, as Slurm reported it before the launch; asked once in a process.
+
+    What a launch reads of it does not change while the job runs; ends and preemption do, for which
+    `find_allocation` asks anew.
+
+    Raises:
+        LaunchError: see `find_allocation`.
+    """
+    key = env.get("SLURM_JOB_ID", ""), env.get("SLURM_RESTART_COUNT", ""), env.get("PATH", "")
+    if key not in _OF_LAUNCH:
+        _OF_LAUNCH[key] = find_allocation(env)
+    return _OF_LAUNCH[key]
 
 
 def _scontrol(job_id: str, env: Mapping[str, str]) -> str:
