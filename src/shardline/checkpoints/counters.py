@@ -1,4 +1,4 @@
-"""Lightning's counts of epochs and batches, put right before it resumes from them.
+"""Lightning's counts of epochs and batches, restored before it resumes from them.
 
 A state is taken inside a hook, where Lightning has counted an epoch or a batch as begun and not yet
 as over. Lightning 2.6 completes such counts in part (`FitLoop.reset`, `reset_on_restart`): after a

@@ -70,7 +70,7 @@ def last_step(folder: Path) -> int:
 
 
 def newest_good(folder: Path, identity: str) -> tuple[Saved | None, list[str]]:
-    """Return the newest training checkpoint whose files are what its manifest says.
+    """Return the newest training checkpoint whose files match its manifest.
 
     Args:
         folder: `checkpoints/` of a run's folder in the store.
@@ -113,7 +113,7 @@ def find_damage(folder: Path, identity: str) -> tuple[int, list[str]]:
             problem = f"it is of another run (identity {found.identity[:12]})"
         if not problem:
             good += 1
-        elif path.exists():  # a training that goes on removes old ones
+        elif path.exists():  # a running training removes old ones
             problems.append(f"training checkpoint {path} is damaged: {problem}")
     return good, problems
 
@@ -148,12 +148,14 @@ def _missing_newest(folder: Path) -> list[str]:
 def _read(path: Path) -> Saved | str:
     """Return what a manifest describes, or what is wrong with it."""
     try:
-        told = json.loads((path / MANIFEST).read_bytes())
-        if check_seal(path / MANIFEST, told):
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        if check_seal(path / MANIFEST, manifest):
             return f"its {MANIFEST} is not what was written"
-        size = sum(record["bytes"] for record in told["files"].values())
-        kept: dict[str, Any] = {key: told[key] for key in ("identity", "written", "files", "best")}
-        kept |= {key: int(told[key]) for key in ("step", "epoch", "world_size")}
+        size = sum(record["bytes"] for record in manifest["files"].values())
+        kept: dict[str, Any] = {
+            key: manifest[key] for key in ("identity", "written", "files", "best")
+        }
+        kept |= {key: int(manifest[key]) for key in ("step", "epoch", "world_size")}
         return Saved(path=path, bytes=size, **kept)
     except FileNotFoundError:
         return f"it has no {MANIFEST}"
@@ -227,13 +229,13 @@ def saving(
         DataError: it could not be written; what was there before is untouched.
     """
     scratch, path = scratch_folder(folder, step), folder / folder_name(step)
-    told = {"identity": identity, "step": step, "epoch": epoch, "world_size": world_size}
+    manifest = {"identity": identity, "step": step, "epoch": epoch, "world_size": world_size}
     try:
         with writing(f"training checkpoint {path}"):
             _remove(scratch)
             scratch.mkdir(parents=True)
             yield scratch
-            _seal(scratch, {**told, "best": best or {}}, known or {})
+            _seal(scratch, {**manifest, "best": best or {}}, known or {})
             _take_name(scratch, path)
             write_json(folder / POINTER, {"newest": path.name})
             _prune(folder, newest=path, keep=keep)
@@ -246,7 +248,7 @@ def scratch_folder(folder: Path, step: int) -> Path:
     return folder / f".{folder_name(step)}.tmp"
 
 
-def _seal(scratch: Path, told: Mapping[str, Any], known: Digests) -> None:
+def _seal(scratch: Path, manifest: Mapping[str, Any], known: Digests) -> None:
     """Bring every file to disk, and write the manifest."""
     files = {str(path.relative_to(scratch)): path for path in scratch.rglob("*") if path.is_file()}
     files |= {name: scratch / name for name in known}  # NFS may list what others wrote later
@@ -254,7 +256,7 @@ def _seal(scratch: Path, told: Mapping[str, Any], known: Digests) -> None:
         sync_file(path)
     digests = {name: known.get(name) or describe(path) for name, path in sorted(files.items())}
     written = utc_stamp(timespec="seconds")
-    write_json(scratch / MANIFEST, seal({**told, "written": written, "files": digests}))
+    write_json(scratch / MANIFEST, seal({**manifest, "written": written, "files": digests}))
     for inner in scratch.rglob("*"):
         if inner.is_dir():
             sync_folder(inner)

@@ -198,7 +198,7 @@ class CheckpointManager(Callback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Let a state that is being written be written; what failed is told by what is raised."""
+        """Wait for a state that is being written; a failed write raises its error."""
         self._background.close()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -122,7 +122,7 @@ def _set_random_states(states: State) -> None:
     states = {
         **states,
         "numpy": (kind, torch.as_tensor(keys).numpy().astype(np.uint32), *rest),
-        "python": (version, tuple(int(word) for word in words), gauss),
+        "python": (version, tuple(int(value) for value in words), gauss),
     }
     if len(states.get("torch.cuda", ())) != torch.cuda.device_count():
         states.pop("torch.cuda", None)  # another machine: the next batch's seeds set them
@@ -155,7 +155,7 @@ def _restore_metrics(module: pl.LightningModule, states: Sequence[State]) -> lis
                 metric.merge_state(_moved(other[name]["state"], metric.device))
         except (RuntimeError, ValueError, TypeError) as error:
             metric.reset()
-            left.append(f"metric {name} ({type(metric).__name__}) starts anew: {error}")
+            left.append(f"metric {name} ({type(metric).__name__}) is reset: {error}")
     return left
 
 
@@ -208,7 +208,7 @@ def _restore_logged(
     left = []
     for key, described in known[0]["results"].items():
         if described["sync"][2]:
-            left.append(f"the epoch's {key} starts anew: it is summed up over a group of ranks")
+            left.append(f"the epoch's {key} is reset: it is summed up over a group of ranks")
             continue
         metric = _result_metric(trainer, described)
         for state in known[1:]:
@@ -221,7 +221,7 @@ def _restore_logged(
 
 
 def _result_metric(trainer: pl.Trainer, described: State) -> LoggedMetric:
-    """Make a metric of Lightning's anew, as `self.log` would make it, with what it held."""
+    """Recreate a metric of Lightning's as `self.log` would, with its saved state."""
     name = described["reduction"]
     reduction: Any = _REDUCTIONS[name] if described["is_builtin"] else getattr(torch, name)
     syncs, rank_zero_only, _ = described["sync"]

@@ -38,9 +38,9 @@ class Cadence:
             return False
         wait = self._steps_to_wait(step) if trainer.is_global_zero else 0
         if trainer.world_size > 1:
-            told = torch.tensor([wait], device=trainer.strategy.root_device)
-            dist.broadcast(told, src=0)
-            wait = int(told)
+            shared = torch.tensor([wait], device=trainer.strategy.root_device)
+            dist.broadcast(shared, src=0)
+            wait = int(shared)
         self._ask_at = step + wait
         return wait == 0
 

@@ -40,7 +40,7 @@ class Shards:
 
     Attributes:
         name: of the file.
-        parts: each tensor's part; to be copied before the training goes on.
+        parts: each tensor's part; to be copied before the training continues.
         offsets: where in the whole tensor the part begins, in each dimension.
     """
 
@@ -94,7 +94,7 @@ def take_shards(checkpoint: Mapping[str, Any], rank: int, world_size: int) -> tu
 class Writers:
     """All ranks while they write one training checkpoint, in threads beside the training.
 
-    They meet in a process group of their own, since the training's goes on meanwhile.
+    They meet in a process group of their own, since the training's is in use meanwhile.
     """
 
     def __init__(self) -> None:

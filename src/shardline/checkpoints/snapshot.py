@@ -11,7 +11,7 @@ class Snapshot:
 
     New memory would have to be mapped page by page at each save, which takes longer than the
     copy. A GPU's tensors are copied to page-locked memory on a stream of their own; the program
-    goes on, and the GPU's next kernels wait for the copy alone.
+    continues, and the GPU's next kernels wait for the copy alone.
     """
 
     def __init__(self) -> None:

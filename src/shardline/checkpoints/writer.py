@@ -111,13 +111,13 @@ class StateWriter:
             self._prove(scratch / STATE)
 
     def _sync_records(self) -> None:
-        """Bring the metrics of before this state to disk: a training that goes on from it has no others."""
+        """Bring the metrics of before this state to disk: a training that resumes from it has no others."""
         records = self.folder.parent / "metrics.jsonl"
         with writing(records), suppress(FileNotFoundError):
             sync_file(records)
 
     def _prove(self, path: Path) -> None:
-        """Read the first state back: what cannot be resumed is told before hours are spent."""
+        """Read the first state back: a state that cannot be resumed is reported before hours are spent."""
         if self._is_proven:
             return
         try:
