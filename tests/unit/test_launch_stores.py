@@ -14,7 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from shardline.core.world import World
 from shardline.launch import stores
-from shardline.launch.preflight.rendezvous import Meeting
+from shardline.launch.preflight.rendezvous import Rendezvous
 from shardline.launch.stores import NarrowStore, narrow_stores
 from tests.support.workspace import REPOSITORY
 
@@ -63,9 +63,9 @@ def test_the_meeting_and_the_process_group_listen_there(monkeypatch):
         master_port=free_port(), launcher="mpirun",
     )  # fmt: skip
     before = listening()
-    meeting = Meeting(world, deadline=1e9)
+    preflight = Rendezvous(world, deadline=1e9)
     assert listening() - before == {"127.0.0.1"}
-    meeting.close(timeout_s=0)
+    preflight.close(timeout_s=0)
     store = module._create_c10d_store("127.0.0.1", free_port(), 0, 1, WAIT)
     assert isinstance(store, NarrowStore)
     narrow_stores()  # once more is nothing
