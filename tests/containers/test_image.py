@@ -20,8 +20,6 @@ from tests.support.container_engine import BASE, RUN_ARGS, shorten_lock
 from tests.support.processes import wait_until
 from tests.support.workspace import TINY_CONFIG, Workspace
 
-pytestmark = pytest.mark.rotating("project")  # together: most of their time goes into it
-
 ROW = {"name": "linear", "dataset": "digits", "model": "linear", "devices": 2}
 
 

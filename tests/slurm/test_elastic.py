@@ -10,7 +10,6 @@ from tests.support.workspace import Workspace
 
 @pytest.mark.fault
 @pytest.mark.slow
-@pytest.mark.rotating
 def test_a_job_that_is_queued_again_with_a_node_less_goes_on(
     start_slurm, tmp_path, record_property
 ):

@@ -129,7 +129,6 @@ def test_ctrl_c_saves_and_a_job_told_to_end_is_started_again_by_snakemake(traini
     assert resumed == [0, int(saved), training.attempts()[1]["last_step"]]
 
 
-@pytest.mark.rotating
 @pytest.mark.slow
 def test_the_same_error_at_the_same_place_is_not_tried_for_ever(training):
     training.hurry()

@@ -23,7 +23,6 @@ def shardline(workspace: Workspace, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.rotating
 @pytest.mark.slow
 def test_a_study_is_trained_by_name_and_its_runs_are_runs_like_others(tiny):
     other = {**KNOWN, "name": "other"}
@@ -43,7 +42,6 @@ def state_of_runs(workspace: Workspace) -> dict[str, str]:
     return {item["run"]: item["state"] for item in json.loads(shardline(workspace, "ls", "--json"))}
 
 
-@pytest.mark.rotating
 @pytest.mark.slow
 def test_nothing_is_trained_beside_a_run_that_is_measured(tiny):
     """Each of these takes one core, and there are two or more."""

@@ -10,7 +10,6 @@ import pytest
 OFFLINE = dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY"), "http://127.0.0.1:9")
 
 
-@pytest.mark.rotating
 @pytest.mark.slow
 def test_snakemakes_report_holds_page_data_and_each_runs_files(tiny):
     workspace = tiny({"name": "linear", "dataset": "digits", "model": "linear", "devices": 1})
