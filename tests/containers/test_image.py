@@ -20,6 +20,8 @@ from tests.support.container_engine import BASE, RUN_ARGS, shorten_lock
 from tests.support.processes import wait_until
 from tests.support.workspace import TINY_CONFIG, Workspace
 
+pytestmark = pytest.mark.rotating("project")  # together: it takes four minutes to make
+
 ROW = {"name": "linear", "dataset": "digits", "model": "linear", "devices": 2}
 
 

@@ -64,7 +64,7 @@ def test_a_model_that_fails_in_a_step_shows_the_users_own_frames_only(tiny):
     assert "site-packages" not in done.stdout
     log = workspace.the("logs/train/*/attempt-1.log")
     assert "site-packages" in log.read_text(), "the log has all of it"
-    assert f"its log is {log.with_name('attempt-2.log').relative_to(workspace.path)}" in done.stdout
+    assert f"the log is {log.with_name('attempt-2.log').relative_to(workspace.path)}" in done.stdout
 
 
 def test_a_store_that_cannot_be_written_to_is_one_sentence_before_any_job(tiny):
