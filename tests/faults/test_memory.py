@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.needs import require
@@ -16,7 +17,7 @@ GROUPS = Path("/sys/fs/cgroup/memory")
 
 @pytest.fixture
 def squeeze() -> Iterator[Callable[[int], None]]:
-    """Move a process into a control group that has less memory than the process will ask for."""
+    """Move a rank and its watchdog into a control group that has less memory than the rank will ask for."""
     able = os.geteuid() == 0 and (GROUPS / "memory.limit_in_bytes").exists()
     require(able, "cgroup v1 with memory, and root, are needed to bound a rank's memory")
     group = GROUPS / f"shardline-faults-{os.getpid()}"
@@ -24,7 +25,9 @@ def squeeze() -> Iterator[Callable[[int], None]]:
 
     def move(pid: int) -> None:
         (group / "memory.limit_in_bytes").write_text(str(64 << 20))
-        (group / "cgroup.procs").write_text(str(pid))
+        # The kernel counts its kills in the killed process's group, where a scheduler has put the watchdog as well.
+        for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+            (group / "cgroup.procs").write_text(str(process.pid))
 
     yield move
     group.rmdir()

@@ -217,7 +217,8 @@ def test_the_store_is_named_by_the_config_or_before_it_by_the_environment(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SHARDLINE_STORE", raising=False)
-    assert load().store == Path("store")
+    project = load()
+    assert project.store == project.workdir / "store"
     assert load(runtime={"store": "/scratch/x"}).store == Path("/scratch/x")
     monkeypatch.setenv("SHARDLINE_STORE", "/mnt/y")
     assert load(runtime={"store": "/scratch/x"}).store == Path("/mnt/y")

@@ -62,7 +62,7 @@ def load_project(
         conda=config["conda"],
         image=config["image"],
         lock_file=lock_file,
-        lock=load_lock(lock_file),
+        lock=load_lock(lock_file, config.get("lock")),
         code=CodeIndex(import_roots(workdir)),
     )
     project.digests = FileDigests(workdir / ".snakemake" / "shardline-digests.json")

@@ -87,39 +87,44 @@ def normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def load_lock(path: Path) -> Lock:
+def load_lock(path: Path, shown: str | None = None) -> Lock:
     """Read a lock that pip-compile (or `uv pip compile`) wrote, with its `# via` notes.
+
+    Args:
+        path: of the lock.
+        shown: the path as the user wrote it, for messages.
 
     Raises:
         ConfigError: the file cannot be read, pins nothing, has no such notes, or has a line that
             pins no package.
     """
+    shown = str(path) if shown is None else shown
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         found = getattr(error, "strerror", None) or "not UTF-8"
         raise ConfigError(
-            f"lock={path}: cannot be read ({found}); check the path, or write it with pip-compile"
+            f"lock={shown}: cannot be read ({found}); check the path, or write it with pip-compile"
         ) from None
     if _TABLES.search(text):  # pylock.toml of uv and pip leaves out who needs a package
         raise ConfigError(
-            f"lock={path}: a TOML lock, expected a requirements file with `# via` notes; write one with "
+            f"lock={shown}: a TOML lock, expected a requirements file with `# via` notes; write one with "
             "`uv export --format requirements.txt`, `uv pip compile` or pip-compile"
         )
     versions: dict[str, str] = {}
     needs: dict[str, set[str]] = {}
     pins: dict[str, list[str]] = {}
-    for line in parse_lines(text, f"lock={path}", _VIA):
+    for line in parse_lines(text, f"lock={shown}", _VIA):
         name, version = normalize(line.requirement.name), pinned(line.requirement)
         pins.setdefault(name, []).append(line.text)
         versions[name] = f"{versions[name]} or {version}" if name in versions else version
         for other in filter(None, map(_NAME.match, line.needed_by)):
             needs.setdefault(normalize(other["name"]), set()).add(name)
     if not versions:
-        raise ConfigError(f"lock={path}: no line like `package==1.2.3`; write it with pip-compile")
+        raise ConfigError(f"lock={shown}: no line like `package==1.2.3`; write it with pip-compile")
     if not re.search(r"#\s*via\b", text):
         raise ConfigError(
-            f"lock={path}: no `# via` notes, so what a package needs is not known; "
+            f"lock={shown}: no `# via` notes, so what a package needs is not known; "
             "write it with pip-compile or `uv pip compile`"
         )
     return Lock(
