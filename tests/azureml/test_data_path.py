@@ -250,22 +250,25 @@ def test_a_changed_setting_trains_that_run_alone(first, other):
 
 
 def test_a_nodes_job_takes_its_inputs_from_the_storage_and_the_shards_from_its_mount(first, other):
-    run = next(iter(load_project(workdir=first.workspace.path).runs.values()))
-    blob = f"project/{run.evaluation}"
+    project = load_project(workdir=first.workspace.path)
+    run = next(iter(project.runs.values()))
+    blob = f"project/{project.layout.name_of(run.evaluation)}"
     first.blobs.delete(first.container, blob)
     moved = other.workspace.path.parent / "elsewhere"
     moved.symlink_to(first.store)
     job = f"evaluate:run={run.id},evaluation={run.evaluation_id}"
     alone = other.run_on_a_node(job, env={})
     assert alone.returncode != 0
-    assert "runtime.store=store lies in the folder of this job alone" in " ".join(alone.stdout.split())
+    assert "runtime.store=store lies in the folder of this job alone" in " ".join(
+        alone.stdout.split()
+    )
     done = other.run_on_a_node(job, env={"SHARDLINE_STORE": str(moved)})
     assert done.returncode == 0, done.stdout
     assert blob in first.blobs.sizes(first.container)
     assert not (other.workspace.path / "results").exists()
-    old, old_action = _judged(first.workspace.path / run.evaluation)
+    old, old_action = _judged(run.evaluation)
     assert NOTHING in first.run().stdout  # and brings the newer one home
-    new, new_action = _judged(first.workspace.path / run.evaluation)
+    new, new_action = _judged(run.evaluation)
     assert new == old
     assert new_action["started"] > old_action["started"]
 
