@@ -344,8 +344,8 @@ class Project:
         on_same_disk = store.stat().st_dev == self.workdir.stat().st_dev
         if on_same_disk and store.resolve().is_relative_to(self.workdir):
             raise ConfigError(
-                f"runtime.store={self.layout.named_store} lies in the folder of this job alone ({self.workdir}), expected a "
-                "mount that all jobs have; set SHARDLINE_STORE on the jobs' machines to where it is mounted"
+                f"runtime.store={self.layout.named_store} lies in the folder of this job alone ({self.workdir}), "
+                "expected a mount that all jobs have; set SHARDLINE_STORE on the jobs' machines to where it is mounted"
             )
 
     def check_devices(self, exists: Callable[[Path], bool] = Path.exists) -> None:

@@ -154,7 +154,8 @@ def container_of(project: Project) -> str:
         return name
     raise ConfigError(
         "--software-deployment-method apptainer, but image.container is empty, and no image was pushed "
-        f"({project.layout.name_of(document)}); set image.container, or push an image (image.push) without that option first"
+        f"({project.layout.name_of(document)}); set image.container, or push an image "
+        "(image.push) without that option first"
     )
 
 
