@@ -1,4 +1,4 @@
-"""Settings that are newer than the results: generated schemas and settings, before and after."""
+"""Settings that are newer than the results: generated types and settings, before and after."""
 
 import copy
 import json
@@ -6,24 +6,26 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import defstruct
 
-from shardline.config.before import schema_of, with_before, without_before
-from shardline.config.schema import defaults_of, flatten, merge, unflatten
+from shardline.config.before import settings_of, with_before, without_before
+from shardline.config.forms import defaults_of
+from shardline.config.schema import flatten, merge, unflatten
+from shardline.config.settings.base import Settings
+from shardline.config.settings.sources import Csv, Idx, OwnSource, Source
 from shardline.core.canonical import canonical_json
+from tests.support.more_settings import extended, newer
 from tests.unit.test_identity_projects import KEYS
 
-# Values of one type each, with their schema.
-KINDS: dict[str, tuple[dict[str, Any], st.SearchStrategy[Any]]] = {
-    "number": ({"type": "number"}, st.sampled_from([0.0, 0.5, 1.0, 1e-3])),
-    "integer": ({"type": "integer"}, st.integers(0, 3)),
-    "text": ({"type": "string"}, st.sampled_from(["", "a", "b"])),
-    "truth": ({"type": "boolean"}, st.booleans()),
-    "nullable": ({"type": ["number", "null"]}, st.sampled_from([None, 0.0, 1.0])),
-    "list": (
-        {"type": "array", "items": {"type": "integer"}},
-        st.lists(st.integers(0, 2), max_size=2),
-    ),
-    "free": ({"type": "object"}, st.dictionaries(st.sampled_from("ab"), st.integers(0, 2))),
+# Values of one type each.
+KINDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "number": (float, st.sampled_from([0.0, 0.5, 1.0, 1e-3])),
+    "integer": (int, st.integers(0, 3)),
+    "text": (str, st.sampled_from(["", "a", "b"])),
+    "truth": (bool, st.booleans()),
+    "nullable": (float | None, st.sampled_from([None, 0.0, 1.0])),
+    "list": (list[int], st.lists(st.integers(0, 2), max_size=2)),
+    "free": (dict[str, Any], st.dictionaries(st.sampled_from("ab"), st.integers(0, 2))),
 }
 # Where a setting may be added: beside others, in a table, in a new one, in a new one of a new one.
 PLACES = ["", "data.", "optim.", "evaluation.", "new.", "new.below."]
@@ -40,56 +42,46 @@ PRESENT = st.fixed_dictionaries(
 
 
 @st.composite
-def additions(draw: st.DrawFn) -> dict[str, tuple[dict[str, Any], Any, Any]]:
-    """Draw new settings by dotted key: schema with `before`, the value of before, and another."""
+def additions(draw: st.DrawFn) -> dict[str, tuple[Any, Any, Any]]:
+    """Draw new settings by dotted key: type, the value of before, and another."""
     keys = draw(
         st.lists(st.sampled_from([f"{place}{n}" for place in PLACES for n in "xyz"]), unique=True)
     )
     found = {}
     for key in keys:
-        shape, values = KINDS[draw(st.sampled_from(sorted(KINDS)))]
+        hint, values = KINDS[draw(st.sampled_from(sorted(KINDS)))]
         before = draw(values)
         other = draw(values.filter(lambda v, b=before: canonical_json(v) != canonical_json(b)))
-        found[key] = ({**shape, "default": before, "before": before}, before, other)
+        found[key] = (hint, before, other)
     return found
-
-
-def extended(schema: dict[str, Any], parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return a schema with more settings."""
-    schema = copy.deepcopy(schema)
-    for dotted, part in parts.items():
-        *groups, last = dotted.split(".")
-        table = schema
-        for group in groups:
-            table = table["properties"].setdefault(group, {"type": "object", "properties": {}})
-        table["properties"][last] = part
-    return schema
 
 
 @settings(deadline=None)
 @given(given=PRESENT, new=additions(), data=st.data())
 def test_new_settings_enter_where_they_are_set_to_something_else(
-    given: dict[str, Any], new: dict[str, tuple[dict[str, Any], Any, Any]], data: st.DataObject
+    given: dict[str, Any], new: dict[str, tuple[Any, Any, Any]], data: st.DataObject
 ) -> None:
-    old_schema = schema_of("train")
-    schema = extended(old_schema, {key: part for key, (part, _, _) in new.items()})
-    old = merge(defaults_of(old_schema), unflatten(given))
-    counted = without_before(old, old_schema)
+    first_table = settings_of("train")
+    table = extended(
+        first_table, {key: newer(hint, value) for key, (hint, value, _) in new.items()}
+    )
+    old = merge(defaults_of(first_table), unflatten(given))
+    counted = without_before(old, first_table)
     first = json.loads(KEYS.read_text())["run"]
     missing = [key for key in flatten(old) if key in first and key not in flatten(counted)]
     assert missing == [], "settings of the first identities always enter"
-    resolved = merge(defaults_of(schema), unflatten(given))
-    assert canonical_json(without_before(resolved, schema)) == canonical_json(counted)
+    resolved = merge(defaults_of(table), unflatten(given))
+    assert canonical_json(without_before(resolved, table)) == canonical_json(counted)
     # one after the other set to another value, and back
     chosen = [key for key in new if data.draw(st.booleans(), key)]
     changed = _with(resolved, {key: new[key][2] for key in chosen})
     expected = _with(counted, {key: new[key][2] for key in chosen})
-    assert canonical_json(without_before(changed, schema)) == canonical_json(expected)
+    assert canonical_json(without_before(changed, table)) == canonical_json(expected)
     back = _with(changed, {key: new[key][1] for key in chosen})
-    assert canonical_json(without_before(back, schema)) == canonical_json(counted)
+    assert canonical_json(without_before(back, table)) == canonical_json(counted)
     # what an earlier version resolved is read as it is resolved now
-    assert canonical_json(with_before(old, schema)) == canonical_json(resolved)
-    assert canonical_json(with_before(without_before(changed, schema), schema)) == canonical_json(
+    assert canonical_json(with_before(old, table)) == canonical_json(resolved)
+    assert canonical_json(with_before(without_before(changed, table), table)) == canonical_json(
         changed
     )
 
@@ -106,37 +98,30 @@ def _with(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-NEW = {"type": "number", "default": 0, "before": 0}
+NEW = newer(float, 0)
 
 
 @given(st.sampled_from(["csv", "idx", "synthetic", "own:Class"]), st.sampled_from([0, 0.0, 0.5]))
 def test_settings_of_one_kind_of_source(kind: str, value: float) -> None:
-    schema = copy.deepcopy(schema_of("dataset"))
-    for rule in schema["properties"]["source"]["allOf"]:
-        if rule["if"]["properties"]["type"] == {"const": "csv"}:
-            rule["then"]["properties"]["skip_rows"] = NEW
+    csv = extended(Csv, {"skip_rows": NEW})
+    entry = defstruct("Entry", [("source", csv | Idx | OwnSource | Source)], bases=(Settings,))
     source = {"type": kind, "skip_rows": value}
-    counted = without_before({"source": source, "shards": 2}, schema)
+    counted = without_before({"source": source, "shards": 2}, entry)
     assert ("skip_rows" in counted["source"]) == (kind != "csv" or value != 0)
 
 
 def test_entries_that_a_user_named_stay() -> None:
-    entry = {"type": "object", "properties": {"weight": NEW}}
-    schema = {
-        "properties": {
-            "columns": {"type": "object", "additionalProperties": entry},
-            "steps": {"type": "array", "items": entry},
-        }
-    }
+    entry = extended(Settings, {"weight": NEW})
+    table = extended(Settings, {"columns": (dict[str, entry], {}), "steps": (list[entry], [])})
     value = {"columns": {"a": {"weight": 0}, "b": {"weight": 2}}, "steps": [{"weight": 0}, {}]}
-    assert without_before(value, schema) == {
+    assert without_before(value, table) == {
         "columns": {"a": {}, "b": {"weight": 2}},
         "steps": [{}, {}],
     }
 
 
 def test_a_changed_default_is_another_result() -> None:
-    """`before` says what was computed once, `default` what is computed where nothing is said."""
-    schema = {"properties": {"x": {"type": "number", "default": 1.0, "before": 0.0}}}
-    assert without_before(defaults_of(schema), schema) == {"x": 1.0}
-    assert with_before({}, schema) == {"x": 0.0}
+    """`before` says what was computed once, the default what is computed where nothing is said."""
+    table = extended(Settings, {"x": (newer(float, 0.0)[0], 1.0)})
+    assert without_before(defaults_of(table), table) == {"x": 1.0}
+    assert with_before({}, table) == {"x": 0.0}

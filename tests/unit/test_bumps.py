@@ -4,19 +4,18 @@ A bump makes stale the runs that it concerns, and what reads their results; a ne
 any other edit of Shardline make nothing stale.
 """
 
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardline.config import schema
+from shardline.config.forms import keys_of
+from shardline.config.settings.config import Config
 from shardline.identity import versions
 from shardline.identity.versions import ResultVersion
+from tests.support.more_settings import extended, newer
 from tests.support.mutated_project import (
     DATASETS,
     EVALUATES,
@@ -28,12 +27,11 @@ from tests.support.mutated_project import (
     stale,
     with_what_follows,
 )
-from tests.support.workspace import REPOSITORY
 
 # --- Shardline's own code: result versions --------------------------------------------------------
 
 RUNS = {name: model for name, _, model, _ in ROWS}
-AddSetting = Callable[[str, dict[str, Any]], None]
+AddSetting = Callable[[str, Any, Any], None]
 Bump = tuple[str, Callable[[Any], bool]]
 
 
@@ -134,29 +132,18 @@ def test_a_shipped_class_that_a_user_derives_from_counts_by_its_version(
 
 
 @pytest.fixture
-def add_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddSetting]:
-    """Have the schema of settings hold one more, by dotted key."""
-    shutil.copytree(REPOSITORY / "config" / "schemas", tmp_path / "config" / "schemas")
-    path = tmp_path / "config" / "schemas" / "settings.schema.yaml"
+def add_setting(monkeypatch: pytest.MonkeyPatch) -> AddSetting:
+    """Have runs know one more setting, by dotted key."""
 
-    def forget() -> None:
-        for cache in (schema.load_schema, schema.subschema, schema._validator):
-            cache.cache_clear()
+    def add(key: str, hint: Any, default: Any) -> None:
+        config = extended(Config, {f"defaults.{key}": newer(hint, default)})
+        (run,) = keys_of(config)["defaults"].form.tables
+        (evaluation,) = keys_of(run)["evaluation"].form.tables
+        monkeypatch.setattr("shardline.config.load.Config", config)
+        monkeypatch.setattr("shardline.config.before.RunSettings", run)
+        monkeypatch.setattr("shardline.config.before.Evaluation", evaluation)
 
-    def add(key: str, part: dict[str, Any]) -> None:
-        found = yaml.safe_load(path.read_text())
-        *groups, last = key.split(".")
-        table = found
-        for group in groups:
-            below = {"type": "object", "additionalProperties": False, "properties": {}}
-            table = table["properties"].setdefault(group, below)
-        table["properties"][last] = part
-        path.write_text(yaml.safe_dump(found))
-        forget()
-
-    monkeypatch.setattr(schema, "workflow_folder", lambda: tmp_path)
-    yield add
-    forget()
+    return add
 
 
 @pytest.mark.parametrize("key", ["smoothing", "data.mix", "loss.smoothing", "evaluation.views"])
@@ -164,7 +151,7 @@ def test_a_new_setting_makes_nothing_stale_until_it_is_set(
     key: str, place: Place, add_setting: AddSetting
 ) -> None:
     before = place.stages()
-    add_setting(key, {"type": "number", "default": 0, "before": 0})
+    add_setting(key, float, 0.0)
     assert place.stages() == before
     place.set(f"defaults.{key}", 0.1)
     is_evaluation = key.startswith("evaluation.")

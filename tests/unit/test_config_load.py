@@ -11,10 +11,13 @@ import pytest
 import yaml
 
 from shardline.config import checks
+from shardline.config.forms import defaults_of, keys_of
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.reference import reference
-from shardline.config.schema import defaults_of, flatten, load_schema
+from shardline.config.schema import flatten
+from shardline.config.settings.run import RunSettings
+from shardline.config.settings.runtime import Runtime
 from shardline.errors import ConfigError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -288,7 +291,7 @@ def test_runs_share_no_settings(load: Load) -> None:
     first.settings["model_args"]["hidden"] = 3
     assert second.settings["optim"]["lr"] == 0.001
     assert second.settings["model_args"] == {}
-    assert flatten(defaults_of(load_schema("settings")))["optim.lr"] == 0.001
+    assert flatten(defaults_of(RunSettings))["optim.lr"] == 0.001
 
 
 @pytest.mark.parametrize(
@@ -327,13 +330,13 @@ def test_file_with_byte_order_mark(load: Load, tmp_path: Path) -> None:
 def test_shipped_config_sets_every_setting_to_its_default_and_comments_it() -> None:
     text = (REPOSITORY / "config" / "config.yaml").read_text()
     shipped = yaml.safe_load(text)["defaults"]
-    assert flatten(shipped) == flatten(defaults_of(load_schema("settings")))
+    assert flatten(shipped) == flatten(defaults_of(RunSettings))
     block = text.partition("\ndefaults:\n")[2].partition("\n\n")[0]
     uncommented = [line for line in block.splitlines() if not re.search(r":$|# \w", line)]
     assert uncommented == []
 
 
-def test_readme_is_written_from_the_schemas() -> None:
+def test_readme_is_written_from_the_types() -> None:
     assert (REPOSITORY / "config" / "README.md").read_text() == reference(), (
         "renew it: python -m shardline.config.reference > config/README.md"
     )
@@ -341,8 +344,8 @@ def test_readme_is_written_from_the_schemas() -> None:
 
 def test_readme_names_every_key() -> None:
     page = reference()
-    for key in flatten(defaults_of(load_schema("settings"))):
+    for key in flatten(defaults_of(RunSettings)):
         assert f"| `{key}` |" in page
-    for key, schema in load_schema("config")["properties"]["runtime"]["properties"].items():
-        for name in [f"{key}.{inner}" for inner in schema.get("properties", ())] or [key]:
+    for key, known in keys_of(Runtime).items():
+        for name in [f"{key}.{inner}" for inner in known.below] or [key]:
             assert f"| `{name}` |" in page

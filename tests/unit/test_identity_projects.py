@@ -10,18 +10,20 @@ Python, the text of the report's page, and the digests of the users' code (`clos
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from shardline.config import documents
-from shardline.config.before import KEYWORD, schema_of
+from shardline.config.before import KEYWORD, settings_of
 from shardline.config.causes import find_causes
+from shardline.config.forms import Key, form_of, keys_of
 from shardline.config.load import load_project
-from shardline.config.schema import parts_of
+from shardline.config.settings.base import Settings
+from shardline.config.settings.config import StudySettings
 from shardline.core.canonical import short_digest
 from shardline.identity import CodeIndex, Lock
 from shardline.identity.user_code import UserCode
@@ -124,32 +126,27 @@ def test_there_are_ten() -> None:
 KEYS = GOLDEN / "settings.json"  # those that the first golden identities hold; never rewritten
 
 
-def dotted_keys(schema: Mapping[str, Any], value: object, prefix: str = "") -> dict[str, Any]:
-    """Return the schema of each setting, by dotted key."""
-    found: dict[str, Any] = {}
-    for key, part in parts_of(schema, value).items():
-        if part.get("properties"):
-            found |= dotted_keys(part, None, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = part
+def dotted_keys(table: type[Settings], prefix: str = "") -> dict[str, Key]:
+    """Return each setting of a table, by dotted key."""
+    found: dict[str, Key] = {}
+    for key, known in keys_of(table).items():
+        tables = known.form.tables
+        if not tables:
+            found[f"{prefix}{key}"] = known
+        for below in tables:
+            found |= dotted_keys(below, f"{prefix}{key}.")
     return found
 
 
-def present_keys() -> dict[str, dict[str, Any]]:
-    dataset = schema_of("dataset")
-    source = dataset["properties"]["source"]
-    entry = {
-        **dataset,
-        "properties": {k: v for k, v in dataset["properties"].items() if k != "source"},
-    }
+def present_keys() -> dict[str, dict[str, Key]]:
+    dataset = dotted_keys(settings_of("dataset"))
+    source = form_of(settings_of("dataset")).key("source")
     return {
-        "run": dotted_keys(schema_of("train"), None),
-        "dataset": dotted_keys(entry, {}),
-        "study": dotted_keys(
-            schema_of("report")["properties"]["scaling"]["additionalProperties"], {}
-        ),
+        "run": dotted_keys(settings_of("train")),
+        "dataset": {k: v for k, v in dataset.items() if not k.startswith("source.")},
+        "study": dotted_keys(StudySettings),
         **{
-            f"source {kind}": dotted_keys(source, {"type": kind})
+            f"source {kind}": keys_of(source.table_of({"type": kind}))
             for kind in (*documents.SHIPPED_SOURCES, "own:Class")
         },
     }
@@ -159,8 +156,9 @@ def test_newer_settings_say_what_reproduces_the_results_of_before() -> None:
     """A source that is newer as a whole has no results of before."""
     first = json.loads(KEYS.read_text())
     for where, keys in present_keys().items():
-        for key, part in keys.items() if where in first else ():
+        for key, known in keys.items() if where in first else ():
+            has_before = KEYWORD in known.form.limits
             if key in first[where]:
-                assert KEYWORD not in part, f"{where}: {key} enters its identities always"
+                assert not has_before, f"{where}: {key} enters its identities always"
             else:
-                assert KEYWORD in part or "default" not in part, f"{where}: {key} has no `before`"
+                assert has_before or known.default is UNSET, f"{where}: {key} has no `before`"

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shardline.config.schema import defaults_of, load_schema
+from shardline.config.forms import defaults_of
+from shardline.config.settings.environments import Image
 from shardline.core.digests import file_sha256
 from shardline.environments import container, image
 from shardline.environments.container import container_command, image_python, with_variables
@@ -14,7 +15,7 @@ from shardline.environments.image import build_command, find_tool, image_labels,
 from shardline.errors import ConfigError, LaunchError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "image"
-SETTINGS = defaults_of(load_schema("config"))["image"]
+SETTINGS = defaults_of(Image)
 DIGEST = f"sha256:{'d' * 64}"
 BUILT = {
     "id": f"sha256:{'1' * 64}", "digest": DIGEST, "reference": f"registry.example/team/shardline@{DIGEST}",

@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from shardline.config import before
+from shardline.config.settings.base import Settings
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.pipeline import runs
@@ -14,6 +15,7 @@ from shardline.pipeline import training as ranks
 from shardline.training import evaluate as evaluation
 from shardline.training import worker
 from tests.support.fake_project import MODEL, FakeProject
+from tests.support.more_settings import extended, newer
 from tests.support.rank_specs import rank_spec
 
 MOVED = "nets.deep:Net"
@@ -63,13 +65,13 @@ def test_ranks_fill_in_what_an_earlier_version_did_not_know(
     fake: FakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.seal_all()
-    schema = {"properties": {"mix": {"properties": {"alpha": {"type": "number", "before": 0}}}}}
-    monkeypatch.setattr(worker, "schema_of", lambda _: schema)
+    table = extended(Settings, {"mix.alpha": newer(float, 0)})
+    monkeypatch.setattr(worker, "settings_of", lambda _: table)
     run = fake.run("net")
     files = {"manifest": run.dataset.manifest, "shards": Path("shards")}
     spec = rank_spec(Path("store"), run_json=run.folder / "run.json", **files)
     assert worker._read_run(spec)["settings"] == {**run.settings, "mix": {"alpha": 0.0}}
-    assert before.without_before({"mix": {"alpha": 0.0}}, schema) == {}
+    assert before.without_before({"mix": {"alpha": 0.0}}, table) == {}
 
 
 def test_a_moved_class_has_the_digest_that_it_had(fake: FakeProject) -> None:

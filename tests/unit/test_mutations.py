@@ -8,7 +8,6 @@ from elsewhere than the code under test: a table, or the installed packages' met
 
 import importlib.metadata
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -18,8 +17,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from shardline.config import schema
-from shardline.config.schema import defaults_of, flatten, load_schema
+from shardline.config.forms import defaults_of, form_at
+from shardline.config.schema import flatten
+from shardline.config.settings.run import RunSettings
 from shardline.errors import ConfigError
 from shardline.identity import environment
 from tests.support.mutated_project import (
@@ -33,7 +33,6 @@ from tests.support.mutated_project import (
     stale,
     with_what_follows,
 )
-from tests.support.workspace import REPOSITORY
 
 
 def test_this_process_and_another_python_agree(place: Place) -> None:
@@ -43,8 +42,6 @@ def test_this_process_and_another_python_agree(place: Place) -> None:
         "d = p.datasets.values(); r = p.runs.values(); "
         "print(*(x.id for x in (*d, *r)), *(x.evaluation_id for x in r))"
     )
-    schemas = place.library / "shardline" / "workflow" / "config" / "schemas"
-    shutil.copytree(REPOSITORY / "config" / "schemas", schemas)
     found = subprocess.run(
         [sys.executable, "-c", program],
         cwd=place.path,
@@ -57,14 +54,14 @@ def test_this_process_and_another_python_agree(place: Place) -> None:
     assert set(found.stdout.split()) == {v for k, v in stages.items() if k != "report"}
 
 
-SETTINGS = flatten(defaults_of(load_schema("settings")))
+SETTINGS = flatten(defaults_of(RunSettings))
 
 
 def others(key: str) -> list[Any]:
     """Return other values of a setting than the default; the first that fits the rest is taken."""
-    part, default = schema.subschema("settings", key), SETTINGS[key]
-    if "enum" in part:
-        return [value for value in reversed(part["enum"]) if value != default]
+    form, default = form_at(RunSettings, key), SETTINGS[key]
+    if form.choices:
+        return [value for value in reversed(form.choices) if value != default]
     by_type = {
         "boolean": [not default],
         "integer": [2 * (default or 1), 1],
@@ -72,8 +69,7 @@ def others(key: str) -> list[Any]:
         "string": [f"{default}_of_another_kind", "config/runs.tsv"],  # a file, where it names one
         "object": [{"hidden": 8}],
     }
-    kind = part["type"] if isinstance(part["type"], str) else part["type"][0]
-    return [value for value in by_type[kind] if value != default]
+    return [value for value in by_type[form.kinds[0]] if value != default]
 
 
 @pytest.mark.parametrize("key", SETTINGS)

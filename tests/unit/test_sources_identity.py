@@ -9,7 +9,10 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from shardline.config.schema import load_schema, validate
+from shardline.config.forms import form_of, keys_of
+from shardline.config.settings.config import Config
+from shardline.config.settings.datasets import DatasetSettings
+from shardline.config.validate import validate
 from shardline.errors import ConfigError
 from tests.support.source_cases import load_dataset
 
@@ -43,14 +46,9 @@ UNCOUNTED = {"table": {"table": "moved"}, "decode_threads": {"decode_threads": 3
 
 
 def rules() -> dict[str, set[str]]:
-    """Return the options of each shipped source, as the schema lists them."""
-    shape = load_schema("config")["properties"]["datasets"]["additionalProperties"]
-    found: dict[str, set[str]] = {}
-    for rule in shape["properties"]["source"]["allOf"]:
-        kind = rule["if"]["properties"]["type"].get("const")
-        if kind:
-            found[kind] = set(rule["then"]["properties"]) - {"type"}
-    return found
+    """Return the options of each shipped source."""
+    tables = keys_of(DatasetSettings)["source"].form.tables
+    return {table.named: set(keys_of(table)) - {"type"} for table in tables}
 
 
 @pytest.fixture
@@ -138,7 +136,9 @@ def test_examples_of_the_guide_are_valid() -> None:
     blocks = [yaml.safe_load(text.partition("```")[0]) for text in guide.split("```yaml")[1:]]
     seen = set()
     for block in blocks:
-        validate({"runs": "runs.tsv", "defaults": {}, **block}, "config", where="docs/sources.md")
+        validate(
+            {"runs": "runs.tsv", "defaults": {}, **block}, form_of(Config), where="docs/sources.md"
+        )
         seen |= {entry["source"]["type"] for entry in block["datasets"].values()}
     assert seen >= set(SOURCES)
 

@@ -9,11 +9,13 @@ import pytest
 
 from shardline.config import causes as causes_module
 from shardline.config.causes import find_causes
+from shardline.config.settings.base import Settings
 from shardline.core.files import write_json
 from shardline.identity.versions import HISTORIES, ResultVersion
 from shardline.results.staleness import explain
 from shardline.results.states import State
 from tests.support.fake_project import LOCK, MODEL, RUNS
+from tests.support.more_settings import extended, newer
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -120,8 +122,8 @@ def test_a_document_from_before_result_versions_is_told_as_such():
 
 
 def test_a_newer_setting_differs_from_the_value_of_before(monkeypatch):
-    schema = {"properties": {"x": {"type": "number", "before": 0}}}
-    monkeypatch.setattr(causes_module, "schema_of", lambda stage: schema)
+    table = extended(Settings, {"x": newer(float, 0)})
+    monkeypatch.setattr(causes_module, "settings_of", lambda stage: table)
     assert differences({"settings": {"a": 1}}, {"settings": {"a": 1, "x": 0.5}}) == ["x 0.0 -> 0.5"]
 
 

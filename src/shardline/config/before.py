@@ -1,4 +1,4 @@
-"""Settings that are newer than the results: the schemas' keyword `before`.
+"""Settings that are newer than the results: `before` in `Meta(extra=...)` of their type.
 
 `before` is the value that gives what was computed when the setting did not exist. Identity
 documents leave such a value out, and readers of an older `run.json` put it in, so that a new
@@ -8,64 +8,80 @@ setting makes nothing stale. It is not the `default`, which may change later.
 from collections.abc import Mapping
 from typing import Any
 
-from shardline.config.schema import coerce, load_schema, parts_of
+from shardline.config.forms import ANYTHING, Form, form_of, keys_of
+from shardline.config.settings.base import Settings
+from shardline.config.settings.config import ReportSettings
+from shardline.config.settings.datasets import DatasetSettings
+from shardline.config.settings.run import Evaluation, RunSettings
+from shardline.config.validate import coerce
 from shardline.core.canonical import canonical_json
 
 KEYWORD = "before"
 
 
-def schema_of(stage: str) -> dict[str, Any]:
-    """Return the schema of the settings in a stage's identity document; `{}` where there is none."""
-    if stage == "dataset":
-        return dict(load_schema("config")["properties"]["datasets"]["additionalProperties"])
-    if stage == "evaluate":
-        return dict(load_schema("settings")["properties"]["evaluation"])
-    if stage == "report":
-        return {"properties": {"scaling": load_schema("config")["properties"]["scaling"]}}
-    return load_schema("settings") if stage == "train" else {}
+def settings_of(stage: str) -> type[Settings]:
+    """Return the table of the settings in a stage's identity document; without keys where there is none."""
+    known: dict[str, type[Settings]] = {
+        "dataset": DatasetSettings,
+        "train": RunSettings,
+        "evaluate": Evaluation,
+        "report": ReportSettings,
+    }
+    return known.get(stage, Settings)
 
 
-def without_before(value: Any, schema: Mapping[str, Any]) -> Any:
+def without_before(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
     """Return settings without those that have the value of their `before`.
 
     A table of settings that is empty then goes as well; an entry that a user named does not.
 
     Args:
-        value: resolved settings, or one of them.
-        schema: what describes them.
+        settings: resolved settings.
+        table: what describes them.
     """
+    return dict(_without(settings, form_of(table)))
+
+
+def _without(value: Any, form: Form) -> Any:
     if isinstance(value, list):
-        return [without_before(item, schema.get("items", {})) for item in value]
+        return [_without(item, form.item or ANYTHING) for item in value]
     if not isinstance(value, Mapping):
         return value
-    parts, rest = parts_of(schema, value), schema.get("additionalProperties")
+    table, free = form.table_of(value), form.value or ANYTHING
+    known = keys_of(table) if table else {}
     kept: dict[str, Any] = {}
     for key, item in value.items():
         is_nested = isinstance(item, dict | list)  # most are not, and 10,000 runs have 500,000
-        if key not in parts:
-            below = rest if isinstance(rest, Mapping) else {}
-            kept[key] = without_before(item, below) if is_nested else item
-        elif not (KEYWORD in parts[key] and _is_before(item, parts[key])):
-            left = without_before(item, parts[key]) if is_nested else item
+        if key not in known:
+            kept[key] = _without(item, free) if is_nested else item
+        elif not _is_before(item, known[key].form):
+            left = _without(item, known[key].form) if is_nested else item
             if left != {} or item == {}:
                 kept[key] = left
     return kept
 
 
-def with_before(settings: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+def with_before(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
     """Return settings that an earlier version resolved, with the newer ones at their `before`."""
+    return _with(settings, form_of(table))
+
+
+def _with(settings: Mapping[str, Any], form: Form) -> dict[str, Any]:
     filled = dict(settings)
-    for key, part in parts_of(schema, settings).items():
-        if key not in filled and KEYWORD in part:
-            filled[key] = coerce(part[KEYWORD], part)
-        elif part.get("properties") and isinstance(filled.get(key, {}), Mapping):
-            below = with_before(filled.get(key, {}), part)
+    table = form.table_of(settings)
+    for key, known in (keys_of(table) if table else {}).items():
+        if key not in filled and KEYWORD in known.form.limits:
+            filled[key] = coerce(known.form.limits[KEYWORD], known.form)
+        elif known.form.tables and isinstance(filled.get(key, {}), Mapping):
+            below = _with(filled.get(key, {}), known.form)
             if below or key in filled:
                 filled[key] = below
     return filled
 
 
-def _is_before(value: Any, part: Mapping[str, Any]) -> bool:
-    """Return whether a value is that of `before`, both in the one form that the schema asks for."""
+def _is_before(value: Any, form: Form) -> bool:
+    """Return whether a value is that of `before`, both in the one form that the type asks for."""
+    if KEYWORD not in form.limits:
+        return False
     # as text, since 1 == True
-    return canonical_json(coerce(value, part)) == canonical_json(coerce(part[KEYWORD], part))
+    return canonical_json(coerce(value, form)) == canonical_json(coerce(form.limits[KEYWORD], form))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.config.before import schema_of, with_before
+from shardline.config.before import settings_of, with_before
 from shardline.config.schema import flatten
 from shardline.identity.versions import changes_between
 
@@ -104,7 +104,7 @@ def _readable(document: Mapping[str, Any]) -> dict[str, Any]:
     code, settings = _part(document, "code"), _part(document, "settings")
     shown = dict(document)
     if settings:
-        settings = with_before(settings, schema_of(str(document.get("stage"))))
+        settings = with_before(settings, settings_of(str(document.get("stage"))))
         source = _part(settings, "source")
         if "source" in code and "type" not in source:
             settings["source"] = {"type": _OWN, **source}

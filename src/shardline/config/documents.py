@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import scripts
-from shardline.config.before import schema_of, without_before
+from shardline.config.before import settings_of, without_before
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.canonical import short_digest
@@ -87,7 +87,7 @@ class Documents:
         """
         program = self.program(source_class)
         counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
-        counted = without_before(counted, schema_of("dataset"))
+        counted = without_before(counted, settings_of("dataset"))
         source = {key: value for key, value in counted["source"].items() if key != "type"}
         counted["source"] = {**_named("type", program), **source}
         return {
@@ -154,7 +154,7 @@ class Documents:
         """
         return {
             "stage": "report",
-            "settings": without_before(settings, schema_of("report")),
+            "settings": without_before(settings, settings_of("report")),
             "inputs": {"evaluations": dict(evaluations)},
             "template": short_digest(_page_files()),
             **self._made_by("report", "page", Program(named=None), settings),
@@ -228,7 +228,7 @@ def script_index(code: CodeIndex, workdir: Path, script: str) -> CodeIndex:
 
 def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as its identity documents hold them."""
-    counted = dict(without_before(settings, schema_of("train")))
+    counted = without_before(settings, settings_of("train"))
     counted.pop("code_files", None)  # whose bytes count, and not where they lie
     return counted
 

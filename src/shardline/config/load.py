@@ -6,12 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardline.config import checks, credentials, schema, scripts, source_files, sources
+from shardline.config import checks, credentials, scripts, source_files, sources
 from shardline.config.document import plain, read_config, refuse_duplicates
+from shardline.config.forms import fill, form_of
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
+from shardline.config.schema import merge, suggest, unflatten
+from shardline.config.settings.config import Config
+from shardline.config.validate import coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
@@ -81,31 +85,10 @@ def load_project(
 
 
 def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    shape, settings = schema.load_schema("config"), schema.load_schema("settings")
-    config = schema.coerce(config, shape)
-    schema.validate(config, "config", where=where)
-    defaults = schema.coerce(config["defaults"], settings)
-    schema.validate(defaults, "settings", where=where, prefix="defaults")
-    entry = shape["properties"]["datasets"]["additionalProperties"]
-    study = schema.defaults_of(shape["properties"]["scaling"]["additionalProperties"])
-    return {
-        **config,
-        "defaults": schema.merge(schema.defaults_of(settings), defaults),
-        "datasets": {key: _fill_dataset(item, entry) for key, item in config["datasets"].items()},
-        "scaling": {key: {**study, **item} for key, item in config.get("scaling", {}).items()},
-        **{
-            key: schema.merge(schema.defaults_of(shape)[key], config.get(key, {}))
-            for key in ("runtime", "azureml", "conda", "image", "identity")
-        },
-    }
-
-
-def _fill_dataset(given: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    source = schema.defaults_of(entry["properties"]["source"], given["source"])
-    filled = schema.merge({**schema.defaults_of(entry), "source": source}, given)
-    if "splits" in given:  # shares are no part of another kind of splits
-        filled["splits"] = given["splits"]
-    return filled
+    form = form_of(Config)
+    config = coerce(config, form)
+    validate(config, form, where=where)
+    return dict(fill(config, form))
 
 
 def _load_datasets(
@@ -117,7 +100,7 @@ def _load_datasets(
         if name not in entries:
             raise ConfigError(
                 f"{row.where}: dataset={name} is not in datasets of {config_file}; "
-                f"{schema.suggest(name, entries)}"
+                f"{suggest(name, entries)}"
             )
         if name not in loaded:
             where = f"{config_file}: datasets.{name}"
@@ -156,7 +139,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
 
 
 def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: Dataset) -> Run:
-    settings = schema.merge(defaults, schema.unflatten(row.settings))
+    settings = merge(defaults, unflatten(row.settings))
     checks.check_geometry(settings, row.where)
     checks.check_shards(settings, dataset.name, dataset.settings["shards"], row.where)
     model_class = _resolve_model(project, row)

@@ -1,18 +1,27 @@
-"""The reference of every key, written from the schemas.
+"""The reference of every key, written from the types of settings.
 
-`python -m shardline.config.reference > config/README.md` renews the page; a
-test holds the page to the schemas.
+`python -m shardline.config.reference > config/README.md` renews the page, which a test holds to
+the types; `python -m shardline.config.reference --schema` prints the JSON schema of `config.yaml`.
 """
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shardline.config.schema import load_schema
+from msgspec import UNSET
+
+from shardline.config.described import json_schema, texts_of
+from shardline.config.forms import Form, Key, keys_of
+from shardline.config.settings.base import Settings
+from shardline.config.settings.config import Config, Identity, StudySettings
+from shardline.config.settings.datasets import DatasetSettings
+from shardline.config.settings.environments import AzureML, Conda, Image
+from shardline.config.settings.run import FixedColumns, RunSettings
+from shardline.config.settings.runtime import Runtime
 
 _HEAD = """\
-<!-- Written by `python -m shardline.config.reference`, from Shardline's config/schemas/. -->
+<!-- Written by `python -m shardline.config.reference`, from src/shardline/config/settings/. -->
 
 # Config
 
@@ -23,7 +32,8 @@ What is computed stands here; where it is computed stands in `profiles/`.
 | `config.yaml` | `defaults` (every setting of a run), `datasets`, `scaling`, and `runtime` (changes no result) |
 | `runs.tsv` | the run table: one row is one run, or a grid of runs |
 
-Both are held to schemas: a key that is not there is refused, with the nearest name.
+A key that is not in the tables below is refused, with the nearest name. `python -m shardline.config.reference --schema`
+prints a JSON schema of `config.yaml`, for editors that complete keys.
 
 ## The run table
 
@@ -107,29 +117,26 @@ _TOP = """
 
 def reference() -> str:
     """Return the page as Markdown."""
-    config = load_schema("config")
-    parts = config["properties"]
-    dataset = parts["datasets"]["additionalProperties"]
     pages = [
-        _HEAD.replace("{columns}", _table(_rows(load_schema("runs"), "train"))),
+        _HEAD.replace("{columns}", _table(_rows(FixedColumns, "train"))),
         _SETTINGS,
-        _table(_rows(load_schema("settings"), "train")),
+        _table(_rows(RunSettings, "train")),
         _DATASETS,
-        _table(_rows(dataset, "dataset")),
+        _table(_rows(DatasetSettings, "dataset")),
         _SCALING,
-        _table(_rows(parts["scaling"]["additionalProperties"], "report, and runs that it adds")),
+        _table(_rows(StudySettings, "report, and runs that it adds")),
         _RUNTIME,
-        _table(_rows(parts["runtime"], "nothing")),
+        _table(_rows(Runtime, "nothing")),
         _AZUREML,
-        _table(_rows(parts["azureml"], "nothing")),
+        _table(_rows(AzureML, "nothing")),
         _CONDA,
-        _table(_rows(parts["conda"], "nothing")),
+        _table(_rows(Conda, "nothing")),
         _IMAGE,
-        _table(_rows(parts["image"], "nothing")),
+        _table(_rows(Image, "nothing")),
         _IDENTITY,
-        _table(_rows(parts["identity"], "nothing", "identity.")),
+        _table(_rows(Identity, "nothing", "identity.")),
         _TOP,
-        _table(_row(key, parts[key], config, "nothing") for key in ("runs", "lock")),
+        _table(row for row in _rows(Config, "nothing") if row[0] in ("`runs`", "`lock`")),
     ]
     return "\n".join(page.strip("\n") + "\n" for page in pages)
 
@@ -149,34 +156,39 @@ _COUNTS = {
 }
 
 
-def _rows(
-    schema: Mapping[str, Any], counts: str, prefix: str = ""
-) -> Iterator[tuple[str, str, str, str, str]]:
-    for key, part, owner in _properties(schema):
+Row = tuple[str, str, str, str, str]
+
+
+def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[Row]:
+    texts = texts_of(table)
+    for key, known in keys_of(table).items():
         dotted = f"{prefix}{key}"
-        if part.get("properties"):
-            yield from _rows(part, counts, f"{dotted}.")
+        if known.form.tables and not known.form.value:
+            yield from _rows_below(known.form, counts, f"{dotted}.")
         else:
-            yield _row(dotted, part, owner, counts)
+            yield _row(dotted, known, texts[key], counts)
 
 
-def _properties(
-    schema: Mapping[str, Any],
-) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield key, schema and the table that the key stands in, those behind `if`/`then` as well."""
-    for owner in (schema, *(rule["then"] for rule in schema.get("allOf", ()))):
-        for key, part in owner.get("properties", {}).items():
-            if isinstance(part, Mapping):
-                yield key, part, owner
+def _rows_below(form: Form, counts: str, prefix: str) -> Iterator[Row]:
+    """Yield the keys of a table, or of each kind of it; a key that several have alike stands once."""
+    found: dict[Row, list[str]] = {}
+    for number, table in enumerate(form.tables):
+        named = getattr(table, "named", "")
+        for key, kind, default, meaning, counted in _rows(table, counts, prefix):
+            if number and not hasattr(table, "named"):
+                default = ""  # only required where the table is of another kind than the default's
+            found.setdefault((key, kind, default, meaning, counted), []).append(named)
+    for (key, kind, default, meaning, counted), names in found.items():
+        if all(names) and len(names) < len(form.tables):
+            named = ", ".join(f"`{one}`" if one.isidentifier() else one for one in names)
+            meaning = f"{named}: {meaning[0].lower()}{meaning[1:]}"
+        yield key, kind, default, meaning, counted
 
 
-def _row(
-    key: str, part: Mapping[str, Any], owner: Mapping[str, Any], counts: str
-) -> tuple[str, str, str, str, str]:
-    is_required = key.rpartition(".")[2] in owner.get("required", ())
-    default = "required" if is_required else _value(part["default"]) if "default" in part else ""
-    name = f"`{key}`"
-    return name, _type(part), default, part["description"], _COUNTS.get(key, counts)
+def _row(key: str, known: Key, text: str, counts: str) -> Row:
+    default = "" if known.default is UNSET else _value(known.default)
+    default = "required" if known.is_required else default
+    return f"`{key}`", _type(known.form), default, text, _COUNTS.get(key, counts)
 
 
 def _value(value: Any) -> str:
@@ -184,22 +196,24 @@ def _value(value: Any) -> str:
     return f"`{text}`"
 
 
-def _type(part: Mapping[str, Any]) -> str:
-    if "enum" in part:
-        return ", ".join(map(_value, part["enum"]))
-    types: list[str] = part["type"] if isinstance(part["type"], list) else [part["type"]]
+def _type(form: Form) -> str:
+    if form.choices:
+        return ", ".join(map(_value, form.choices))
     words = {"object": "table", "array": "list", "string": "text", "boolean": "true, false"}
-    name = " or ".join(words.get(kind, kind) for kind in types)
-    bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    limits = [f"{sign} {part[key]}" for key, sign in bounds.items() if key in part]
+    name = " or ".join(words.get(kind, kind) for kind in form.kinds)
+    bounds = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    limits = [f"{sign} {form.limits[key]}" for key, sign in bounds.items() if key in form.limits]
     return f"{name} {', '.join(limits)}".strip()
 
 
-def _table(rows: Iterator[tuple[str, str, str, str, str]]) -> str:
+def _table(rows: Iterable[Row]) -> str:
     head = ("key", "type", "default", "meaning", "counts in")
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    if "--schema" in sys.argv:
+        sys.stdout.write(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(reference())

@@ -11,12 +11,15 @@ from typing import Any
 
 import yaml
 
-from shardline.config import schema
 from shardline.config.credentials import refuse_credentials
 from shardline.config.document import plain
+from shardline.config.forms import defaults_of, form_at, keys_of
+from shardline.config.schema import flatten, suggest
+from shardline.config.settings.run import FixedColumns, RunSettings
+from shardline.config.validate import coerce, validate
 from shardline.core.errors import ConfigError
 
-FIXED_COLUMNS = ("name", "dataset", "model")
+FIXED_COLUMNS = FixedColumns.__struct_fields__
 MAX_NAME = 200  # with identity and ending, a file name may have 255 bytes
 _NAME_UNSAFE = re.compile(r"[^A-Za-z0-9.+_-]+")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
@@ -112,16 +115,16 @@ def _check_header(header: list[str], path: str) -> None:
 
 
 def _check_column(column: str, path: str) -> None:
-    known = schema.flatten(schema.defaults_of(schema.load_schema("settings")))
     try:
-        part = schema.subschema("settings", column)
+        form = form_at(RunSettings, column)
         if "" in column.split("."):
             raise KeyError(column)
     except KeyError:
-        hint = schema.suggest(column, [*known, *FIXED_COLUMNS])
+        hint = suggest(column, [*flatten(defaults_of(RunSettings)), *FIXED_COLUMNS])
         raise ConfigError(f'{path}: column "{column}" is not a known setting; {hint}') from None
-    if part.get("type") == "object":
-        keys = ", ".join(f"{column}.{key}" for key in part.get("properties", ["hidden"]))
+    if form.kinds == ("object",):
+        below = keys_of(form.tables[0]) if form.tables else ["hidden"]
+        keys = ", ".join(f"{column}.{key}" for key in below)
         raise ConfigError(
             f'{path}: column "{column}" is a group; name one key of it, such as {keys}'
         )
@@ -136,7 +139,7 @@ def _expand(header: list[str], cells: list[str], path: str, number: int) -> Iter
         )
     fixed = {key: shown.pop(key, "") for key in FIXED_COLUMNS}
     for key, value in fixed.items():
-        schema.validate(value, "runs", where=where, dotted_key=key)
+        validate(value, form_at(FixedColumns, key), where=where, key=key)
     choices = {key: _choices(text, key, where) for key, text in shown.items() if text}
     for values in itertools.product(*choices.values()):
         settings = dict(zip(choices, values, strict=True))
@@ -158,11 +161,11 @@ def _choices(text: str, key: str, where: str) -> list[Any]:
         raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
     if cell == []:
         raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
-    part = schema.subschema("settings", key)
-    values = [schema.coerce(item, part) for item in (cell if isinstance(cell, list) else [cell])]
+    form = form_at(RunSettings, key)
+    values = [coerce(item, form) for item in (cell if isinstance(cell, list) else [cell])]
     seen = set()
     for value in values:
-        schema.validate(value, "settings", where=where, dotted_key=key)
+        validate(value, form, where=where, key=key)
         if (exact := json.dumps(value)) in seen:
             raise ConfigError(f"{where}: {key}={text} lists {exact} twice; drop one")
         seen.add(exact)

@@ -28,7 +28,6 @@ from typing import Any
 
 from shardline.core.errors import ConfigError
 from shardline.core.files import read_json, write_bytes
-from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask
 from shardline.identity.roots import INSTALLED
 
@@ -116,7 +115,6 @@ def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> Coun
         *(os.path.join(prefix, name) for prefix in prefixes for name in _OF_PREFIX),
         *(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")),
         *(site.getusersitepackages(), tempfile.gettempdir(), Path(__file__).parents[1]),
-        workflow_folder() / "config" / "schemas",
     ]
     known = dict.fromkeys(map(os.path.realpath, left_alone), True)
     known[os.path.realpath(workdir)] = False  # also where the project lies in a temporary folder

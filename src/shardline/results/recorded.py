@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.accepted import read_accepted
-from shardline.config.before import schema_of, with_before
+from shardline.config.before import settings_of, with_before
 from shardline.config.causes import find_causes
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been, title_of
@@ -69,9 +69,9 @@ class Recorded:
     def spec(self) -> dict[str, Any]:
         """`run.json`, with the settings of the evaluation that is meant."""
         spec: dict[str, Any] = read_json(self.folder / "run.json", remedy=_REMAKE)
-        spec["settings"] = with_before(spec["settings"], schema_of("train"))
+        spec["settings"] = with_before(spec["settings"], settings_of("train"))
         if self.evaluation_file:
-            settings = with_before(self.evaluation["identity"]["settings"], schema_of("evaluate"))
+            settings = with_before(self.evaluation["identity"]["settings"], settings_of("evaluate"))
             spec["settings"] = {**spec["settings"], "evaluation": settings}
         return spec
 

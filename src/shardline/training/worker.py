@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shardline.config.before import schema_of, with_before
+from shardline.config.before import settings_of, with_before
 from shardline.config.geometry import ActualGeometry
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
@@ -153,7 +153,7 @@ def _read_run(rank: RankSpec) -> dict[str, Any]:
     spec: dict[str, Any] = read_json(
         rank.run_json, remedy="run the pipeline again to resolve the run"
     )
-    spec["settings"] = with_before(spec["settings"], schema_of("train"))
+    spec["settings"] = with_before(spec["settings"], settings_of("train"))
     spec["model_class"] = rank.model_class or spec["model_class"]
     with suppress(OSError):  # ranks that were started without a job have none
         spec["name"] = (rank.work / NAME_FILE).read_text(encoding="utf-8")

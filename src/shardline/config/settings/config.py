@@ -1,0 +1,58 @@
+"""`config.yaml` as a whole."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from shardline.config.settings.base import Name, Settings, Text
+from shardline.config.settings.datasets import DatasetSettings
+from shardline.config.settings.environments import AzureML, Conda, Image
+from shardline.config.settings.run import RunSettings
+from shardline.config.settings.runtime import Runtime
+
+
+class StudySettings(Settings, frozen=True, kw_only=True):
+    """An entry of `scaling`."""
+
+    run: Text
+    """Name of the run that is trained at each size."""
+    sizes: list[str]
+    """Nodes x devices of each, `[1x1, 1x2, 2x4]`; two or more."""
+    mode: Literal["strong", "weak"] = "strong"
+    """`strong`: `global_batch` is the run's own at every size. `weak`: it grows with the number of
+    ranks, from the run's own at the first size."""
+
+
+class Identity(Settings, frozen=True, kw_only=True):
+    """How closely an earlier result must fit to be taken over by itself; changes no digest."""
+
+    environment: Literal["exact", "minor", "off"] = "exact"
+    """Where locked packages alone differ: `exact` makes the result again; `minor` takes the earlier
+    one over if Python is the same and no package differs by more than its patch level; `off`
+    whatever they are. What is taken over is recorded as by `shardline accept`."""
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """What is computed. Where it is computed stands in profiles/."""
+
+    runs: str
+    """Path of the run table, from the working directory."""
+    lock: str | UnsetType = UNSET
+    """Lock whose pins make the environment digest; left out, Shardline's own requirements.lock."""
+    defaults: RunSettings
+    """Every setting; a cell of the run table overrides it for that run."""
+    scaling: dict[Name, StudySettings] = {}
+    """Name to scaling study."""
+    datasets: Annotated[dict[Name, DatasetSettings], Meta(min_length=1)]
+    """Name to source and shard settings."""
+    conda: Conda = Conda()
+    azureml: AzureML = AzureML()
+    image: Image = Image()
+    identity: Identity = Identity()
+    runtime: Runtime = Runtime()
+
+
+class ReportSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """What the identity document of a report holds of the config."""
+
+    scaling: dict[str, StudySettings] = {}

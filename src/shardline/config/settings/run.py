@@ -1,0 +1,181 @@
+"""Settings of a run: every key counts in its identity (`evaluation.*` in the evaluation's)."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from shardline.config.settings.base import (
+    Count,
+    Natural,
+    NotNegative,
+    Positive,
+    RowName,
+    Settings,
+    Text,
+)
+
+Direction = Literal["min", "max"]
+
+
+class Data(Settings, frozen=True, kw_only=True):
+    """How samples reach the model."""
+
+    normalize: Literal["standard", "global", "none"] = "standard"
+    """`standard` subtracts the train split's mean and divides by its deviation, per feature
+    (tables); `global` does so with one mean and deviation over all features (images, whose border
+    pixels hardly vary)."""
+    window_bytes: Count = 268435456
+    """Bytes of samples in memory at a time (and as many being read ahead); rows are shuffled within
+    a window."""
+    streams: Count = 1
+    """Sequences of shards that each global batch takes equal shares of. 1: every rank reads every
+    shard (one copy in memory per node); as many as ranks: each rank reads its own shards only
+    (several nodes, remote storage)."""
+    epoch: Literal["pass", "partition"] = "pass"
+    """`pass` visits the whole train split in an epoch, `partition` `data.partition_shards` shards
+    in turn, to validate more often."""
+    partition_shards: Count = 1
+    """Shards of an epoch under `data.epoch=partition`."""
+    last_batch: Literal["drop", "pad"] = "drop"
+    """An epoch's last, partial global batch: `drop` leaves its rows out of this epoch, other rows
+    in each epoch, `pad` fills it up and gives each batch a third part, weights (0 for what fills
+    up)."""
+
+
+class Optim(Settings, frozen=True, kw_only=True):
+    """The optimiser, for models without a `configure_optimizers` of their own."""
+
+    name: Literal["sgd", "adam", "adamw"] = "adam"
+    """Optimiser."""
+    lr: Positive = 0.001
+    """Learning rate, before any scaling."""
+    weight_decay: NotNegative = 0.0
+    """L2 penalty (decoupled for adamw)."""
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """Momentum of sgd; the others ignore it."""
+    scale_lr: bool = False
+    """Multiply `optim.lr` by the world size (linear scaling rule, Goyal et al. 2017)."""
+
+
+class Schedule(Settings, frozen=True, kw_only=True):
+    """The learning rate over time."""
+
+    name: Literal["constant", "linear", "cosine"] = "constant"
+    """Course after the warm-up; `linear` and `cosine` end at zero."""
+    warmup_steps: Natural = 0
+    """Optimiser steps of linear warm-up."""
+
+
+class Trainer(Settings, frozen=True, kw_only=True):
+    """How long and how to train."""
+
+    max_epochs: Count = 20
+    """Passes over the train split at most."""
+    accumulate: Count = 1
+    """Parts into which a rank splits its share of a global batch (gradient accumulation)."""
+    gradient_clip: NotNegative = 0.0
+    """Largest gradient norm; 0 turns clipping off."""
+    validate_every_epochs: Count = 1
+    """Epochs between two validations."""
+
+
+class EarlyStopping(Settings, frozen=True, kw_only=True):
+    """When to stop before `trainer.max_epochs`."""
+
+    monitor: Text = "val_loss"
+    """Logged metric to watch."""
+    mode: Direction = "min"
+    """Whether lower or higher is better."""
+    patience: Natural = 5
+    """Validations without improvement before stopping; 0 turns early stopping off."""
+    min_delta: NotNegative = 0.0
+    """Smallest change that counts as an improvement."""
+    stopping_threshold: float | None = None
+    """Stop as soon as the metric is better than this."""
+
+
+class Checkpoint(Settings, frozen=True, kw_only=True):
+    """Which training checkpoint gives the sealed weights."""
+
+    monitor: Text = "val_loss"
+    """Logged metric that decides which weights are sealed."""
+    mode: Direction = "min"
+    """Whether lower or higher is better."""
+
+
+class Divergence(Settings, frozen=True, kw_only=True):
+    """What is done about a training loss that is NaN, infinite or too large."""
+
+    policy: Literal["stop", "skip", "lower"] = "stop"
+    """`stop` ends the training with an error; `skip` goes back to the last good training checkpoint
+    and leaves out the updates of the last `divergence.window_steps` steps; `lower` goes back
+    likewise and multiplies the learning rate by `divergence.factor` from there on."""
+    max_loss: float | None = None
+    """A training loss above it counts as diverged."""
+    window_steps: Count = 1
+    """Optimiser steps, the bad one the last of them, that are left out or from which the learning
+    rate is lowered."""
+    factor: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+    """What `lower` multiplies the learning rate by, each time."""
+    limit: Count = 3
+    """Interventions before the training ends with an error."""
+
+
+class Evaluation(Settings, frozen=True, kw_only=True):
+    """How the sealed model is judged; changing it evaluates again and retrains nothing."""
+
+    split: Literal["test", "validation"] = "test"
+    """Held-out split."""
+    batch: Count = 1024
+    """Samples per forward pass."""
+
+
+class RunSettings(Settings, frozen=True, kw_only=True):
+    """What a run computes: `defaults` of the config, and further columns of the run table."""
+
+    nodes: Count = 1
+    """Machines that train together."""
+    devices: Count = 2
+    """Ranks per machine, one device each (GPUs; CPU processes where there is no GPU)."""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """Device type; `auto` takes GPUs where there are any."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """How ranks share the model; `ddp` copies it, `fsdp` shards it (FSDP2, on CPUs too; see
+    docs/fsdp.md)."""
+    elastic: bool = False
+    """Where fewer ranks can be had than planned, go on with those that share the planned parts of a
+    global batch evenly; the result then differs by the order of sums."""
+    precision: Literal["64-true", "32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    """Number format of weights and compute, in Lightning's names."""
+    deterministic: bool = True
+    """Use only algorithms that give the same bits each time."""
+    seed: Annotated[int, Meta(ge=0, le=4294967295)] = 1
+    """Seed of all randomness, initial weights and sample order among it."""
+    global_batch: Count = 64
+    """Samples per optimiser step, over all ranks."""
+    data: Data = Data()
+    model_args: dict[str, Any] = {}
+    """Keyword arguments of the model's constructor, such as `model_args.hidden`."""
+    optim: Optim = Optim()
+    schedule: Schedule = Schedule()
+    trainer: Trainer = Trainer()
+    early_stopping: EarlyStopping = EarlyStopping()
+    checkpoint: Checkpoint = Checkpoint()
+    divergence: Divergence = Divergence()
+    code_files: Annotated[str, Meta(extra={"before": ""})] = ""
+    """Files and patterns that the model's code reads and does not name by a literal path beside
+    itself, separated by spaces (`conf/*.yaml data/vocab.txt`); their bytes count in the
+    identity."""
+    evaluation: Evaluation = Evaluation()
+
+
+class FixedColumns(Settings, frozen=True, kw_only=True):
+    """The columns that every run table has; any further one is a dotted key of the settings."""
+
+    name: RowName
+    """Name of the run; a grid appends its varying keys."""
+    dataset: Text
+    """A key of `datasets` in config.yaml."""
+    model: Text
+    """A shipped model (`linear`, `mlp`, `cnn`) a LightningModule by import path
+    (`mypkg.models:Net`), or any training program (`script: path/to/train.py args...`)."""

@@ -1,0 +1,114 @@
+"""How the work is done on a machine: changes no result and counts in no identity."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from shardline.config.settings.base import Count, Natural, NotNegative, Settings, Text
+
+Host = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        extra={"words": "made of letters, digits and . _ - after a first letter or digit"},
+    ),
+]
+Variable = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        extra={"words": "made of letters, digits and _ after a first letter or _"},
+    ),
+]
+_UNIQUE = Meta(extra={"unique": True})
+
+
+class RuntimeCheckpoint(Settings, frozen=True, kw_only=True):
+    """When the state that a killed training resumes from is saved; by steps or by time, whichever
+    comes first."""
+
+    every_steps: Natural = 200
+    """Optimiser steps between two training checkpoints; 0 for never."""
+    every_min: NotNegative = 10.0
+    """Minutes between two training checkpoints; 0 for never."""
+    keep: Count = 2
+    """Training checkpoints that stay; a damaged newest one falls back to the one before it."""
+    keep_best: Count = 1
+    """Best weights kept beside them."""
+    asynchronous: bool = True
+    """Write to the store while the training goes on."""
+
+
+class Runtime(Settings, frozen=True, kw_only=True):
+    """How the work is done on this machine; changes no result and counts in no identity. Profiles
+    set it."""
+
+    store: Text = "store"
+    """Root of bulky data (scratch disk, mounted datastore); the environment variable
+    `SHARDLINE_STORE` goes before it."""
+    launcher: Literal["torchrun", "srun", "mpirun", "azureml", "none"] = "torchrun"
+    """What starts the ranks; `azureml` does so on the nodes of an Azure ML job, and `none` runs a
+    single rank in the job itself, or each rank over `remote_shell` where there are `hosts`."""
+    environment: Literal["here", "conda", "image"] = "here"
+    """What the ranks of a training run in; `here` is the environment of the job itself, `conda` a
+    prefix that `create_env` makes from `envs/train.linux-64.pin.txt`, `image` the container image
+    that `build_image` makes."""
+    strict_env: Literal["error", "warn"] = "error"
+    """What a package is that is installed in another version than the lock's, in the stages whose
+    results depend on it."""
+    watch_reads: Literal["off", "warn", "error"] = "off"
+    """What a file is that the code of a model, source or script reads and no identity holds; `warn`
+    names it in the log, `error` ends the stage where it is read. Reads by compiled code are not
+    seen (Shardline's `docs/identity.md`)."""
+    launcher_args: list[str] = []
+    """The site's own arguments for the launcher, such as `--cpu-bind=cores` for srun."""
+    hosts: Annotated[list[Host], _UNIQUE] = []
+    """Machines to train on where there is no scheduler; the first is this one. All see the same
+    folders."""
+    remote_shell: Text = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15"
+    """Starts a command on another of the `hosts`; the host and the command follow it."""
+    interface: str = ""
+    """Network interface between the machines (`ib0`) for gloo, NCCL and Open MPI; empty leaves it
+    to them."""
+    variables: dict[str, str | int] = {}
+    """Environment of every rank, such as `NCCL_IB_HCA`; those of NCCL, gloo and MPI are
+    recorded."""
+    pass_env: Annotated[list[Variable], _UNIQUE] = []
+    """Names of environment variables that hold secrets for the user's own code, such as `HF_TOKEN`.
+    The ranks get them, by name and in no command line; one that is not set is an error, and their
+    values are masked wherever they turn up."""
+    not_secret: Annotated[list[Text], _UNIQUE] = []
+    """Keys, such as `model_args.revision`, whose values look like credentials and are none; they
+    and all keys below them are read, and published as they are."""
+    rendezvous_timeout_s: Count = 300
+    """Seconds that the ranks have to find one another before the missing ones are named."""
+    stop_grace_s: Count = 25
+    """Seconds that the ranks have to reach a step boundary and save when a job is told to stop
+    (SIGTERM, SIGUSR1, Ctrl-C); then they are ended. Slurm kills 30 s after its SIGTERM
+    (`KillWait`), or after the partition's `GraceTime`."""
+    stop_margin_s: Count = 120
+    """Seconds before a job's known end at which a training saves and stops; at most a quarter of
+    the job's time."""
+    walltime_min: Natural = 0
+    """Minutes after which a training's job is ended by something that cannot be asked; it saves and
+    stops before. 0 is none. In a Slurm job the controller is asked instead."""
+    hang_timeout_s: Natural = 600
+    """Seconds without a sign that a rank goes on (a batch, a save) after which all ranks are ended
+    and the one that holds them up is named; 0 is never."""
+    verify: Literal["off", "first", "always"] = "first"
+    """When a shard is held against its digest; `first` is once per node, `always` each time it is
+    read."""
+    ledger: bool = False
+    """Write which row ids each global step consumed, to `work/{run}/ledger/` in the store."""
+    threads_per_rank: Natural = 0
+    """CPU threads per rank; 0 divides the machine's cores among its ranks."""
+    oversubscribe: bool = False
+    """Allow more CPU ranks than cores."""
+    log_every_steps: Count = 10
+    """Optimiser steps between two records in metrics.jsonl."""
+    checkpoint: RuntimeCheckpoint = RuntimeCheckpoint()
+    tracking: Annotated[list[Literal["csv", "mlflow", "tensorboard", "wandb"]], _UNIQUE] = []
+    """Trackers that show each training as it goes, which they can neither stop nor slow; where they
+    write, and how to browse them, is in `docs/tracking.md`. `mlflow` goes to the server that the
+    variable `MLFLOW_TRACKING_URI` names, which Azure ML sets in its jobs, and else to a file in the
+    store; `wandb` is offline where no key is given."""

@@ -1,0 +1,167 @@
+"""Settings of a dataset's source: a class for each type."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from shardline.config.settings.base import Count, Natural, Positive, Settings, Text
+
+OnBad = Literal["fail", "skip"]
+
+
+class RemoteFile(Settings, frozen=True, kw_only=True):
+    """A file behind a URL, as `shardline digest URL` prints it."""
+
+    url: Text
+    sha256: str
+    bytes: Natural
+    path: Text | UnsetType = UNSET
+
+
+Files = Annotated[
+    list[str | RemoteFile],
+    Meta(
+        description="What is read. Text is a file or glob pattern (for `image_folder` also a folder); "
+        "a table `{url, sha256, bytes}` is a remote file, as `shardline digest URL` prints it."
+    ),
+]
+
+
+class Source(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A source whose type is not known, which is found out later."""
+
+    named: ClassVar[str] = ""
+
+    type: str
+    """`csv`, `delta`, `digits`, `idx`, `image_folder`, `parquet`, `synthetic`, or a source class by
+    import path (`mypkg.sources:Rings`)."""
+
+    @classmethod
+    def fits(cls, table: Mapping[str, Any]) -> bool:
+        """Return whether a source has this class's type."""
+        return table.get("type") == cls.named or not cls.named
+
+
+class Columns(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all tables of columns have."""
+
+    label: Text
+    """Column of the label."""
+    features: list[Text] = []
+    """Columns of the features in their order, or one column of lists; left out, all columns of
+    numbers that are not label, id or split."""
+    id_column: Text | UnsetType = UNSET
+    """Column of the row's id, whole numbers or text; left out, a row is known by its file's name
+    and its place in it."""
+    task: Literal["classification", "regression"] = "classification"
+    """What the label is."""
+    num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
+    """Number of classes where labels are 0, 1, ...; else list `classes`."""
+    dtype: Literal["float32", "float64", "int32", "uint8"] = "float32"
+    """Type of the features, as stored."""
+    classes: list[str | int] = []
+    """The labels' values in label order."""
+    on_bad: OnBad = "fail"
+    """Whether a row that cannot be used ends the build by name, or is left out and counted."""
+
+
+class Parquet(Columns, frozen=True, kw_only=True):
+    """Parquet files."""
+
+    named: ClassVar[str] = "parquet"
+
+    files: Files
+
+
+class Csv(Columns, frozen=True, kw_only=True):
+    """CSV files."""
+
+    named: ClassVar[str] = "csv"
+
+    files: Files
+    delimiter: str = ","
+    """What separates the fields."""
+
+
+class Delta(Columns, frozen=True, kw_only=True):
+    """A version of a Delta table."""
+
+    named: ClassVar[str] = "delta"
+
+    table: Text
+    """The table's folder or URL. Not it but the table's id counts."""
+    version: Natural
+    """Version of the table."""
+    table_id: Text | UnsetType = UNSET
+    """Id that the table must have; required where `table` is a URL."""
+
+
+class Idx(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Files of the MNIST family's format."""
+
+    named: ClassVar[str] = "idx"
+
+    files: Files
+    classes: list[str | int] = []
+    """Names of the classes; left out, the numbers up to the largest label."""
+
+
+class ImageFolder(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Images in folders that are named by class."""
+
+    named: ClassVar[str] = "image_folder"
+
+    files: Files
+    classes: list[str | int] = []
+    """Names of the folders in label order; left out, all in alphabetical order."""
+    on_bad: OnBad = "fail"
+    """Whether an image that cannot be used ends the build by name, or is left out and counted."""
+    size: list[Count]
+    """[height, width] in pixels that every image is brought to."""
+    mode: Literal["RGB", "L"] = "RGB"
+    """Colours, or `L` for grey."""
+    fit: Literal["crop", "stretch"] = "crop"
+    """`crop` scales an image until it covers the size and cuts off what stands over; `stretch`
+    changes its proportions."""
+    decode_threads: Natural = 0
+    """Images decoded at a time by one job; 0 takes one thread per core."""
+
+
+class Digits(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The handwritten digits that come with scikit-learn."""
+
+    named: ClassVar[str] = "digits"
+
+
+class Synthetic(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rows that are drawn."""
+
+    named: ClassVar[str] = "synthetic"
+
+    rows_per_shard: Count = 10000
+    """Rows in each shard."""
+    features: Count = 1000
+    """Float32 features of a row."""
+    seed: Natural = 0
+    """Seed of the features and of the model that draws the labels."""
+    signal: Positive = 3.0
+    """Length of the true weight vector; larger makes labels easier to predict."""
+
+
+class OwnSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A class of the user's."""
+
+    named: ClassVar[str] = "own class"
+
+    options: dict[str, Any] = {}
+    """Keyword arguments of its constructor."""
+    files: Files = []
+
+    @classmethod
+    def fits(cls, table: Mapping[str, Any]) -> bool:
+        """Return whether the type is an import path."""
+        return ":" in str(table.get("type"))
+
+
+AnySource = Csv | Delta | Digits | Idx | ImageFolder | Parquet | Synthetic | OwnSource | Source
