@@ -204,7 +204,7 @@ def test_a_service_that_goes_again_gets_what_it_missed(training, client, monkeyp
     for name, steps in {"train_loss": [1, 2, 3, 4, 5], "val_loss": [2, 4]}.items():
         assert history(client, training.run_id(), name) == steps
     assert [text.partition(":")[0] for text in said[1:]] == [
-        "metrics cannot be sent to MLflow at present, and will be tried again while the training goes on",
+        "metrics cannot be sent to MLflow at present, and will be tried again until the training ends",
         "metrics can be sent to MLflow again",
     ]  # fmt: skip
 

@@ -124,7 +124,7 @@ def test_a_store_without_write_permission_is_named_and_untouched(project):
     root = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if not os.geteuid() else ()
     done = run(project, "$JOB 0", shell=(*root, "sh", "-euc"))
     assert done.returncode == 3
-    assert "no permission to write there; mend the folder's owner or set" in failed(done.stderr)
+    assert "no permission to write there; fix the folder's owner or set" in failed(done.stderr)
     assert not list(small.iterdir())
     small.chmod(0o755)
     assert run(project, "$JOB 0", shell=("sh", "-euc")).returncode == 0

@@ -198,7 +198,7 @@ def test_nothing_outlives_the_job(lan, tmp_path, launcher, number):
         (
             ["host-a", "host-off"],
             "runtime.hosts: host-off does not answer to host-a: ssh: connect to host host-off port 22: "
-            "No route to host; mend the name, or see that `ssh -o BatchMode=yes host-off true` works and "
+            "No route to host; fix the name, or see that `ssh -o BatchMode=yes host-off true` works and "
             "asks for nothing",
         ),
         (

@@ -174,8 +174,8 @@ except BaseException as error:
 @pytest.mark.parametrize(
     ("numbers", "pace", "told"),
     [
-        ([signal.SIGTERM], "quick", r"Stopped told to end \(SIGTERM\): saved at step 7; the same"),
-        ([signal.SIGUSR1], "quick", r"Stopped told to stop \(SIGUSR1\): saved at step 7"),
+        ([signal.SIGTERM], "quick", r"Stopped asked to end \(SIGTERM\): saved at step 7; the same"),
+        ([signal.SIGUSR1], "quick", r"Stopped asked to stop \(SIGUSR1\): saved at step 7"),
         ([signal.SIGINT], "quick", "Stopped interrupted: saved at step 7"),
         ([signal.SIGTERM], "slow", r"Stopped .* had saved; raise runtime\.stop_grace_s"),
         ([signal.SIGINT, signal.SIGINT], "slow", "KeyboardInterrupt"),

@@ -71,7 +71,7 @@ def test_without_a_citation_nothing_is_made_up():
 
 @pytest.mark.parametrize("text", ["{", "- a", "authors: Ada", "authors: [Ada]"])
 def test_a_citation_of_another_form_is_named(text):
-    with pytest.raises(ConfigError, match=r"^CITATION.cff .*; mend or delete it$"):
+    with pytest.raises(ConfigError, match=r"^CITATION.cff .*; fix or delete it$"):
         read_citation(contents(text))
 
 

@@ -241,7 +241,7 @@ def test_what_cannot_be_deleted_is_named(fake, monkeypatch):
     monkeypatch.setattr(shutil, "rmtree", refuse)
     with pytest.raises(
         DataError,
-        match=rf"work/{DIGEST}.deleted/f cannot be deleted \(Permission denied\); mend",
+        match=rf"work/{DIGEST}.deleted/f cannot be deleted \(Permission denied\); fix",
     ):
         list(delete(find(fake)))
 

@@ -116,7 +116,7 @@ def test_the_changed_definition_is_named(
     [
         (
             "x = 1\ndef f(:\n",
-            r"a\.py, line 2: not valid Python \(.*\); mend it before the pipeline",
+            r"a\.py, line 2: not valid Python \(.*\); fix it before the pipeline",
         ),
         ("x = '\0'", r"a\.py.*: not valid Python"),
         ("x = " + " + ".join(["1"] * 5000), r"a\.py, line 1: not valid Python"),

@@ -53,14 +53,12 @@ def test_what_the_remote_shell_says_is_told_with_the_remedy(shell):
         check_hosts(["a", "b", "c"], words, timeout_s=60)
     assert str(error.value) == (
         f"runtime.hosts: b does not answer to {socket.gethostname()}: Permission denied (nor do c); "
-        f"mend the name, or see that `{words[0]} b true` works and asks for nothing"
+        f"fix the name, or see that `{words[0]} b true` works and asks for nothing"
     )
 
 
 def test_a_host_that_says_nothing_is_given_up(shell):
-    with pytest.raises(
-        LaunchError, match=r"a does not answer to .*: no answer within 0\.2 s; mend"
-    ):
+    with pytest.raises(LaunchError, match=r"a does not answer to .*: no answer within 0\.2 s; fix"):
         check_hosts(["a"], shell("exec sleep 600"), timeout_s=0.2)
 
 

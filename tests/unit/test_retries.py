@@ -127,7 +127,7 @@ def test_a_job_that_was_killed_is_told_of_by_what_its_ranks_left(tmp_path):
     begin_attempt(tmp_path, retry=1)
     told = read_attempts(tmp_path)[0]
     assert (told["end"], told["stop"], told["exit_code"]) == ("stopped", "preempted", 75)
-    assert told["reason"].startswith("told to end (SIGTERM): saved at step 40")
+    assert told["reason"].startswith("asked to end (SIGTERM): saved at step 40")
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.parent.name)

@@ -201,7 +201,7 @@ def test_a_store_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
     lock = tmp_path / "other" / "downloads" / SHA256 / ".rows.csv.lock"
     lock.mkdir(parents=True)
     with pytest.raises(
-        DataError, match=r"\.rows\.csv\.lock could not be locked \(.*\); mend the folder's owner"
+        DataError, match=r"\.rows\.csv\.lock could not be locked \(.*\); fix the folder's owner"
     ):
         fetch([server.entry("rows.csv")], tmp_path / "other" / "downloads")
     assert not server.sent

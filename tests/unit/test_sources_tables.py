@@ -184,7 +184,7 @@ def test_bad_value(kind: str, column: str, value: Any, expected: str, tmp_path: 
     )
     found = message(tmp_path, source, splits=splits)
     pattern = re.escape(expected).replace(r"\(empty\|nan\)", "(empty|nan)")
-    remedy = re.escape("; mend it, or leave such out with source.on_bad: skip")
+    remedy = re.escape("; fix it, or leave such out with source.on_bad: skip")
     assert re.search(rf"^{PLACE.get(kind, '.*row 3')}: {pattern}{remedy}$", found), found
     left = make(tmp_path, source | {"on_bad": "skip"}, splits=splits, shards=2)
     assert list(read(left).ids) == [0, 1, 3, 4, 5, 6, 7]
@@ -200,13 +200,13 @@ def test_text_where_numbers_are_expected(tmp_path: Path) -> None:
     source = source_of("csv", tmp_path, table) | {"features": ["x0", "x1"], "id_column": "key"}
     assert message(tmp_path, source) == (
         "data/0.csv, line 7: column x0 is seven, expected a finite number (float32); "
-        "mend it, or leave such out with source.on_bad: skip"
+        "fix it, or leave such out with source.on_bad: skip"
     )
     assert list(read(make(tmp_path, source | {"on_bad": "skip"})).ids) == [0, 1, 2, 3, 4, 6, 7]
     del source["features"]
     assert message(tmp_path, source) == (
-        "data/0.csv: column x0 holds numbers and text such as seven, so which columns are features cannot be "
-        "told; list them in source.features"
+        "data/0.csv: column x0 holds numbers and text such as seven, so which columns are features is unknown; "
+        "list them in source.features"
     )
 
 
@@ -259,8 +259,8 @@ GOOD = "x,y\n1,a\n2,b\n"
         ((GOOD, "y\na\n"), "1.csv: its header has no column x, unlike that of 0.csv; give all files one .*"),
         ((GOOD, "y,x\na,1\n"), "1.csv: its header has its columns in another order than 0.csv; give .*"),
         ((GOOD, ""), "1.csv: is empty, expected a line of column names; add one, or drop the file from source.files"),
-        ((GOOD + "3\n",), "0.csv, line 4: the number of fields is 1, expected 2; mend it, or leave such out .*"),
-        ((GOOD + "\n3,b,7\n",), "0.csv, line 5: the number of fields is 3, expected 2; mend it, or .*"),
+        ((GOOD + "3\n",), "0.csv, line 4: the number of fields is 1, expected 2; fix it, or leave such out .*"),
+        ((GOOD + "\n3,b,7\n",), "0.csv, line 5: the number of fields is 3, expected 2; fix it, or .*"),
         (
             (GOOD + '3,"a\nb"\n',),
             "0.csv, line 4: a quote that is not closed in its line, expected fields without line breaks; take them "
@@ -386,7 +386,7 @@ def test_ragged_and_incomplete_lists(tmp_path: Path) -> None:
     source = source_of("parquet", tmp_path, table) | {"id_column": "key", "features": ["v"]}
     assert message(tmp_path, source, shards=1) == (
         "data/0.parquet, row 2: column v is a list of 1, expected 2 finite numbers (float32); "
-        "mend it, or leave such out with source.on_bad: skip"
+        "fix it, or leave such out with source.on_bad: skip"
     )
     left = make(tmp_path, source | {"on_bad": "skip"})
     rows = read(left)

@@ -313,7 +313,8 @@ def test_a_shard_cut_short_or_missing_is_refused_at_once(copy):
     path = copy[1] / "shard-00002.safetensors"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(
-        DataError, match=r"shard-00002.safetensors has [\d,]+ bytes, its manifest says [\d,]+; "
+        DataError,
+        match=r"shard-00002.safetensors has [\d,]+ bytes, expected [\d,]+ by its manifest; ",
     ) as error:
         Dataset(*copy, verify="off")
     assert str(error.value).endswith(REMEDY)

@@ -313,5 +313,5 @@ def test_verify_deep_looks_at_states_and_attempts_of_a_run(
     assert verify_run(run.layout, run.id).problems == []
     state, attempts = verify_run(run.layout, run.id, deep=True).problems
     assert "step-00000020 is damaged: state.pt has BLAKE3 digest" in state
-    assert state.endswith("; delete it, and the training goes on from the one before")
+    assert state.endswith("; delete it, and the training resumes from the one before")
     assert attempts.startswith(f"{path}: the recorded attempts were changed")

@@ -72,7 +72,7 @@ def test_a_store_that_cannot_be_written_to_is_one_sentence_before_any_job(tiny):
     done = workspace.snakemake(env={"SHARDLINE_STORE": "/proc/self"})
     assert done.returncode != 0
     assert (
-        "store /proc/self cannot be written to; mend its permissions or mount, or set SHARDLINE_STORE"
+        "store /proc/self cannot be written to; fix its permissions or mount, or set SHARDLINE_STORE"
         in done.stdout
     )
     assert "Traceback" not in done.stdout

@@ -112,7 +112,9 @@ def test_ctrl_c_saves_and_a_job_told_to_end_is_started_again_by_snakemake(traini
     os.killpg(training.process.pid, signal.SIGINT)
     output = training.end()
     assert training.process.returncode != 0
-    (saved,) = re.findall(r"interrupted: saved at step (\d+); the same command goes on", output)
+    (saved,) = re.findall(
+        r"interrupted: saved at step (\d+); the same command resumes from there", output
+    )
     assert not psutil.wait_procs(started, timeout=60)[1]
 
     training.start()

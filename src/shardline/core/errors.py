@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-# Why a training is asked to stop, and what its user is told.
+# Why a training is asked to stop, and what its user reads.
 STOPS = {
-    "preempted": "told to end (SIGTERM)",
-    "signal": "told to stop (SIGUSR1)",
+    "preempted": "asked to end (SIGTERM)",
+    "signal": "asked to stop (SIGUSR1)",
     "interrupted": "interrupted",
     "deadline": "the time limit is near",
     "requested": "asked to stop",
@@ -48,7 +48,7 @@ class LaunchError(ShardlineError):
 
 
 class Stopped(ShardlineError):
-    """A training was asked to stop: start it again, and it goes on.
+    """A training was asked to stop: started again, it resumes.
 
     Args:
         reason: why it was asked.
@@ -65,7 +65,7 @@ class Stopped(ShardlineError):
                 "the ranks were ended before they had saved; raise runtime.stop_grace_s if that is too "
                 "short for a step and a training checkpoint"
             )
-        super().__init__(f"{STOPS[reason]}: {saved}; the same command goes on from there")
+        super().__init__(f"{STOPS[reason]}: {saved}; the same command resumes from there")
         self.reason, self.step = reason, step
         self.kind = "stopped" if in_time else "killed"
 
@@ -88,6 +88,6 @@ def name_in_messages(spec: Mapping[str, Any]) -> str:
     """Return what messages call a run: by its names, which its job tells, else by its id.
 
     Args:
-        spec: `run.json`, which holds no name, with `name` where its job has told it.
+        spec: `run.json`, which holds no name, with `name` where its job has passed it.
     """
     return str(spec.get("name") or spec["run"])

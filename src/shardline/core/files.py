@@ -16,9 +16,9 @@ _REMEDIES = {
     errno.ENOSPC: "the disk is full; free space (`shardline gc --delete`) or set SHARDLINE_STORE to a larger disk",
     errno.EDQUOT: "the disk quota is used up; free space (`shardline gc --delete`) or ask for more",
     errno.EROFS: "the file system is read-only; set SHARDLINE_STORE to a writable folder",
-    errno.EACCES: "no permission to write there; mend the folder's owner or set SHARDLINE_STORE",
+    errno.EACCES: "no permission to write there; fix the folder's owner or set SHARDLINE_STORE",
     errno.EEXIST: "a file stands where a folder is needed; move it away",
-    errno.EIO: "the disk or the way to it failed (input/output error); see the kernel's log (`dmesg`) and mend it",
+    errno.EIO: "the disk or the way to it failed (input/output error); see the kernel's log (`dmesg`) and fix it",
     errno.EFBIG: "the file is larger than the limit of this file system or shell (`ulimit -f`)",
 }
 
@@ -98,7 +98,7 @@ def check_writable(folder: Path) -> None:
     make_folder(folder)
     if not os.access(folder, os.W_OK):
         raise DataError(
-            f"store {folder} cannot be written to; mend its permissions or mount, or set SHARDLINE_STORE "
+            f"store {folder} cannot be written to; fix its permissions or mount, or set SHARDLINE_STORE "
             "to a folder that you may write"
         )
 

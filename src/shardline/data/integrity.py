@@ -36,7 +36,7 @@ class Verifier:
         self._folder = shards.folder / "verified" / socket.gethostname()
 
     def check(self, shard: int) -> None:
-        """Return if the shard is what its manifest says.
+        """Return if the shard has the size and digest that its manifest records.
 
         Raises:
             DataError: it is not; names the file and how to rebuild it.
@@ -107,6 +107,6 @@ class Verifier:
             raise self._shards.unreadable(shard, error) from None
         if found != expected:
             raise DataError(
-                f"shard {path} is damaged: its BLAKE3 digest is {found[:12]}..., its manifest says {expected[:12]}...; "
-                f"{rebuild_command(self._shards.manifest)}"
+                f"shard {path} is damaged: its BLAKE3 digest is {found[:12]}..., "
+                f"expected {expected[:12]}... by its manifest; {rebuild_command(self._shards.manifest)}"
             )

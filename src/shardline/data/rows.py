@@ -196,7 +196,7 @@ def _array(name: str, values: object, wanted: str, where: str) -> np.ndarray:
         hint = {"O": " (ragged rows, or text among them?)", "f": " (a value missing?)"}
         raise DataError(
             f"{where} gave {name} of type {array.dtype}{hint.get(array.dtype.kind, '')}, expected {wanted}; "
-            "convert them in the source, or mend its schema"
+            "convert them in the source, or fix its schema"
         )
     return array
 
@@ -214,7 +214,7 @@ def _check_shapes(columns: Mapping[str, np.ndarray], schema: Schema, where: str)
     if outside.size:
         raise DataError(
             f"{where} gave split {outside[0]}, expected 0 to {len(SPLITS) - 1} for {', '.join(SPLITS)}; "
-            "mend `splits` of its Table"
+            "fix `splits` of its Table"
         )
 
 
@@ -258,5 +258,5 @@ def _check_classes(labels: np.ndarray, classes: Iterable[str], where: str) -> No
     if outside.size:
         raise DataError(
             f"{where}: label {outside[0]} is outside 0..{last}, expected a class's place in the "
-            "schema; mend the labels or the schema's classes"
+            "schema; fix the labels or the schema's classes"
         )

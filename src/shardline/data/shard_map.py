@@ -41,7 +41,7 @@ class ShardMap:
         largest_bytes: size of the largest file.
 
     Raises:
-        DataError: a shard is missing, is no file of the folder, or has another size than the manifest says.
+        DataError: a shard is missing, is no file of the folder, or has another size than its manifest records.
     """
 
     def __init__(self, manifest: Mapping[str, Any], folder: Path) -> None:
@@ -123,7 +123,7 @@ class ShardMap:
         recorded = self._records[shard]["bytes"]
         if not size == recorded == expected:
             raise DataError(
-                f"shard {self._name(shard)} has {size:,} bytes, its manifest says {recorded:,}; "
+                f"shard {self._name(shard)} has {size:,} bytes, expected {recorded:,} by its manifest; "
                 f"{rebuild_command(self.manifest)}"
             )
 

@@ -204,5 +204,5 @@ def _run(command: Sequence[str], log: Path) -> None:
             said = (file.read().strip().splitlines() or ["it said nothing"])[-1]
         raise LaunchError(
             f"`{' '.join(command[:2])}` ended with code {done.returncode}: {said}; "
-            f"mend that (docs/containers.md has what is often missing), see {log}"
+            f"fix that (docs/containers.md has what is often missing), see {log}"
         )

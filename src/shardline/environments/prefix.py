@@ -96,7 +96,7 @@ def _build(prefix: Path, packages: Path, pins: Sequence[Pin], python: str) -> No
         _try(scratch, prefix)
         scratch.rename(prefix)
     except OSError as error:
-        raise DataError(f"{prefix} cannot be made ({error}); mend that, and {_RETRY}") from None
+        raise DataError(f"{prefix} cannot be made ({error}); fix that, and {_RETRY}") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -128,7 +128,7 @@ async def _install(pins: Sequence[Pin], scratch: Path, prefix: Path, packages: P
     except (exceptions.InstallerError, exceptions.ExtractError, exceptions.IoError) as error:
         reason = "; ".join(str(error).split("\nCaused by: "))
         raise DataError(
-            f"{prefix} cannot be made ({reason}); mend that, or delete {packages}, and {_RETRY}"
+            f"{prefix} cannot be made ({reason}); fix that, or delete {packages}, and {_RETRY}"
         ) from None
 
 

@@ -92,7 +92,7 @@ async def _solve(
         exceptions.InvalidVersionError,
     ) as error:
         raise ConfigError(
-            f"{what}: conda cannot read this ({error}); mend conda.names or conda.virtual_packages"
+            f"{what}: conda cannot read this ({error}); fix conda.names or conda.virtual_packages"
         ) from None
     return [_pin(record) for record in records]
 

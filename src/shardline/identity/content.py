@@ -56,7 +56,7 @@ class FileDigests:
         except OSError as error:
             raise DataError(
                 f"source file {path}: cannot be read ({error.strerror}); "
-                "mend its permissions or drop it from source.files"
+                "fix its permissions or drop it from source.files"
             ) from None
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS:
             self._known[key] = [*stamp, sha256]

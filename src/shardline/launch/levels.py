@@ -207,4 +207,4 @@ def integer(env: Mapping[str, str], name: str) -> int:
     try:
         return int(env[name])
     except ValueError:
-        raise LaunchError(f"{name}={env[name]} is not a whole number; mend the launcher") from None
+        raise LaunchError(f"{name}={env[name]} is not a whole number; fix the launcher") from None

@@ -95,7 +95,7 @@ def check_is_here(host: str) -> None:
     except OSError as error:
         raise LaunchError(
             f"runtime.hosts begins with {host}, which {here} cannot resolve ({error.strerror}); "
-            "mend the name, or add it to /etc/hosts or DNS"
+            "fix the name, or add it to /etc/hosts or DNS"
         ) from None
     for family, kind, protocol, _, address in found:
         with suppress(OSError), socket.socket(family, kind, protocol) as probe:
@@ -146,7 +146,7 @@ def check_hosts(hosts: Sequence[str], shell: Sequence[str], *, timeout_s: float)
     if code is None or code == _CONNECTION:
         said = f"no answer within {timeout_s:g} s" if code is None else said
         raise LaunchError(
-            f"runtime.hosts: {bad[0]} does not answer to {socket.gethostname()}: {said}{also}; mend "
+            f"runtime.hosts: {bad[0]} does not answer to {socket.gethostname()}: {said}{also}; fix "
             f"the name, or see that `{shlex.join([*shell, bad[0], 'true'])}` works and asks for nothing"
         )
     raise LaunchError(

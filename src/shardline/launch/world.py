@@ -24,7 +24,7 @@ def check_world(world: World, *, nodes: int, devices: int) -> None:
         read = f" (from {', '.join(filter(None, found))})" if any(found) else ""
         raise LaunchError(
             f"the run asks for nodes={nodes} x devices={devices}, but {world.launcher} started "
-            f"{world.num_nodes} x {world.local_world_size}{read}; mend the launcher's geometry"
+            f"{world.num_nodes} x {world.local_world_size}{read}; fix the launcher's geometry"
         )
 
 
@@ -41,10 +41,10 @@ def check_numbers(world: World) -> None:
     for name, limit_name in (("rank", "world_size"), ("local_rank", "local_world_size")):
         value, limit = getattr(world, name), getattr(world, limit_name)
         if limit < 1:
-            raise LaunchError(f"{said(limit_name)} counts no process; mend the launcher")
+            raise LaunchError(f"{said(limit_name)} counts no process; fix the launcher")
         if not 0 <= value < limit:
             raise LaunchError(
-                f"{said(name)} is outside 0..{limit - 1} ({said(limit_name)}); mend the launcher"
+                f"{said(name)} is outside 0..{limit - 1} ({said(limit_name)}); fix the launcher"
             )
     if world.world_size % world.local_world_size:
         raise LaunchError(

@@ -214,7 +214,7 @@ def delete(garbage: Iterable[Garbage]) -> Iterator[Garbage]:
             _delete(item.path)
         except OSError as error:
             raise DataError(
-                f"{error.filename or item.path} cannot be deleted ({error.strerror}); mend its owner or permissions"
+                f"{error.filename or item.path} cannot be deleted ({error.strerror}); fix its owner or permissions"
             ) from None
         yield item
 

@@ -59,5 +59,5 @@ def _delete(paths: Iterable[Path]) -> None:
         except OSError as error:
             raise DataError(
                 f"{path} cannot be deleted ({error.strerror}), expected to drop it for the repair; "
-                "mend its owner or permissions, then repair again"
+                "fix its owner or permissions, then repair again"
             ) from None

@@ -90,7 +90,7 @@ def check_training(work: Path, spec: Mapping[str, Any]) -> tuple[str, list[str]]
     good, problems = 0, []
     if not is_script(spec["model_class"]):  # a script's own are named and written as it likes
         good, found = find_damage(work / "checkpoints", spec["identity"])
-        remedy = "delete it, and the training goes on from the one before"
+        remedy = "delete it, and the training resumes from the one before"
         problems += [f"{problem}; {remedy}" for problem in found]
     try:
         attempts = len(read_attempts(work))

@@ -36,7 +36,7 @@ class Trouble:
         if self.count == 1:
             self._say(
                 f"{self._what} cannot be sent to {self._label} at present, and will be tried again "
-                f"while the training goes on: {self.reason}",
+                f"until the training ends: {self.reason}",
                 True,
             )
 

@@ -160,5 +160,5 @@ def _file_sha256(path: Path) -> str:
     except OSError as error:
         raise DataError(
             f"source file {path}: cannot be read ({error.strerror}); "
-            "mend its permissions or drop it from source.files"
+            "fix its permissions or drop it from source.files"
         ) from None

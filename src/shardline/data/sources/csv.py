@@ -80,7 +80,7 @@ class Csv(Tabular):
                 if not bad.all():
                     raise DataError(
                         f"{self.table_name}: column {name} holds numbers and text such as {column[int(bad.argmax())]}, "
-                        "so which columns are features cannot be told; list them in source.features"
+                        "so which columns are features is unknown; list them in source.features"
                     )
         return super().numeric_columns()
 
@@ -200,7 +200,7 @@ def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
         raise _not_utf8(f"{path}, line 1", line[error.start]) from None
     if text.count('"') % 2:
         raise DataError(
-            f"{path}: its header has a quote that is not closed, expected names in one line; mend it"
+            f"{path}: its header has a quote that is not closed, expected names in one line; fix it"
         )
     return next(csv.reader([text], delimiter=delimiter)), len(line)
 
@@ -272,7 +272,7 @@ def _not_utf8(where: str, byte: int) -> DataError:
 
 def _unreadable(path: Path, reason: str) -> DataError:
     return DataError(
-        f"{path}: cannot be read as CSV ({' '.join(reason.split())[:200]}); mend it, or drop it from source.files"
+        f"{path}: cannot be read as CSV ({' '.join(reason.split())[:200]}); fix it, or drop it from source.files"
     )
 
 

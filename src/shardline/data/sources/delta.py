@@ -32,7 +32,7 @@ class Delta(RowGroups):
         found = self._table.metadata().id
         if table_id not in ("", found):
             raise DataError(
-                f"{self._shown}: its id is {found}, expected {table_id}; it was made anew, so check "
+                f"{self._shown}: its id is {found}, expected {table_id}; the table was created again, so check "
                 "source.table and source.table_id"
             )
         self.names = tuple(fragment.path for fragment in self.fragments)

@@ -67,7 +67,7 @@ class FileSource(Source):
         """
         found = found.replace(f"{Path.cwd()}{os.sep}", "")  # a manifest tells no machine's folders
         if self.on_bad == "fail":
-            raise DataError(f"{found}; mend it, or leave such out with source.on_bad: skip")
+            raise DataError(f"{found}; fix it, or leave such out with source.on_bad: skip")
         self.skipped.setdefault(shard, []).append(found)
 
 

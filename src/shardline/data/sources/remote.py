@@ -62,7 +62,7 @@ def _locked(path: Path) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         raise DataError(
-            f"{path} could not be locked ({error.strerror}); mend the folder's owner, or set SHARDLINE_STORE to "
+            f"{path} could not be locked ({error.strerror}); fix the folder's owner, or set SHARDLINE_STORE to "
             "a folder of your own"
         ) from None
     try:

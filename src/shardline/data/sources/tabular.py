@@ -131,7 +131,7 @@ class Tabular(FileSource):
                 f"column {empty[0]} begins with empty values" if empty else "no column of numbers"
             )
             raise DataError(
-                f"{self.table_name}: {what}, so which columns are features cannot be told; "
+                f"{self.table_name}: {what}, so which columns are features is unknown; "
                 "list them in source.features"
             )
         return tuple(found)
@@ -178,7 +178,7 @@ class Tabular(FileSource):
         if not size:
             raise DataError(
                 f"{self.table_name}: column {self.features[0]} begins with an empty list, "
-                "expected as many numbers as a row has features; mend the first row"
+                "expected as many numbers as a row has features; fix the first row"
             )
         return size
 

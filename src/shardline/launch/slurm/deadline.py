@@ -81,5 +81,5 @@ def leave_to_slurm(env: Mapping[str, str]) -> None:
         if done.returncode:
             logging.warning("%s failed: %s", " ".join(command), done.stderr.strip())
             return
-    logging.info("Slurm job %s is queued again, and goes on from there", job.job_id)
+    logging.info("Slurm job %s is queued again, and resumes from there", job.job_id)
     time.sleep(_END_S)  # cut short by the end of the job

@@ -25,12 +25,12 @@ def read_citation(contents: Contents) -> dict[str, Any]:
         cited = yaml.safe_load(item.source) if item and isinstance(item.source, bytes) else {}
     except yaml.YAMLError as error:
         raise ConfigError(
-            f"{CITATION} is not valid YAML ({' '.join(str(error).split())}); mend or delete it"
+            f"{CITATION} is not valid YAML ({' '.join(str(error).split())}); fix or delete it"
         ) from None
     authors = cited.get("authors", []) if isinstance(cited, dict) else None
     if not isinstance(authors, list) or not all(isinstance(one, dict) for one in authors):
         raise ConfigError(
-            f"{CITATION} has no list of `authors` with names, as Citation File Format 1.2.0 has; mend or delete it"
+            f"{CITATION} has no list of `authors` with names, as Citation File Format 1.2.0 has; fix or delete it"
         )
     return dict(cited)
 

@@ -141,7 +141,7 @@ def _write(original: "Original", recorded: Recorded, to: str, folder: Path) -> C
             f"{recorded.title}: the outputs of its export to {to} differ from the original's by "
             f"{check.max_difference:.3g} on {check.rows:,} {check.split} rows, at most {allowed:.3g} is allowed; its "
             "forward may depend on values or on the batch's size in a way that the format cannot hold: export it "
-            "--to safetensors, or mend it"
+            "--to safetensors, or fix it"
         )
     return check
 

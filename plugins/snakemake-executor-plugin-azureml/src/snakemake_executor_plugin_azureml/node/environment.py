@@ -36,7 +36,7 @@ def parse_mounts(texts: Sequence[str]) -> dict[str, str]:
         if not path or not Path(path).is_dir():
             raise NodeError(
                 f"--mount {text}: {path or 'nothing'} is no folder on {socket.gethostname()}; see whether "
-                "Azure ML mounted the datastore (its own log tells), and mend its path or the identity's rights"
+                "Azure ML mounted the datastore (its own log tells), and fix its path or the identity's rights"
             )
         mounts[name] = path.rstrip("/") or "/"
     return mounts

@@ -2,4 +2,4 @@
 
 
 class NodeError(Exception):
-    """Something that a user can mend; the message names what was found and the remedy."""
+    """Something that a user can fix; the message names what was found and the remedy."""

@@ -63,7 +63,7 @@ def _become(command: Sequence[str]) -> None:
         os.execvp(command[0], list(command))
     except OSError as error:
         raise NodeError(
-            f"{command[0]} cannot be started ({error.strerror}); mend its name or PATH"
+            f"{command[0]} cannot be started ({error.strerror}); fix its name or PATH"
         ) from None
 
 
