@@ -7,8 +7,8 @@ import pytest
 
 from shardline.core.seals import check_seal
 from shardline.drills.certify import certify
+from shardline.drills.outcome import Drilled, Outcome, Trained, compare, cost, why_not_survived
 from shardline.drills.run import PLACES
-from shardline.drills.verdict import Drilled, Outcome, Trained, compare, cost, why_not
 from shardline.provenance.actions import Action
 from tests.support.processes import end_of_ranks
 from tests.support.rotation import rotating
@@ -22,22 +22,22 @@ def trained(ranks, name: str) -> Trained:
     return Trained(work=ranks.root / name / "work", results=ranks.results(name))
 
 
-def interrupt(ranks, strikes: list[dict], name: str = "broken") -> list[dict]:
-    """Train with strikes until nothing is left to befall it, and return what did."""
-    plan = {str(ranks.devices): strikes}
+def interrupt(ranks, faults: list[dict], name: str = "broken") -> list[dict]:
+    """Train until all planned faults were injected and the training ended, and return the faults."""
+    plan = {str(ranks.devices): faults}
     (ranks.root / "plan.json").write_text(json.dumps(plan))
-    for _ in strikes:
+    for _ in faults:
         process = ranks.start(name)
         output = end_of_ranks(process)
         assert process.returncode != 0, output
     ranks.train(name)
     (ranks.root / "plan.json").unlink()
-    told = [
+    injected = [
         json.loads(path.read_text())
-        for number, _ in enumerate(strikes)
-        for path in sorted(ranks.root.glob(f"struck/{ranks.devices}-{number}-rank-*.json"))[:1]
+        for number, _ in enumerate(faults)
+        for path in sorted(ranks.root.glob(f"injected/{ranks.devices}-{number}-rank-*.json"))[:1]
     ]
-    return [{"ranks": ranks.devices, **one} for one in told]
+    return [{"ranks": ranks.devices, **one} for one in injected]
 
 
 @pytest.mark.parametrize("devices", [2, *rotating(1)])
@@ -48,7 +48,7 @@ def test_a_training_interrupted_at_random_in_every_place_ends_with_the_same_bits
     ranks = prepare(7, devices=devices, **ROW, **{"trainer.max_epochs": 4, "seed": seed})
     ranks.train("whole")
     dice = random.Random(f"{seed}/{devices}")
-    strikes = [
+    faults = [
         {
             "place": place,
             "step": 80 * epoch + dice.randint(8, STEPS),
@@ -57,8 +57,8 @@ def test_a_training_interrupted_at_random_in_every_place_ends_with_the_same_bits
         }
         for epoch, place in enumerate(dice.sample(PLACES, len(PLACES)))
     ]
-    struck = interrupt(ranks, strikes)
-    assert [one["place"] for one in struck] == [strike["place"] for strike in strikes]
+    injected = interrupt(ranks, faults)
+    assert [one["place"] for one in injected] == [fault["place"] for fault in faults]
     compared = compare(trained(ranks, "broken"), trained(ranks, "whole"))
     assert compared == {"weights": True, "optimizer": True, "ledger": True}
     assert ranks.provenance("broken")["attempts"] == 4
@@ -68,13 +68,13 @@ def test_a_certificate_is_sealed_and_later_trainings_of_this_code_name_it(prepar
     ranks = prepare(7, devices=1, **ROW, **{"trainer.max_epochs": 2})
     ranks.train("whole")
     assert ranks.provenance("whole")["certificate"] is None
-    strike = {"place": "mid-accumulation", "step": 20, "rank": None, "action": "kill"}
-    struck = interrupt(ranks, [strike])
+    fault = {"place": "mid-accumulation", "step": 20, "rank": None, "action": "kill"}
+    injected = interrupt(ranks, [fault])
     broken = trained(ranks, "broken")
     compared = compare(broken, trained(ranks, "whole"))
     outcome = Outcome(
-        drill="resume", profile="none", ranks=1, compared=compared, commands=2, interruptions=struck,
-        reasons=why_not(compared, planned=1, struck=len(struck), said=""), **cost(broken.attempts()),
+        drill="resume", profile="none", ranks=1, compared=compared, commands=2, interruptions=injected,
+        reasons=why_not_survived(compared, planned=1, injected=len(injected), failure=""), **cost(broken.attempts()),
     )  # fmt: skip
     path = certify([Drilled(outcome=outcome, broken=broken)], Action(id="drill/resume"))
     document = json.loads(path.read_text())
@@ -100,6 +100,6 @@ def test_one_flipped_bit_is_no_survival(prepare):
     model.write_bytes(bytes(content))
     compared = compare(trained(ranks, "other"), trained(ranks, "whole"))
     assert compared == {"weights": False, "optimizer": True, "ledger": True}
-    assert why_not(compared, planned=0, struck=0, said="") == [
-        "not as in the training without a fault: weights"
+    assert why_not_survived(compared, planned=0, injected=0, failure="") == [
+        "different from the training without a fault: weights"
     ]

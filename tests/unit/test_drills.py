@@ -1,4 +1,4 @@
-"""Drills without a training: what is refused, what befalls whom, and how it is judged."""
+"""Fault-injection tests without a training: what is rejected, what is planned, and the outcome."""
 
 import subprocess
 from pathlib import Path
@@ -9,9 +9,9 @@ from filelock import FileLock
 
 from shardline.drills.disk import SmallDisk
 from shardline.drills.faults import FAULTS
+from shardline.drills.outcome import cost, why_not_survived
 from shardline.drills.profile import read_profile
 from shardline.drills.tiny import make_tiny
-from shardline.drills.verdict import cost, why_not
 from shardline.errors import ConfigError, LaunchError
 from tests.support.command_line import shardline
 from tests.support.workspace import REPOSITORY
@@ -48,7 +48,7 @@ def test_a_second_drill_in_a_folder_is_refused(tiny, monkeypatch):
     with FileLock("drills/lock"):
         result = shardline("drill", "kill-rank", "--profile", str(LOCAL))
     assert result.exit_code == 4
-    assert "another drill is under way" in result.stderr
+    assert "another drill is running" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_a_second_drill_in_a_folder_is_refused(tiny, monkeypatch):
     [
         (
             {"executor": "slurm"},
-            "executor=slurm, on which disk-full cannot be drilled; it can on local",
+            "executor=slurm, on which the fault disk-full cannot be injected; expected executor local",
         ),
         ({"default-storage-provider": "azure"}, "default-storage-provider=azure"),
     ],
 )
-def test_a_profile_that_cannot_be_drilled_is_refused_by_name(tiny, monkeypatch, keys, message):
+def test_a_profile_without_fault_injection_is_rejected_by_name(tiny, monkeypatch, keys, message):
     workspace = tiny({"name": "a", "dataset": "table", "model": "mlp"})
     monkeypatch.chdir(workspace.path)
     profile = write_profile(workspace.path / "profile", **keys)
@@ -98,7 +98,7 @@ def test_a_small_disk_is_seen_inside_alone_and_gone_at_the_end(tmp_path):
     assert not list(folder.iterdir())
 
 
-def test_the_cost_is_what_the_attempts_tell():
+def test_the_cost_is_what_the_attempts_recorded():
     first = {"steps_done": 16, "steps_lost": 1, "lost_s": 2.54}
     dead = {"steps_done": None, "steps_lost": None, "lost_s": None}  # before its first step
     last = {"steps_done": 25, "steps_lost": 0, "lost_s": 0.0}
@@ -107,20 +107,20 @@ def test_the_cost_is_what_the_attempts_tell():
 
 
 @pytest.mark.parametrize(
-    ("compared", "struck", "said", "reason"),
+    ("compared", "injected", "failure", "reason"),
     [
         ({"weights": True, "ledger": True}, 1, "", None),
         ({"weights": True, "ledger": False}, 1, "", "ledger"),
-        ({"weights": True, "ledger": True}, 0, "", "1 of 1 faults never came about"),
+        ({"weights": True, "ledger": True}, 0, "", "1 of 1 faults were not injected"),
         ({"weights": False, "ledger": False}, 1, "the disk is full", "the disk is full"),
     ],
 )
-def test_a_verdict_is_no_better_than_what_was_shown(compared, struck, said, reason):
-    reasons = why_not(compared, planned=1, struck=struck, said=said)
+def test_a_verdict_is_no_better_than_what_was_shown(compared, injected, failure, reason):
+    reasons = why_not_survived(compared, planned=1, injected=injected, failure=failure)
     assert [reason in one for one in reasons] == ([True] if reason else [])
 
 
-def test_every_drill_is_described():
+def test_every_fault_is_described():
     text = (REPOSITORY / "docs" / "drills.md").read_text()
     help_text = shardline("drill", "--help").stdout
     for name in FAULTS:

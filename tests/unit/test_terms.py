@@ -15,7 +15,13 @@ EVERYWHERE = {
     r"lingering": "stuck launcher",
 }
 # Replaced in packages whose language is finished; others follow.
-FINISHED = ("src/shardline/supervision", "src/shardline/launch/preflight")
+FINISHED = (
+    "README.md",
+    "docs",
+    "src/shardline/drills",
+    "src/shardline/launch/preflight",
+    "src/shardline/supervision",
+)
 IN_FINISHED = {
     r"pulse": "heartbeat",
     r"told|said|says": "reported, recorded",

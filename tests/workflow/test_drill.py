@@ -57,10 +57,10 @@ def survived(done: subprocess.CompletedProcess[str]) -> list[dict]:
         ),
     ],
 )
-def test_a_fault_is_survived_and_its_cost_is_told(project, name, commands):
+def test_a_fault_is_survived_and_its_cost_is_reported(project, name, commands):
     (one,) = survived(drill(project, name, "--json"))
-    (struck,) = one["interruptions"]
-    assert (struck["ranks"], struck["place"]) == (2, "mid-epoch")
+    (injected,) = one["interruptions"]
+    assert (injected["ranks"], injected["place"]) == (2, "mid-epoch")
     assert one["attempts"] >= 2
     assert one["commands"] == commands, "the profile retries, but nobody else frees a disk"
     assert 0 <= one["steps_lost"] <= 3, "no more than what lies between two saves"

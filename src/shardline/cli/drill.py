@@ -1,4 +1,4 @@
-"""The command that breaks a training on purpose: `drill`."""
+"""The command that injects faults into a training: `drill`."""
 
 from typing import Annotated, Literal
 
@@ -16,24 +16,24 @@ _Name = Literal[
 @app.command("drill", epilog=EPILOG)
 def drill(
     context: typer.Context,
-    name: Annotated[_Name, typer.Argument(metavar="DRILL", help="What is to go wrong.")],
+    name: Annotated[_Name, typer.Argument(metavar="DRILL", help="The fault to inject.")],
     profile: Annotated[
-        str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to drill on.")
+        str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to run on.")
     ] = "profiles/local",
     nodes: Annotated[int, typer.Option(min=1, help="Machines of the training.")] = 1,
     devices: Annotated[int, typer.Option(min=1, help="Ranks on each machine.")] = 2,
-    seed: Annotated[int, typer.Option(help="Of the steps at which it goes wrong.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the steps at which faults are injected.")] = 0,
     interruptions: Annotated[
         int, typer.Option(min=1, help="How often `resume` interrupts each training.")
     ] = 3,
-    timeout_s: Annotated[float, typer.Option(help="Seconds that the drill may take.")] = 1800.0,
+    timeout_s: Annotated[float, typer.Option(help="Seconds that the test may take.")] = 1800.0,
     keep: Annotated[
-        bool, typer.Option("--keep", metavar="", help="Keep the drill's folder.")
+        bool, typer.Option("--keep", metavar="", help="Keep the test's folder.")
     ] = False,
     set_resources: SetResources = None,
     as_json: AsJson = False,
 ) -> None:
-    """Break a tiny training on the profile's real machines, and see that nothing is lost.
+    """Inject faults into a tiny training on the profile's real machines, and check that nothing is lost.
 
     resume           SIGKILL of all ranks, several times; writes the resume certificate
     kill-rank        SIGKILL of one rank
@@ -41,10 +41,10 @@ def drill(
     preempt          the job is preempted
     timeout          the job's time limit falls into the training
     kill-controller  SIGKILL of Snakemake while its job trains
-    disk-full        the store's disk is full (a disk of the drill's own)
+    disk-full        the store's disk is full (a small disk made for the test)
 
-    The training must end with the weights, the optimiser's state and the samples of one that nothing befell,
-    bit for bit. It lies in `drills/`, and your own runs are not touched. Exit code 3 if it did not survive.
+    Weights, the optimiser's state and samples must be bit-identical to those of an uninterrupted training.
+    The test lies in `drills/`; your own runs are not touched. Exit code 3 if the training did not survive.
     """
     from shardline.drills.certify import certify
     from shardline.drills.run import Order, drilled
@@ -60,7 +60,7 @@ def drill(
         timeout_s=timeout_s,
         keep=keep,
         arguments=resource_arguments(set_resources),
-        tell=(lambda line: None) if as_json else (lambda line: display.say(f"{name}: {line}")),
+        report=(lambda line: None) if as_json else (lambda line: display.say(f"{name}: {line}")),
     )
     action = Action(id=f"drill/{name}")
     with drilled(order) as drills:

@@ -4,17 +4,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardline.drills.verdict import Drilled
+from shardline.drills.outcome import Drilled
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import identify, write_certificate
 
 
 def certify(drills: Sequence[Drilled], action: Action) -> Path | None:
-    """Write what a `resume` drill showed, and return the path; None where a training was never sealed.
+    """Write what the `resume` test showed, and return the path; None if a training was never sealed.
 
     Args:
-        drills: of each number of ranks, while their files are there.
-        action: the drill, begun before its trainings.
+        drills: the runs of each number of ranks, while their files exist.
+        action: the test, started before its trainings.
     """
     sealed = [drill.broken.results / "provenance.json" for drill in drills]
     if not all(path.exists() for path in sealed):

@@ -1,4 +1,4 @@
-"""The command that a user gives, and its sure end."""
+"""Running the user's command, so that no process of it outlives the test."""
 
 import os
 import signal
@@ -20,18 +20,18 @@ _LOOK_S, _GRACE_S = 0.1, 60.0
 
 
 class Overdue(ShardlineError):
-    """A command did not end within the time that a drill has."""
+    """A command did not end within the test's time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commands:
-    """Runs Snakemake for a drill.
+    """Runs Snakemake for a fault-injection test.
 
     Attributes:
         profile: where the jobs run.
         snakefile: the user's own, or the shipped one.
         arguments: further words for Snakemake.
-        deadline: end of the drill's time, on the monotonic clock.
+        deadline: end of the test's time, on the monotonic clock.
         inside: words before each command, such as those that enter a namespace.
     """
 
@@ -80,7 +80,7 @@ class Commands:
             The exit code; None where the condition came first.
 
         Raises:
-            Overdue: neither came within the drill's time.
+            Overdue: neither came within the test's time.
         """
         while not until():
             with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""A small disk of its own for a drill's store: filling it harms nobody."""
+"""A small disk for the store of a fault-injection test: filling it harms nobody."""
 
 import os
 import subprocess
@@ -31,11 +31,11 @@ class SmallDisk:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         assert self._holder.stdout is not None
-        if (told := self._holder.stdout.readline().strip()) != "mounted":
+        if (reply := self._holder.stdout.readline().strip()) != "mounted":
             self.__exit__()
             raise LaunchError(
-                f"disk-full cannot be drilled here ({told}): it needs user and mount namespaces (`unshare "
-                "--user --mount`), since filling a disk that others use is no drill; ask the administrator"
+                f"the fault disk-full cannot be injected here ({reply}): it needs user and mount namespaces "
+                "(`unshare --user --mount`) for a disk that nobody else uses; ask the administrator"
             )
         return self
 

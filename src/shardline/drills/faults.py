@@ -1,4 +1,4 @@
-"""The drills: what each breaks, and by whose hand."""
+"""The faults that can be injected, and what injects each."""
 
 import math
 import os
@@ -20,11 +20,11 @@ from shardline.supervision.attempts import read_attempts, started_s
 
 @dataclass(kw_only=True)
 class Scene:
-    """A drill's training while it is being broken.
+    """A training while a fault is injected.
 
     Attributes:
         process: the user's command, as it runs.
-        orphans: processes that outlived it.
+        orphans: processes that outlived the command.
     """
 
     commands: Commands
@@ -36,32 +36,32 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One drill.
+    """One fault.
 
     Attributes:
         does: what happens, in a few words.
         action: what the model does to its ranks; see `drills.model`.
-        is_for_all: whether every rank does it; else the last one.
-        pace_s: seconds that each batch lingers.
-        runtime: settings of the drill's training.
+        is_for_all: whether every rank does `action`; else the last rank alone.
+        pace_s: seconds by which each batch takes longer under the action `slow`.
+        runtime: settings of the training with faults.
+        local_runtime: further settings where no scheduler sets a time limit.
         inject: what is done from outside once a rank is at its place.
-        mend: what a user does before the same command is given again.
-        local_runtime: those where no scheduler has a say.
-        executors: where it can be drilled.
+        restore: what a user does before the same command is given again.
+        executors: Snakemake's executors on which the fault can be injected.
     """
 
     does: str
-    action: str = "linger"
+    action: str = "slow"
     is_for_all: bool = False
     pace_s: float = 0.3
     runtime: Mapping[str, Any] = field(default_factory=dict)
     local_runtime: Mapping[str, Any] = field(default_factory=dict)
     inject: Callable[[Scene], None] | None = None
-    mend: Callable[[Scene], None] | None = None
+    restore: Callable[[Scene], None] | None = None
     executors: tuple[str, ...] = ("local", "slurm")
 
     def runtime_on(self, executor: str) -> dict[str, Any]:
-        """Return the settings of the training that is broken."""
+        """Return the settings of the training with faults."""
         return {**self.runtime, **(self.local_runtime if executor == "local" else {})}
 
 
@@ -73,7 +73,7 @@ def _preempt(scene: Scene) -> None:
 
 
 def _set_deadline(scene: Scene) -> None:
-    """Cut the job's time limit, which its owner may; other launchers have had theirs from the start."""
+    """Cut the job's time limit, as its owner may; other executors got theirs at the start."""
     if scene.commands.profile.executor == "slurm":
         job = _slurm_job(scene)
         minutes = math.ceil((time.time() - started_s(job)) / 60) + 1
@@ -102,15 +102,15 @@ def _slurm_job(scene: Scene) -> dict[str, Any]:
 def _job_process(scene: Scene) -> psutil.Process:
     """Return the process that started the ranks' launcher: the rule's script."""
     (run,) = scene.tiny.runs
-    (struck,) = scene.tiny.struck(run.settings["nodes"] * run.settings["devices"])
-    for parent in psutil.Process(struck["pid"]).parents():
+    (injected,) = scene.tiny.injected(run.settings["nodes"] * run.settings["devices"])
+    for parent in psutil.Process(injected["pid"]).parents():
         if any(".snakemake/scripts/" in word for word in parent.cmdline()):
             return parent
     raise LaunchError("the process of the training's job was not found among those of this machine")
 
 
 def cancel(scene: Scene) -> None:
-    """Have no job of a drill's training outlive it in the queue."""
+    """Cancel the test's jobs that are still in the queue."""
     if scene.commands.profile.executor == "slurm":
         attempts = [one for run in scene.tiny.runs for one in read_attempts(scene.tiny.work(run))]
         jobs = {one["job"] for one in attempts if one["job"] and one["end"] != "sealed"}
@@ -121,8 +121,8 @@ def _scontrol(*words: str) -> None:
     try:
         subprocess.run(["scontrol", *words], check=True, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        told = getattr(error, "stderr", None) or error
-        raise LaunchError(f"`scontrol {' '.join(words)}` failed: {str(told).strip()}") from None
+        reason = getattr(error, "stderr", None) or error
+        raise LaunchError(f"`scontrol {' '.join(words)}` failed: {str(reason).strip()}") from None
 
 
 FAULTS = {
@@ -149,12 +149,12 @@ FAULTS = {
         does="SIGKILL of Snakemake while its job trains",
         is_for_all=True,
         inject=_kill_controller,
-        mend=_unlock,
+        restore=_unlock,
     ),
     "disk-full": Fault(
         does="the store's disk is filled to its last byte",
         action="fill",
-        mend=_empty_disk,
+        restore=_empty_disk,
         executors=("local",),
     ),
 }

@@ -1,4 +1,4 @@
-"""The model of a drill: a small perceptron that does to its own rank what the drill's plan says."""
+"""The model of a fault-injection test: a small perceptron that injects the planned faults into its own rank."""
 
 import json
 import os
@@ -13,33 +13,33 @@ from shardline.core.files import write_json
 from shardline.training.models.mlp import MLP
 
 # In the project's folder, which every rank works in.
-PLAN, STRUCK = Path("plan.json"), Path("struck")
+PLAN, INJECTED = Path("plan.json"), Path("injected")
 
 
 class Drill(MLP):
-    """Takes the next strike of the plan each time that it begins to train, and strikes at its place.
+    """Takes the next fault of the plan each time that a training starts, and injects it at its place.
 
-    `plan.json` lists the strikes by the number of ranks; without it nothing happens. A strike has
-    `place` (`mid-epoch`, `mid-accumulation` or `mid-validation`), `step` (optimiser step from which on
-    it may fall), `rank` (None: every rank) and `action`:
+    `plan.json` lists the faults by the number of ranks; without the file nothing happens. A fault has
+    `place` (`mid-epoch`, `mid-accumulation` or `mid-validation`), `step` (first optimiser step at which
+    it may be injected), `rank` (None: every rank) and `action`:
 
     - `kill`, `stop`: the rank sends itself SIGKILL or SIGSTOP;
-    - `fill`: it writes to `file` until the disk is full;
-    - `linger`: from there on each batch takes `pace_s` longer, so that a fault from outside finds it at work.
+    - `fill`: the rank writes to `file` until the disk is full;
+    - `slow`: from there on each batch takes `pace_s` longer, so that a fault from outside comes while it trains.
 
-    `struck/` tells what was done; it is written before it is done.
+    `injected/` records each fault, before it is injected.
     """
 
-    _strike: Mapping[str, Any] | None = None
+    _fault: Mapping[str, Any] | None = None
     _pace_s = 0.0
 
     def on_train_start(self) -> None:
-        """Let the first rank take the next strike for all of them."""
+        """Let the first rank take the next fault for all ranks."""
         mine = _take(self.trainer.world_size) if self.trainer.is_global_zero else None
-        self._strike = self.trainer.strategy.broadcast(mine)
+        self._fault = self.trainer.strategy.broadcast(mine)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Strike in mid-epoch, or between the parts of a global batch."""
+        """Inject in mid-epoch, or between the parts of a global batch."""
         in_step = batch_idx % int(self.trainer.accumulate_grad_batches)
         if batch_idx:
             self._reach("mid-accumulation" if in_step else "mid-epoch")
@@ -48,39 +48,39 @@ class Drill(MLP):
     def on_validation_batch_start(
         self, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Strike in the middle of a validation."""
+        """Inject in the middle of a validation."""
         if batch_idx:
             self._reach("mid-validation")
 
     def _reach(self, place: str) -> None:
-        strike, step = self._strike, self.global_step
-        if strike is None or strike["place"] != place or step < strike["step"]:
+        fault, step = self._fault, self.global_step
+        if fault is None or fault["place"] != place or step < fault["step"]:
             return
-        self._strike = None
-        if strike["rank"] not in (None, self.global_rank):
+        self._fault = None
+        if fault["rank"] not in (None, self.global_rank):
             return
-        told = {"place": place, "step": step, "time": time.time(), "pid": os.getpid()}
-        name = f"{self.trainer.world_size}-{strike['number']}-rank-{self.global_rank}.json"
-        write_json(STRUCK / name, told)
-        match strike["action"]:
+        record = {"place": place, "step": step, "time": time.time(), "pid": os.getpid()}
+        name = f"{self.trainer.world_size}-{fault['number']}-rank-{self.global_rank}.json"
+        write_json(INJECTED / name, record)
+        match fault["action"]:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "fill":
-                _fill(Path(strike["file"]))
-            case "linger":
-                self._pace_s = strike["pace_s"]
+                _fill(Path(fault["file"]))
+            case "slow":
+                self._pace_s = fault["pace_s"]
 
 
 def _take(world_size: int) -> dict[str, Any] | None:
-    """Return the next strike, which no later attempt gets again."""
+    """Return the next fault, which no later attempt gets again."""
     plan = json.loads(PLAN.read_text()) if PLAN.exists() else {}
-    STRUCK.mkdir(exist_ok=True)
-    for number, strike in enumerate(plan.get(str(world_size), [])):
+    INJECTED.mkdir(exist_ok=True)
+    for number, fault in enumerate(plan.get(str(world_size), [])):
         with suppress(FileExistsError):
-            (STRUCK / f"{world_size}-{number}-taken").touch(exist_ok=False)
-            return {**strike, "number": number}
+            (INJECTED / f"{world_size}-{number}-taken").touch(exist_ok=False)
+            return {**fault, "number": number}
     return None
 
 

@@ -1,4 +1,4 @@
-"""What a drill has to know of the profile that it runs on."""
+"""The keys of a profile that a fault-injection test needs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ class Profile:
 
     Attributes:
         name: as the user wrote it.
-        word: what is given to `--profile` in another folder.
+        word: the value of `--profile` in another folder.
         executor: `local`, `slurm`, ...
         runtime: what it sets under `config: runtime:`.
     """
@@ -27,10 +27,10 @@ class Profile:
 
 
 def read_profile(name: str) -> Profile:
-    """Read a profile, wherever Snakemake would find it.
+    """Read a profile from where Snakemake would find it.
 
     Raises:
-        ConfigError: there is none of this name, or its jobs see no file of this folder.
+        ConfigError: no profile has this name, or its jobs see no file of this folder.
     """
     from snakemake.cli import get_profile_dir
 
@@ -41,7 +41,7 @@ def read_profile(name: str) -> Profile:
     if provider := document.get("default-storage-provider"):
         raise ConfigError(
             f"--profile {name} has default-storage-provider={provider}, so that its jobs share no folder with "
-            "this machine and nobody could break them from here; drill on a profile without it"
+            "this machine and no fault can be injected from here; use a profile without this key"
         )
     config = document.get("config") or {}
     return Profile(

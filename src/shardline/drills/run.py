@@ -1,4 +1,4 @@
-"""A drill from its begin to its verdict."""
+"""A fault-injection test from its start to its outcome."""
 
 import json
 import os
@@ -22,9 +22,9 @@ from shardline.core.process import sigterm_as_interrupt
 from shardline.drills.commands import Commands, Overdue, kill, log_of
 from shardline.drills.disk import SmallDisk
 from shardline.drills.faults import FAULTS, Scene, cancel
+from shardline.drills.outcome import Drilled, Outcome, Trained, compare, cost, why_not_survived
 from shardline.drills.profile import Profile, read_profile
 from shardline.drills.tiny import Size, Tiny, make_tiny
-from shardline.drills.verdict import Drilled, Outcome, Trained, compare, cost, why_not
 
 FOLDER = Path("drills")
 PLACES = ("mid-epoch", "mid-accumulation", "mid-validation")
@@ -33,19 +33,19 @@ _LEAST_EPOCHS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What is to be drilled.
+    """Which fault is injected into which training.
 
     Attributes:
         name: one of `faults.FAULTS`.
-        config: the user's, of which `runtime`, `lock` and `conda` apply.
-        profile: Snakemake's.
+        config: the user's config, of which `runtime`, `lock` and `conda` apply.
+        profile: Snakemake's profile.
         size: nodes and devices; `resume` also trains on one rank.
-        seed: of where the faults fall.
-        interruptions: of each run, in `resume`.
-        timeout_s: seconds that the whole may take.
-        keep: whether the folder stays though all went well.
+        seed: seed of the steps at which faults are injected.
+        interruptions: number of interruptions of each run, in `resume`.
+        timeout_s: seconds that the whole test may take.
+        keep: whether the folder stays after a test that was survived.
         arguments: further words for Snakemake.
-        tell: gets a line for each thing that happens.
+        report: gets a line for each event.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Order:
     timeout_s: float
     keep: bool
     arguments: Sequence[str]
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def sizes(self) -> list[Size]:
@@ -65,37 +65,37 @@ class Order:
         return list(dict.fromkeys([(1, 1), self.size] if self.name == "resume" else [self.size]))
 
     @property
-    def strikes(self) -> int:
-        """How often each run is struck."""
+    def num_faults(self) -> int:
+        """How many faults are injected into each run."""
         return self.interruptions if self.name == "resume" else 1
 
 
 @contextmanager
 def drilled(order: Order) -> Iterator[list[Drilled]]:
-    """Run a drill in a folder of its own, which stays as long as this context, or where it is needed.
+    """Run a fault-injection test in a folder of its own, removed at the end unless it was not survived.
 
     Raises:
-        ConfigError, LaunchError: it cannot be drilled here, or another drill is under way.
+        ConfigError, LaunchError: the fault cannot be injected here, or another test is running.
     """
     profile = read_profile(order.profile)
     if profile.executor not in FAULTS[order.name].executors:
         raise ConfigError(
-            f"--profile {order.profile} has executor={profile.executor}, on which {order.name} cannot be "
-            f"drilled; it can on {' and '.join(FAULTS[order.name].executors)}"
+            f"--profile {order.profile} has executor={profile.executor}, on which the fault {order.name} cannot "
+            f"be injected; expected executor {' or '.join(FAULTS[order.name].executors)}"
         )
     with _alone(), sigterm_as_interrupt(), ExitStack() as ending:
         unbroken = _make(order, profile)
         for folder in (unbroken.folder.parent, unbroken.store.parent):
             ending.callback(shutil.rmtree, folder, ignore_errors=True)
         commands = _commands(order, profile)
-        order.tell("training without a fault")
+        order.report("training without a fault")
         if commands.run(unbroken) != 0:
             ending.pop_all()
             raise LaunchError(
-                f"the drill's training failed without any fault; the reason stands in {log_of(unbroken)}"
+                f"the training failed before any fault was injected; see the reason in {log_of(unbroken)}"
             )
         with ExitStack() as broken:
-            drills = _break(order, commands, unbroken, broken)
+            drills = _train_with_faults(order, commands, unbroken, broken)
             if order.keep or any(drill.outcome.reasons for drill in drills):
                 ending.pop_all()
                 kept = unbroken.folder.parent
@@ -111,12 +111,12 @@ def _alone() -> Iterator[None]:
             yield
     except Timeout:
         raise LaunchError(
-            f"another drill is under way in {FOLDER.resolve()}, expected one at a time; wait until it has ended"
+            f"another drill is running in {FOLDER.resolve()}, expected one at a time; wait until it has ended"
         ) from None
 
 
 def _make(order: Order, profile: Profile) -> Tiny:
-    """Write the project of the training that nothing befalls."""
+    """Write the project of the uninterrupted training."""
     config = read_config(order.config)
     runtime = {**(config.get("runtime") or {}), **profile.runtime}
     number = next(n for n in range(1, 10_000) if not (FOLDER / f"{order.name}-{n}").exists())
@@ -133,7 +133,7 @@ def _make(order: Order, profile: Profile) -> Tiny:
         folder / "unbroken",
         ResultsLayout(root=store / "unbroken").store,
         order.sizes,
-        epochs=max(_LEAST_EPOCHS, order.strikes + 1),
+        epochs=max(_LEAST_EPOCHS, order.num_faults + 1),
         runtime=runtime,
         also=also,
     )
@@ -149,17 +149,22 @@ def _commands(order: Order, profile: Profile) -> Commands:
     )
 
 
-def _break(order: Order, commands: Commands, unbroken: Tiny, ending: ExitStack) -> list[Drilled]:
-    """Train once more, with the faults, and judge what comes of it."""
+def _train_with_faults(
+    order: Order, commands: Commands, unbroken: Tiny, ending: ExitStack
+) -> list[Drilled]:
+    """Train once more, with the faults, and compare the result with the uninterrupted training."""
     tiny = unbroken.twin("broken", FAULTS[order.name].runtime_on(commands.profile.executor))
     disk = None
     if order.name == "disk-full":
         disk = ending.enter_context(SmallDisk(tiny.store))
         commands = replace(commands, inside=disk.inside)
-    tiny.plan({run_ranks(run): _strikes(order, unbroken, run, tiny) for run in unbroken.runs})
-    given, said = _give(order, commands, tiny, disk)
+    tiny.plan({run_ranks(run): _plan(order, unbroken, run, tiny) for run in unbroken.runs})
+    commands_given, failure = _run_command(order, commands, tiny, disk)
     seen = replace(tiny, store=disk.path(tiny.store)) if disk else tiny
-    return [_judge(order, seen, unbroken, run, given=given, said=said) for run in unbroken.runs]
+    return [
+        _outcome(order, seen, unbroken, run, commands_given=commands_given, failure=failure)
+        for run in unbroken.runs
+    ]
 
 
 def run_ranks(run: Run) -> int:
@@ -167,8 +172,8 @@ def run_ranks(run: Run) -> int:
     return int(run.settings["nodes"] * run.settings["devices"])
 
 
-def _strikes(order: Order, unbroken: Tiny, run: Run, tiny: Tiny) -> list[dict[str, Any]]:
-    """Return what befalls a run: one fault in each epoch from the second on, or from the first in `resume`."""
+def _plan(order: Order, unbroken: Tiny, run: Run, tiny: Tiny) -> list[dict[str, Any]]:
+    """Return the faults of a run: one in each epoch from the second on, or from the first in `resume`."""
     fault, random = FAULTS[order.name], Random(f"{order.seed}/{run.name}")
     trained = json.loads((unbroken.results(run) / "provenance.json").read_text())["training"]
     an_epoch = trained["steps"] // trained["epochs"]
@@ -184,55 +189,64 @@ def _strikes(order: Order, unbroken: Tiny, run: Run, tiny: Tiny) -> list[dict[st
             "pace_s": fault.pace_s,
             "file": str(tiny.store / SmallDisk.FILLER),
         }
-        for number, epoch in enumerate(range(first, first + order.strikes))
+        for number, epoch in enumerate(range(first, first + order.num_faults))
     ]
 
 
-def _give(order: Order, commands: Commands, tiny: Tiny, disk: SmallDisk | None) -> tuple[int, str]:
-    """Give the command as a user would, again and again while it fails and something has changed.
+def _run_command(
+    order: Order, commands: Commands, tiny: Tiny, disk: SmallDisk | None
+) -> tuple[int, str]:
+    """Run the command as a user would: again while it fails, at most once for each fault.
 
     Returns:
-        How often it was given, and what it said at its end where that was no success.
+        How often the command was run, and why it failed at last; empty if it succeeded.
     """
-    fault, scene, given = FAULTS[order.name], None, 0
+    fault, scene, num_commands = FAULTS[order.name], None, 0
     try:
-        while given <= order.strikes * len(tiny.runs):
-            given += 1
+        while num_commands <= order.num_faults * len(tiny.runs):
+            num_commands += 1
             what = (
-                "the same command again" if given > 1 else f"training with the fault: {fault.does}"
+                "the same command again"
+                if num_commands > 1
+                else f"training with the fault: {fault.does}"
             )
-            order.tell(what)
+            order.report(what)
             with commands.started(tiny) as process:
                 scene = scene or Scene(commands=commands, tiny=tiny, process=process, disk=disk)
-                if fault.inject and given == 1 and commands.wait(process, tiny.is_struck) is None:
+                is_first = num_commands == 1
+                if fault.inject and is_first and commands.wait(process, tiny.has_fault) is None:
                     fault.inject(scene)
                 code = commands.wait(process)
-            order.tell(f"the command ended with code {code}")
+            order.report(f"the command ended with code {code}")
             if code == 0:
-                return given, ""
-            if fault.mend:
-                fault.mend(scene)
-        return given, f"the command failed {given} times: {tiny.last_words()}"
+                return num_commands, ""
+            if fault.restore:
+                fault.restore(scene)
+        return num_commands, f"the command failed {num_commands} times: {tiny.last_log_line()}"
     except Overdue as error:
-        return given, str(error)
+        return num_commands, str(error)
     finally:
         if scene:
             kill(scene.orphans)
             cancel(scene)
 
 
-def _judge(order: Order, tiny: Tiny, unbroken: Tiny, run: Run, *, given: int, said: str) -> Drilled:
+def _outcome(
+    order: Order, tiny: Tiny, unbroken: Tiny, run: Run, *, commands_given: int, failure: str
+) -> Drilled:
     broken = Trained(work=tiny.work(run), results=tiny.results(run))
     compared = compare(broken, Trained(work=unbroken.work(run), results=unbroken.results(run)))
     ranks = run_ranks(run)
-    struck = tiny.struck(ranks)
+    injected = tiny.injected(ranks)
     outcome = Outcome(
         drill=order.name,
         profile=order.profile,
         ranks=ranks,
-        reasons=why_not(compared, planned=order.strikes, struck=len(struck), said=said),
-        commands=given,
-        interruptions=[{"ranks": ranks, **one} for one in struck],
+        reasons=why_not_survived(
+            compared, planned=order.num_faults, injected=len(injected), failure=failure
+        ),
+        commands=commands_given,
+        interruptions=[{"ranks": ranks, **fault} for fault in injected],
         compared=compared,
         **cost(broken.attempts()),
     )

@@ -1,4 +1,4 @@
-"""The tiny project of a drill: what is trained, how often it is saved, and where it lies."""
+"""The tiny project of a fault-injection test: what is trained, how often it is saved, and where it lies."""
 
 import json
 import os
@@ -62,25 +62,25 @@ class Tiny:
         """Return the folder of a run's sealed files."""
         return self._layout.run(run.id)
 
-    def plan(self, strikes: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
-        """Write what is to happen to its ranks, by the number of ranks."""
-        write_json(self.folder / "plan.json", strikes)
+    def plan(self, faults: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
+        """Write which faults its ranks inject, by the number of ranks."""
+        write_json(self.folder / "plan.json", faults)
 
-    def is_struck(self) -> bool:
-        """Whether a fault has come about."""
-        return any(self.folder.glob("struck/*.json"))
+    def has_fault(self) -> bool:
+        """Whether a fault was injected."""
+        return any(self.folder.glob("injected/*.json"))
 
-    def struck(self, ranks: int) -> list[dict[str, Any]]:
-        """Return the faults that came about in the run of so many ranks, each once: `place`, `step`, `pid`."""
-        files = sorted(self.folder.glob(f"struck/{ranks}-*-rank-*.json"))
+    def injected(self, ranks: int) -> list[dict[str, Any]]:
+        """Return the faults injected into the run of so many ranks, each once: `place`, `step`, `pid`."""
+        files = sorted(self.folder.glob(f"injected/{ranks}-*-rank-*.json"))
         each = {path.name.partition("-rank-")[0]: json.loads(path.read_text()) for path in files}
         return list(each.values())
 
-    def last_words(self) -> str:
-        """Return the last line that a training's job wrote into its log."""
+    def last_log_line(self) -> str:
+        """Return the last line that a training's job wrote to its log."""
         logs = sorted(self._layout.logs.glob("train/*.log"), key=lambda path: path.stat().st_mtime)
         lines = logs[-1].read_text(errors="replace").splitlines() if logs else []
-        return next((line for line in reversed(lines) if line.strip()), "it left no log")
+        return next((line for line in reversed(lines) if line.strip()), "the job wrote no log")
 
     def twin(self, name: str, runtime: Mapping[str, Any]) -> "Tiny":
         """Write a project of the same identities into other folders, with some more settings of how it runs."""
@@ -102,8 +102,8 @@ def make_tiny(
 
     Args:
         sizes: nodes and devices of each run.
-        runtime: the user's own, and the drill's timeouts.
-        also: what else of the user's config says where and in what the ranks run.
+        runtime: the user's own, and the test's timeouts.
+        also: the user's other keys that set where and in which environment the ranks run.
     """
     config = {
         "runs": "config/runs.tsv",

@@ -1,4 +1,4 @@
-"""What a drill shows."""
+"""What `drill` prints."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,13 +9,13 @@ from rich.text import Text
 from shardline.cli.display.terminal import console, say, table_of
 
 if TYPE_CHECKING:
-    from shardline.drills.verdict import Outcome
+    from shardline.drills.outcome import Outcome
 
 _FIGURES = ("steps_done", "steps_lost", "seconds_lost", "attempts", "commands")
 
 
 def show_drill(outcomes: Sequence["Outcome"], certificate: Path | None) -> None:
-    """Print a column for each run, why one did not survive, and where files are that were kept."""
+    """Print a column for each run, why a run did not survive, and the kept folder."""
     sizes = (f"{one.ranks} rank{'s' if one.ranks > 1 else ''}" for one in outcomes)
     table = table_of(outcomes[0].drill, *sizes)
     table.add_row("profile", *(one.profile for one in outcomes))

@@ -1,4 +1,4 @@
-"""Whether a training that was broken ended as one that was not."""
+"""Whether a training with injected faults ended as the uninterrupted training."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _STATE = ("optimizer_states", "lr_schedulers", "global_step", "epoch")
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """Where a training left what is compared.
+    """Folders of a training whose files are compared.
 
     Attributes:
         work: the run's folder in the store.
@@ -31,7 +31,7 @@ class Trained:
         return self.results / "model.safetensors"
 
     def attempts(self) -> list[dict[str, Any]]:
-        """Return its attempts, as sealed; as far as they are known where it is not."""
+        """Return the training's attempts: the sealed ones, or those recorded so far."""
         path = self.results / "provenance.json"
         sealed = json.loads(path.read_text())["attempt_log"] if path.exists() else None
         return sealed or read_attempts(self.work)
@@ -39,17 +39,17 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a drill with one run.
+    """The outcome of a fault-injection test for one run.
 
     Attributes:
-        ranks: of the run.
-        reasons: why it did not survive; none if it did.
+        ranks: number of the run's ranks.
+        reasons: why the training did not survive; empty if it did.
         steps_done, steps_lost: optimiser steps of all attempts, and those that were done again.
-        seconds_lost: of the attempts, whose work was done again.
+        seconds_lost: seconds of the attempts whose work was done again.
         commands: how often the user had to give the command.
-        interruptions: what was done to the ranks: `ranks`, `place`, `step`.
+        interruptions: the injected faults: `ranks`, `place`, `step`.
         compared: whether `weights`, `optimizer` and `ledger` are those of an uninterrupted training.
-        folder: where all of it lies, if it was kept.
+        folder: the test's folder, if it was kept.
     """
 
     drill: str
@@ -71,16 +71,16 @@ class Outcome:
         return "not survived" if self.reasons else "survived"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the outcome for programs."""
         return {"verdict": self.verdict, **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drilled:
-    """One run of a drill.
+    """One run of a fault-injection test.
 
     Attributes:
-        broken: where it left its files, while the drill's context lasts.
+        broken: folders of the training with faults, while the test's context lasts.
     """
 
     outcome: Outcome
@@ -88,9 +88,9 @@ class Drilled:
 
 
 def compare(broken: Trained, unbroken: Trained) -> dict[str, bool]:
-    """Hold sealed weights, the last training checkpoint's state and the sample ledger against each other.
+    """Compare sealed weights, the last training checkpoint's state and the sample ledger.
 
-    Bit for bit, and for the ledger each sample of each step in its order.
+    Equal means bit for bit, and for the ledger each sample of each step in its order.
     """
     from shardline.data.ledger import read_ledger
 
@@ -104,7 +104,7 @@ def compare(broken: Trained, unbroken: Trained) -> dict[str, bool]:
 
 
 def cost(attempts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the attempts did and lost, as they tell it themselves."""
+    """Return the steps and seconds of the attempts, done and lost, as the attempts recorded them."""
     return {
         "steps_done": sum(attempt["steps_done"] or 0 for attempt in attempts),
         "steps_lost": sum(attempt["steps_lost"] or 0 for attempt in attempts),
@@ -113,21 +113,24 @@ def cost(attempts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def why_not(compared: Mapping[str, bool], *, planned: int, struck: int, said: str) -> list[str]:
+def why_not_survived(
+    compared: Mapping[str, bool], *, planned: int, injected: int, failure: str
+) -> list[str]:
     """Return why a training did not survive, one sentence each.
 
     Args:
-        planned, struck: how many faults there were to be, and how many there were.
-        said: what its last command said at its end; empty where it ended well.
+        planned, injected: how many faults were planned, and how many were injected.
+        failure: why the last command failed; empty if it succeeded.
     """
-    if struck < planned:
-        return [
-            f"{planned - struck} of {planned} faults never came about, so nothing is shown. {said}".strip()
-        ]
-    if said:
-        return [said]
+    if injected < planned:
+        missing = (
+            f"{planned - injected} of {planned} faults were not injected, so nothing is shown."
+        )
+        return [f"{missing} {failure}".strip()]
+    if failure:
+        return [failure]
     others = [name for name, is_same in compared.items() if not is_same]
-    return [f"not as in the training without a fault: {', '.join(others)}"] if others else []
+    return [f"different from the training without a fault: {', '.join(others)}"] if others else []
 
 
 def _state(work: Path) -> dict[str, Any]:
