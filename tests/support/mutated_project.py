@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from shardline.config.load import load_project
-from shardline.config.schema import merge, unflatten
+from shardline.core.nested import merge, unflatten
 from shardline.core.package import report_folder
 from tests.support.workspace import REPOSITORY
 

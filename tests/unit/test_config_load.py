@@ -15,9 +15,9 @@ from shardline.config.forms import defaults_of, keys_of
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.reference import reference
-from shardline.config.schema import flatten
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
+from shardline.core.nested import flatten
 from shardline.errors import ConfigError
 
 REPOSITORY = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shardline.config.load import load_project
-from shardline.config.schema import merge, unflatten
+from shardline.core.nested import merge, unflatten
 from shardline.errors import ConfigError
 from shardline.identity import code
 from tests.unit.conftest import _parse_once

@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from shardline.config.forms import defaults_of, form_at
-from shardline.config.schema import flatten
 from shardline.config.settings.run import RunSettings
+from shardline.core.nested import flatten
 from shardline.errors import ConfigError
 from shardline.identity import environment
 from tests.support.mutated_project import (

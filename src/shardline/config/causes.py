@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.config.before import settings_of, with_before
-from shardline.config.schema import flatten
+from shardline.core.nested import flatten
 from shardline.identity.versions import changes_between
 
 _UNSET = object()

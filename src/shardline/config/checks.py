@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.geometry import REMEDY as ELASTIC
-from shardline.config.schema import suggest
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus, num_gpus
+from shardline.core.suggest import suggest
 from shardline.identity import CodeIndex
 from shardline.identity.code import INSTALLED
 

@@ -13,13 +13,14 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
-from shardline.config.schema import merge, suggest, unflatten
 from shardline.config.settings.config import Config
 from shardline.config.validate import coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
+from shardline.core.nested import merge, unflatten
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
+from shardline.core.suggest import suggest
 from shardline.identity import CodeIndex, FileDigests, load_lock
 from shardline.identity.code import import_roots
 

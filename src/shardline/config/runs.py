@@ -14,10 +14,11 @@ import yaml
 from shardline.config.credentials import refuse_credentials
 from shardline.config.document import plain
 from shardline.config.forms import defaults_of, form_at, keys_of
-from shardline.config.schema import flatten, suggest
 from shardline.config.settings.run import FixedColumns, RunSettings
 from shardline.config.validate import coerce, validate
 from shardline.core.errors import ConfigError
+from shardline.core.nested import flatten
+from shardline.core.suggest import suggest
 
 FIXED_COLUMNS = FixedColumns.__struct_fields__
 MAX_NAME = 200  # with identity and ending, a file name may have 255 bytes

@@ -7,9 +7,9 @@ from typing import Any
 
 from shardline.config.project import Project, Run
 from shardline.config.runs import Row, check_name
-from shardline.config.schema import suggest
 from shardline.config.studies import Size, Study
 from shardline.core.errors import ConfigError
+from shardline.core.suggest import suggest
 
 _SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 

@@ -4,8 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
-from shardline.config.schema import suggest
 from shardline.core.errors import ConfigError
+from shardline.core.suggest import suggest
 
 _PREFIX = "script:"
 _CLASS = re.compile(r"script:[^\W\d]\w*")  # `script:Net` is a class of the user's module `script`

@@ -1,6 +1,5 @@
 """Validation of settings by their types, with messages that name key, value and remedy."""
 
-import difflib
 import json
 import math
 import re
@@ -9,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shardline.config.forms import ANYTHING, Form, defaults_of, keys_of, matches
-from shardline.config.schema import flatten, suggest
 from shardline.core.errors import ConfigError
+from shardline.core.nested import flatten
+from shardline.core.suggest import did_you_mean, suggest
 
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 # What YAML 1.1 takes for text and nobody means so: an exponent with a sign.
@@ -184,5 +184,5 @@ def _shown(value: Any, *, bare: bool = False) -> str:
 def _nearest(value: Any, choices: tuple[str, ...]) -> str:
     if value is None:
         return "; fill it in or drop the line"
-    nearest = difflib.get_close_matches(str(value), choices, n=1)
-    return f'; did you mean "{nearest[0]}"?' if nearest else ""
+    hint = did_you_mean(str(value), choices, otherwise="")
+    return f"; {hint}" if hint else ""

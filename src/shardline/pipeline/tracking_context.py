@@ -4,11 +4,11 @@ from pathlib import Path
 
 from shardline import __version__
 from shardline.config.project import Run
-from shardline.config.schema import flatten
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.git import git_commit
+from shardline.core.nested import flatten
 from shardline.tracking import Story
 
 

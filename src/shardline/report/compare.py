@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardline.core.intervals import t_quantile
-from shardline.report.document import finite, flatten
+from shardline.core.nested import flatten
+from shardline.report.document import finite
 from shardline.report.leaderboard import Entry, Group
 from shardline.report.run import Run
 
@@ -84,7 +85,7 @@ def _part(documents: Sequence[_Keys]) -> tuple[dict[str, Any], list[int]]:
 
 
 def _settings(run: Run) -> _Keys:
-    flat = flatten({"model": run.spec.get("model"), **run.spec.get("settings", {})})
+    flat = flatten({"model": run.spec.get("model"), **run.spec.get("settings", {})}, by_name=True)
     return {(key,): value for key, value in flat.items()}
 
 

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from shardline.config.accepted import describe_reason
+from shardline.core.nested import flatten
 from shardline.report.environment import describe_environment
 from shardline.report.leaderboard import Group, Row
 from shardline.report.run import Run
@@ -45,16 +46,6 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted key, in the keys' order."""
-    flat: dict[str, Any] = {}
-    for key in sorted(settings):
-        value, path = settings[key], f"{prefix}{key}"
-        nested = isinstance(value, Mapping) and value
-        flat |= flatten(value, f"{path}.") if nested else {path: value}
-    return flat
-
-
 def describe_run(run: Run) -> dict[str, Any]:
     """Return one run's part of the document."""
     made = run.actions
@@ -68,7 +59,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "dataset": run.dataset_id,
         "model": run.spec.get("model"),
         "accepted": _accepted(run),
-        "settings": flatten(run.spec.get("settings", {})),
+        "settings": flatten(run.spec.get("settings", {}), by_name=True),
         "varied": sorted(run.asked.varied),
         "in_table": run.in_table,
         "headline": _headline(run) | {"action": made["evaluate"]},

@@ -10,8 +10,9 @@ from typing import Any
 
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader, Template, Undefined
 
+from shardline.core.nested import flatten
 from shardline.core.package import report_folder
-from shardline.report.document import figures_of, flatten
+from shardline.report.document import figures_of
 from shardline.report.figures import FILTERS
 
 
@@ -29,7 +30,7 @@ def load_template() -> Template:
         "duration": _show_duration,
         "difference": _show_difference,
         "figures": figures_of,
-        "flatten": lambda settings: list(flatten(settings).items()),
+        "flatten": lambda settings: list(flatten(settings, by_name=True).items()),
         "score": _show_score,
         "show": _show,
         "show_devices": _show_devices,

@@ -8,10 +8,10 @@ from typing import Any
 from shardline.config.accepted import describe_acceptance
 from shardline.config.causes import Cause, find_causes, find_dataset_causes
 from shardline.config.names import names_that_have_been
-from shardline.config.schema import flatten
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
+from shardline.core.nested import flatten
 from shardline.results.recorded import Recorded, expecting_form, newest_evaluation
 from shardline.results.staleness import read_definitions
 

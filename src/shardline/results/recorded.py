@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
+from shardline.core.suggest import did_you_mean
 from shardline.results.findings import is_bug
 from shardline.results.staleness import read_definitions
 from shardline.results.states import IDENTITY
@@ -124,8 +124,9 @@ def find_recorded(project: Project, wanted: str) -> Recorded:
     if run:
         known = f"name an earlier one ({', '.join(earlier)})" if earlier else "run the pipeline"
         raise ConfigError(f'nothing is recorded of run "{wanted}" ({run.id}); {known}')
-    nearest = get_close_matches(wanted, [*named, *present, *sealed], n=1, cutoff=0.4)
-    remedy = f'did you mean "{nearest[0]}"?' if nearest else "`shardline ls` lists the config's"
+    names = [*named, *present, *sealed]
+    listed = "`shardline ls` lists the config's"
+    remedy = did_you_mean(wanted, names, otherwise=listed, cutoff=0.4)
     raise ConfigError(
         f'neither the config nor {layout.folder_of("run")} has a run "{wanted}"; {remedy}'
     )

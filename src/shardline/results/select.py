@@ -1,12 +1,12 @@
 """Which runs and datasets the words of a command mean."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from shardline.config.layout import Kind
 from shardline.config.project import Dataset, Project, Run
 from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
+from shardline.core.suggest import did_you_mean
 
 
 def find_run(project: Project, wanted: str) -> Run:
@@ -34,8 +34,7 @@ def find_dataset(project: Project, wanted: str) -> Dataset:
 
 
 def _unknown(kind: str, wanted: str, known: Sequence[str]) -> ConfigError:
-    nearest = get_close_matches(wanted, known, n=1, cutoff=0.4)
-    remedy = f'did you mean "{nearest[0]}"?' if nearest else "`shardline ls` lists them"
+    remedy = did_you_mean(wanted, known, otherwise="`shardline ls` lists them", cutoff=0.4)
     return ConfigError(f'the config names no {kind} "{wanted}"; {remedy}')
 
 

@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardline.core.errors import DataError
+from shardline.core.suggest import did_you_mean
 from shardline.data.sources import columns
 from shardline.data.sources.base import Schema, Table
 from shardline.data.sources.from_files import FileSource, ids_in_file
@@ -98,10 +98,10 @@ class Tabular(FileSource):
         known = self.columns.names
         if known.count(name) == 1:
             return
-        nearest = get_close_matches(name, known, n=1)
-        hint = f'did you mean "{nearest[0]}"?' if nearest else f"known are {', '.join(known[:20])}"
-        if name in known:
-            hint = "rename one of them"
+        listed = f"known are {', '.join(known[:20])}"
+        hint = (
+            "rename one of them" if name in known else did_you_mean(name, known, otherwise=listed)
+        )
         raise DataError(
             f"{self.table_name}: {known.count(name) or 'no'} columns named {name}; {hint}"
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardline.config.project import order_of_part
-from shardline.config.schema import flatten
+from shardline.core.nested import flatten
 from shardline.provenance.crate.contents import CONFIG, Contents, shards_folder
 
 # In the order of the pipeline: rule, and what it is for.

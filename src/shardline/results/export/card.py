@@ -9,7 +9,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shardline.config.names import names_that_have_been
-from shardline.config.schema import flatten
+from shardline.core.nested import flatten
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask_values
 from shardline.core.visible import visible

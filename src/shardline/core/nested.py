@@ -1,0 +1,50 @@
+"""Nested settings, and the same with dotted keys."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def flatten(settings: Mapping[str, Any], *, by_name: bool = False) -> dict[str, Any]:
+    """Return nested settings as one dictionary with dotted keys; an empty table is a value.
+
+    Args:
+        by_name: the keys of each table in the order of their names, not in their own.
+    """
+    return dict(_flatten(settings, "", by_name))
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str, by_name: bool) -> Iterator[tuple[str, Any]]:
+    for key in sorted(settings) if by_name else settings:
+        value = settings[key]
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.", by_name)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings with those of `over` in front of those of `base`.
+
+    No table of the result is shared with either, so that one run's settings
+    are never another's.
+    """
+    merged: dict[str, Any] = {}
+    for key in [*base, *(key for key in over if key not in base)]:
+        value = over[key] if key in over else base[key]
+        if isinstance(value, Mapping):
+            below = base.get(key)
+            value = merge(below if isinstance(below, Mapping) else {}, over.get(key, {}))
+        merged[key] = value
+    return merged
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as nested settings."""
+    nested: dict[str, Any] = {}
+    for dotted, value in flat.items():
+        *groups, last = dotted.split(".")
+        table = nested
+        for group in groups:
+            table = table.setdefault(group, {})
+        table[last] = value
+    return nested

@@ -1,0 +1,35 @@
+"""The remedy for a name that nothing has: the nearest one that something has."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str, cutoff: float = 0.6) -> str:
+    """Return the sentence part that names the nearest valid name.
+
+    Args:
+        otherwise: what to say where none is near.
+        cutoff: how much alike names must be, as `difflib.get_close_matches` takes it.
+    """
+    nearest = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f'did you mean "{nearest[0]}"?' if nearest else otherwise
+
+
+def suggest(name: str, known: Iterable[str], below: Iterable[str] = ()) -> str:
+    """Return the sentence part that names the nearest valid name, or all of them.
+
+    A name without its group is found as well: `lr` for `optim.lr`.
+
+    Args:
+        known: the valid names.
+        below: names that are valid too, but too many to be listed.
+    """
+    known = sorted(known)
+    names = sorted({*known, *below}, reverse=True)
+    by_last = {key.rpartition(".")[2]: key for key in names}
+    nearest = get_close_matches(name, names, n=1) or [
+        by_last[last] for last in get_close_matches(name, by_last, n=1)
+    ]
+    return did_you_mean(
+        nearest[0] if nearest else name, nearest, otherwise=f"known are {', '.join(known)}"
+    )
