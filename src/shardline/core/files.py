@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,19 +32,33 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
         DataError: it cannot be written (disk full, quota, permission); what was
             there before is untouched and nothing half-written stays.
     """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with renamed_when_complete(path) as scratch, scratch.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
+
+
+@contextmanager
+def renamed_when_complete(path: Path) -> Iterator[Path]:
+    """Give a path beside another, for a file, link or folder that takes the other's name at the end.
+
+    A file or link is replaced. After an error nothing of it stays.
+    """
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _remove(scratch)  # of a process of the same number that was killed
     try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with scratch.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(path)
-            sync_folder(path.parent)
+        yield scratch
+        scratch.replace(path)
     finally:
-        with suppress(OSError):  # never hides why the writing failed
-            scratch.unlink(missing_ok=True)
+        _remove(scratch)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # never hides why the writing failed
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import importlib.metadata
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from filelock import FileLock
 from shardline.core.canonical import digest, short_digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import make_folder
+from shardline.core.files import make_folder, renamed_when_complete
 from shardline.core.urls import without_secrets
 from shardline.environments.pins import PLATFORM, Pin
 from shardline.environments.solve import client
@@ -141,15 +140,14 @@ async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
     if url.scheme == "file":
         path = Path(unquote(url.path))
     elif not path.exists():
-        partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            await download_to_path(http, pin.url, partial)
+            with renamed_when_complete(path) as partial:
+                await download_to_path(http, pin.url, partial)
         except RuntimeError as error:
             raise DataError(
                 f"{without_secrets(pin.url)} cannot be fetched ({without_secrets(str(error))}); check the network, or "
                 "name a mirror (docs/environments.md)"
             ) from None
-        partial.replace(path)
     try:
         found = await asyncio.to_thread(file_sha256, path)
     except OSError as error:

@@ -4,11 +4,13 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
+from shardline.core.files import renamed_when_complete
 
 # A file written again within one tick of its clock keeps its times, so a digest
 # is remembered only once the file has been left alone for longer than any tick.
@@ -121,11 +123,8 @@ class FileDigests:
         """Write what was learnt; a cache that cannot be written costs time, nothing else."""
         if not self._dirty:
             return
-        scratch = self.cache_file.with_suffix(f".{os.getpid()}.tmp")
-        try:
+        with suppress(OSError):
             self.cache_file.parent.mkdir(parents=True, exist_ok=True)
-            scratch.write_text(json.dumps(self._known))
-            scratch.replace(self.cache_file)
-        except OSError:
-            scratch.unlink(missing_ok=True)
+            with renamed_when_complete(self.cache_file) as scratch:
+                scratch.write_text(json.dumps(self._known))
         self._dirty = False

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
+from shardline.core.files import renamed_when_complete
 
 _RULES_OF_RUN = ("resolve_run", "train", "run_preflight")
 _RULES_OF_DATASET = ("build_shards", "seal_dataset", "register_data")
@@ -85,7 +86,5 @@ def _link(link: Path, target: Path) -> None:
     if link.exists() and not link.is_symlink():
         return  # somebody's own file or folder
     link.parent.mkdir(parents=True, exist_ok=True)
-    scratch = link.with_name(f".{link.name}.{os.getpid()}.tmp")
-    scratch.unlink(missing_ok=True)
-    scratch.symlink_to(relative)
-    scratch.replace(link)
+    with renamed_when_complete(link) as scratch:
+        scratch.symlink_to(relative)

@@ -4,14 +4,14 @@ import os
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardline.config.project import Project, pointer
 from shardline.core.errors import DataError
-from shardline.core.files import make_folder, write_bytes
+from shardline.core.files import make_folder, renamed_when_complete, write_bytes
 
 _REQUESTS = 16  # at a time; a storage answers in some 10 ms, whatever else it does
 _STREAMS = 2  # files at a time that are held in memory by most storage plugins
@@ -143,17 +143,12 @@ class Storage:
 
     def _fetch(self, path: Path, stored: Stored) -> None:
         make_folder(path.parent)
-        scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         item = self._object(path)
-        item.set_local_path(scratch)
-        try:
+        with renamed_when_complete(path) as scratch:
+            item.set_local_path(scratch)
             item.retrieve_object()
             os.utime(scratch, (stored.mtime, stored.mtime))
-            scratch.replace(path)
-            pointer(path).unlink(missing_ok=True)
-        finally:
-            with suppress(OSError):
-                scratch.unlink(missing_ok=True)
+        pointer(path).unlink(missing_ok=True)
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -5,11 +5,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from shardline.core.errors import DataError, ShardlineError
-from shardline.core.files import make_folder, remedy_of
+from shardline.core.errors import ShardlineError
+from shardline.core.files import make_folder, renamed_when_complete, writing
 from shardline.core.package import snakefile_option
 
 
@@ -18,18 +18,11 @@ def link(source: Path, target: Path) -> None:
     if target.exists():
         return
     make_folder(target.parent)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
+    with writing(target), renamed_when_complete(target) as scratch:
         try:
             os.link(source, scratch)
         except OSError:
             shutil.copyfile(source, scratch)
-        scratch.replace(target)
-    except OSError as error:
-        raise DataError(f"{target} could not be written: {remedy_of(error)}") from error
-    finally:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -45,12 +38,11 @@ def replacing(folder: Path) -> Iterator[Path]:
     before = folder.with_name(f".{folder.name}.before.accepting")
     make_folder(scratch)
     try:
-        yield scratch
-        if folder.exists():
-            folder.rename(before)
-        scratch.rename(folder)
-    except OSError as error:
-        raise DataError(f"{folder} could not be written: {remedy_of(error)}") from error
+        with writing(folder):
+            yield scratch
+            if folder.exists():
+                folder.rename(before)
+            scratch.rename(folder)
     finally:
         for left in (scratch, before):
             shutil.rmtree(left, ignore_errors=True)

@@ -1,8 +1,6 @@
 """Exporting a run: checks first, then a folder that appears whole or not at all."""
 
 import importlib.util
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from shardline.config.project import Project
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import make_folder, read_json, write_bytes, write_json
+from shardline.core.files import (
+    make_folder,
+    read_json,
+    renamed_when_complete,
+    write_bytes,
+    write_json,
+)
 from shardline.core.redaction import mask_values
 from shardline.results.recorded import Recorded, changed_code, check_code, check_repeatable
 
@@ -110,17 +114,14 @@ def _check_request(to: str, folder: Path) -> None:
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
     """Give a scratch folder that takes its name only when all is written."""
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    make_folder(scratch)
     try:
-        yield scratch
-        scratch.rename(folder)
+        with renamed_when_complete(folder) as scratch:
+            make_folder(scratch)
+            yield scratch
     except OSError as error:
         raise DataError(
             f"{folder} could not be written ({error.strerror}); free space, or name another folder: --output DIR"
         ) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write(original: "Original", recorded: Recorded, to: str, folder: Path) -> Check:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from shardline.core.files import renamed_when_complete
 from shardline.supervision.heartbeat_memory import REASONS
 
 FOLDER = "watch"
@@ -66,13 +67,8 @@ def write_heartbeat(work: Path, heartbeat: Heartbeat) -> None:
     outlive this machine.
     """
     path = heartbeat_file(work, heartbeat.rank)
-    scratch = path.with_name(f".{path.name}.tmp")
-    try:
+    with suppress(OSError), renamed_when_complete(path) as scratch:
         scratch.write_text(json.dumps(asdict(heartbeat)))
-        scratch.replace(path)
-    except OSError:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
 
 
 def read_heartbeats(work: Path, num_ranks: int) -> Iterator[Heartbeat]:
