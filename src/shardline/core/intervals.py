@@ -1,4 +1,8 @@
-"""How sure a held-out metric is, and a difference of two."""
+"""How sure a held-out metric is, and a difference of two.
+
+The formulas are written out, since `scipy.stats.binomtest` takes whole numbers of successes (a mean over seeds
+is none), differs in the last bit from what reports hold, and `scipy.stats` takes some seconds to import.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

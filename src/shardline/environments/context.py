@@ -13,6 +13,7 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path
 
+from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 
@@ -139,7 +140,7 @@ def code_digest() -> str:
     digest = hashlib.sha256()
     for file in _modules():
         digest.update(f"{file.relative_to(_PACKAGE)}\n".encode())
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
+        digest.update(bytes.fromhex(file_sha256(file)))
     return digest.hexdigest()
 
 

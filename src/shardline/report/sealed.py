@@ -1,6 +1,5 @@
 """Reading one run's sealed files, and saying which of them is at fault."""
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.redaction import mask_values
@@ -87,7 +87,7 @@ def sha256_of(path: Path) -> str:
         DataError: it cannot be read.
     """
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); {_REMEDY}") from error
 
