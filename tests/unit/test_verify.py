@@ -12,13 +12,11 @@ from typer.testing import CliRunner, Result
 from shardline.cli import app
 from shardline.config.project import shards_of_part
 from shardline.core.digests import file_sha256
-from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.core.visible import from_here
 from shardline.provenance.certificates import write_certificate
-from shardline.results.findings import Findings, Verdict
-from shardline.results.recorded import expecting_form
+from shardline.results.findings import Verdict
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 from tests.support.fake_project import FakeProject
@@ -388,14 +386,3 @@ def test_a_dataset_of_an_earlier_identity_cannot_be_repaired(cut):
     assert "or bring back the settings it was made from" in result.stdout
     cut.config["datasets"]["table"]["source"]["seed"] = 0
     assert files(cut) == before
-
-
-def test_a_bug_of_ours_is_no_damage(fake, monkeypatch):
-    fake.seal_all()
-    monkeypatch.delattr(Findings, "read_sealed")
-    with pytest.raises(AttributeError, match="read_sealed"):
-        run_verdict(fake)
-    with pytest.raises(AttributeError, match="read_sealed"), expecting_form("flat"):
-        run_verdict(fake)
-    with pytest.raises(DataError, match="has not the form"), expecting_form("flat"):
-        json.loads("3").get("dataset")

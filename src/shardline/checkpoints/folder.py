@@ -159,7 +159,7 @@ def _read(path: Path) -> Saved | str:
         return Saved(path=path, bytes=size, **kept)
     except FileNotFoundError:
         return f"it has no {MANIFEST}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return f"its {MANIFEST} is not readable"
 
 

@@ -80,7 +80,7 @@ def order_of_part(name: str) -> tuple[int, int, str]:
 def shards_of_part(name: str) -> range:
     """Return the shards of a part by its name; none if it is no part's."""
     first, _, last = name.partition("-")
-    return range(int(first), int(last) + 1) if first.isdigit() and last.isdigit() else range(0)
+    return range(int(first), int(last) + 1) if first.isdecimal() and last.isdecimal() else range(0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,7 +149,7 @@ def read_json(path: Path, *, remedy: str) -> Any:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
-    except ValueError:
+    except (ValueError, RecursionError):  # nested more deeply than anything that is written
         raise DataError(f"{path} is not valid JSON; {remedy}") from None
 
 

@@ -9,10 +9,11 @@ from shardline.config.accepted import describe_acceptance
 from shardline.config.causes import Cause, find_causes, find_dataset_causes
 from shardline.config.names import names_that_have_been
 from shardline.core.errors import DataError
-from shardline.core.files import read_json
+from shardline.core.forms import read_formed
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
 from shardline.core.nested import flatten
-from shardline.results.recorded import Recorded, expecting_form, newest_evaluation
+from shardline.results import forms
+from shardline.results.recorded import Recorded, newest_evaluation
 from shardline.results.staleness import read_definitions
 
 _UNSET = "unset"
@@ -61,17 +62,13 @@ def compare_runs(old: Recorded, new: Recorded) -> Comparison:
     Raises:
         DataError: a recorded file cannot be read, or is damaged.
     """
-    with expecting_form(f"{old.id} or {new.id}"):
-        return Comparison(
-            old=old.title,
-            new=new.title,
-            causes=list(_causes(old, new)),
-            circumstances=[
-                *_acceptances(old, new),
-                *_circumstances(old.provenance, new.provenance),
-            ],
-            metrics=list(_changes(old, new)),
-        )
+    return Comparison(
+        old=old.title,
+        new=new.title,
+        causes=list(_causes(old, new)),
+        circumstances=[*_acceptances(old, new), *_circumstances(old.provenance, new.provenance)],
+        metrics=list(_changes(old, new)),
+    )
 
 
 def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
@@ -96,8 +93,8 @@ def _dataset_causes(old: Recorded, new: Recorded) -> list[Cause]:
 
 def _manifest(recorded: Recorded) -> dict[str, Any]:
     try:
-        return dict(read_json(recorded.manifest, remedy=""))
-    except DataError:  # deleted since: the digest alone is known
+        return read_formed(recorded.manifest, forms.Manifest, remedy="")
+    except DataError:  # deleted since, or damaged: the digest alone is known
         return {}
 
 
@@ -160,7 +157,7 @@ def _hardware(provenance: Mapping[str, Any]) -> dict[str, Any]:
 def _commits(provenance: Mapping[str, Any]) -> dict[str, Any]:
     found = {"project": provenance.get("git"), "shardline": provenance.get("shardline_git")}
     return {
-        name: f"{state['commit'][:12]}{' with changes' if state['dirty'] else ''}"
+        name: f"{state['commit'][:12]}{' with changes' if state.get('dirty') else ''}"
         for name, state in found.items()
         if state and state.get("commit")
     }
@@ -213,7 +210,7 @@ def _noise(
 ) -> tuple[Interval | None, str]:
     if interval := seed_interval(*(_values(each, metric) for each in repeats)):
         return interval, "seeds"
-    num_samples = old.evaluation["num_samples"]
+    num_samples = old.evaluation.get("num_samples")
     before, after = (each.evaluation["metrics"][metric] for each in (old, new))
     if (
         metric != "accuracy"

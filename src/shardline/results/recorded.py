@@ -1,13 +1,11 @@
 """A sealed run as it was recorded: found by name or id, held against its digests and its code."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardline.config.accepted import read_accepted
+from shardline.config.accepted import ACCEPTED
 from shardline.config.before import settings_of, with_before
 from shardline.config.causes import find_causes
 from shardline.config.layout import ResultsLayout
@@ -15,9 +13,9 @@ from shardline.config.names import identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import read_json
+from shardline.core.forms import read_formed
 from shardline.core.suggest import did_you_mean
-from shardline.results.findings import is_bug
+from shardline.results import forms
 from shardline.results.staleness import read_definitions
 from shardline.results.states import IDENTITY
 from shardline.results.verify_runs import verify_run
@@ -68,7 +66,7 @@ class Recorded:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """`run.json`, with the settings of the evaluation that is meant."""
-        spec: dict[str, Any] = read_json(self.folder / "run.json", remedy=_REMAKE)
+        spec = read_formed(self.folder / "run.json", forms.RunSpec, remedy=_REMAKE)
         spec["settings"] = with_before(spec["settings"], settings_of("train"))
         if self.evaluation_file:
             settings = with_before(self.evaluation["identity"]["settings"], settings_of("evaluate"))
@@ -78,23 +76,25 @@ class Recorded:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """The identity document of the training."""
-        return dict(read_json(self.folder / "identity.json", remedy=_REMAKE))
+        path = self.folder / "identity.json"
+        return read_formed(path, forms.TrainingIdentity, remedy=_REMAKE)
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """`provenance.json`; empty before the training has ended."""
         path = self.folder / "provenance.json"
-        return dict(read_json(path, remedy=_REMAKE)) if path.exists() else {}
+        return read_formed(path, forms.Provenance, remedy=_REMAKE) if path.exists() else {}
 
     @cached_property
     def accepted(self) -> dict[str, Any] | None:
         """`accepted.json`; None where the files are the run's own."""
-        return read_accepted(self.folder)
+        return accepted_of(self.folder)
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """The evaluation that is meant; empty if there is none."""
-        return dict(read_json(self.evaluation_file, remedy=_REMAKE)) if self.evaluation_file else {}
+        path = self.evaluation_file
+        return read_formed(path, forms.Evaluation, remedy=_REMAKE) if path else {}
 
     @property
     def shards(self) -> Path:
@@ -138,22 +138,17 @@ def newest_evaluation(folder: Path) -> Path | None:
     return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
 
 
-@contextmanager
-def expecting_form(what: str) -> Iterator[None]:
-    """Tell a sealed file of another form than the pipeline's as damage, not as a bug of ours.
+def accepted_of(folder: Path) -> dict[str, Any] | None:
+    """Return `accepted.json` of a folder of results; None where nothing was accepted.
 
     Raises:
-        DataError: the body found one.
+        DataError: it cannot be read, or has another form.
     """
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        if is_bug(error):
-            raise
-        raise DataError(
-            f"{what}: a sealed file behind it has not the form that the pipeline writes ({error!r}); "
-            "`shardline verify` names it"
-        ) from error
+    path = folder / ACCEPTED
+    if not path.exists():
+        return None
+    remedy = f"delete {folder} and accept the earlier result again"
+    return read_formed(path, forms.Accepted, remedy=remedy)
 
 
 def check_repeatable(recorded: Recorded, verb: str) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
-from shardline.core.canonical import short_digest
+from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.data.shard_format import shard_path
 from shardline.provenance.crate.metadata import METADATA, check_crate_seal, files_of_crate
-from shardline.results.findings import Findings, Verdict, count, judge
+from shardline.results import forms
+from shardline.results.findings import Findings, Verdict, count, digest_of, judge
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers, check_parts, check_statistics
 
@@ -61,11 +62,11 @@ def verify_report(layout: ResultsLayout, report_id: str) -> Verdict:
 
 
 def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) -> str:
-    manifest = findings.read(path)
+    manifest = findings.read(path, forms.Manifest)
     if manifest is None:
         return ""
-    found, expected = short_digest(manifest["identity"]), path.parent.name
-    findings.expect(f"{path}: the digest of its identity", found, expected)
+    found = digest_of(manifest["identity"])[:DIGEST_LENGTH]
+    findings.expect(f"{path}: the digest of its identity", found, path.parent.name)
     _check_dataset_provenance(findings, path)
     records = manifest["shards"]
     if records and not shards.is_dir():
@@ -99,7 +100,7 @@ def _check_store(
 
 def _check_dataset_provenance(findings: Findings, manifest: Path) -> None:
     path = manifest.with_name("provenance.json")
-    provenance = findings.read_sealed(path) if path.exists() else None
+    provenance = findings.read_sealed(path, forms.DatasetProvenance) if path.exists() else None
     for name, sha256 in (provenance or {}).get("files", {}).items():
         findings.expect_sha256(manifest.with_name(Path(name).name), sha256)
 
@@ -123,7 +124,7 @@ def _check_shard(folder: Path, record: Mapping[str, Any]) -> str | None:
 
 def _check_report(findings: Findings, folder: Path, layout: ResultsLayout) -> str:
     path = folder / METADATA
-    metadata = findings.read(path)
+    metadata = findings.read(path, forms.Crate)
     if metadata is None:
         return ""
     if problem := check_crate_seal(path, metadata):

@@ -12,8 +12,9 @@ from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import pointer
-from shardline.core.canonical import DIGEST_LENGTH, digest, short_digest
-from shardline.results.findings import Findings, Verdict, count, judge
+from shardline.core.canonical import DIGEST_LENGTH
+from shardline.results import forms
+from shardline.results.findings import Findings, Verdict, count, digest_of, judge
 from shardline.results.verify_store import check_training
 
 
@@ -29,12 +30,12 @@ def verify_run(layout: ResultsLayout, run_id: str, *, deep: bool = False) -> Ver
 
 
 def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep: bool) -> str:
-    spec = findings.read_sealed(folder / "run.json")
-    document = findings.read(folder / "identity.json")
+    spec = findings.read_sealed(folder / "run.json", forms.RunSpec)
+    document = findings.read(folder / "identity.json", forms.TrainingIdentity)
     if spec is None or document is None:
         return ""
     _check_spec(findings, folder, spec, document)
-    accepted = _check_accepted(findings, folder, digest(document))
+    accepted = _check_accepted(findings, folder, digest_of(document))
     trained = _check_results(findings, layout, folder, spec, accepted)
     if not deep:
         return trained
@@ -48,14 +49,14 @@ def _check_accepted(findings: Findings, folder: Path, identity: str) -> Mapping[
     path = folder / ACCEPTED
     if not path.exists():
         return None
-    accepted = findings.read_sealed(path)
+    accepted = findings.read_sealed(path, forms.Accepted)
     if accepted is None:
         return None
     findings.expect(f"{path}: id", accepted.get("id"), folder.name)
     findings.expect(f"{path}: identity", accepted.get("identity"), identity)
     origin = origin_of(accepted)
     told = f"{path}: the digest of the identity that was accepted"
-    findings.expect(told, digest(origin["document"]), origin["identity"])
+    findings.expect(told, digest_of(origin["document"]), origin["identity"])
     for name, sha256 in accepted.get("files", {}).items():
         findings.expect_sha256(folder / Path(name).name, sha256)
     return accepted
@@ -85,7 +86,7 @@ def _check_results(
 def _check_spec(
     findings: Findings, folder: Path, spec: Mapping[str, Any], document: Mapping[str, Any]
 ) -> None:
-    path, identity = folder / "run.json", digest(document)
+    path, identity = folder / "run.json", digest_of(document)
     findings.expect(
         f"{folder / 'identity.json'}: its digest",
         identity[:DIGEST_LENGTH],
@@ -100,7 +101,7 @@ def _check_spec(
     findings.expect(f"{path}: dataset", dataset, document.get("inputs", {}).get("dataset"))
     settings = counted_settings(spec.get("settings", {}))
     settings.pop("evaluation", None)
-    if digest(settings) != digest(document.get("settings")):
+    if digest_of(settings) != digest_of(document["settings"]):
         findings.add(f"{path}: settings are not those of identity.json")
 
 
@@ -123,7 +124,7 @@ def _check_metrics(findings: Findings, path: Path) -> None:
     for number, line in enumerate(lines, 1):
         try:
             json.loads(line)["step"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             findings.add(f"{path}, line {number} is not a JSON object with a step")
             return
 
@@ -134,7 +135,7 @@ def _check_provenance(
 ) -> Mapping[str, str]:  # fmt: skip
     """Return the digests of the sealed files, by name."""
     path = folder / "provenance.json"
-    provenance = findings.read_sealed(path)
+    provenance = findings.read_sealed(path, forms.Provenance)
     if provenance is None:
         return {}
     trained_as = origin_of(accepted)["identity"] if accepted else spec.get("identity")
@@ -156,11 +157,12 @@ def _check_manifest(
     findings: Findings, manifest: Path, provenance: Mapping[str, Any], dataset: str
 ) -> None:
     """Verify the manifest of a training: that of its dataset, or the one that it was accepted from."""
-    expected = provenance["manifest_sha256"]
+    expected = provenance.get("manifest_sha256", "")
     if provenance.get("dataset", {}).get("id", dataset) != dataset:
-        accepted = findings.read(manifest.with_name(ACCEPTED)) if manifest.exists() else None
+        path = manifest.with_name(ACCEPTED)
+        accepted = findings.read(path, forms.Accepted) if manifest.exists() else None
         if accepted:  # a dataset that was made again has no bytes of the training's to compare with
-            told = f"{manifest.with_name(ACCEPTED)}: SHA-256 of the manifest that was accepted"
+            told = f"{path}: SHA-256 of the manifest that was accepted"
             findings.expect(told, origin_of(accepted).get("manifest_sha256"), expected)
         return
     about = findings.but(f"bring back the manifest of the training, or {findings.remedy}")
@@ -173,9 +175,9 @@ def _is_elsewhere(file: Path) -> bool:
 
 
 def _check_evaluation(findings: Findings, path: Path, sealed: Mapping[str, str]) -> None:
-    evaluation = findings.read_sealed(path)
+    evaluation = findings.read_sealed(path, forms.Evaluation)
     if evaluation is not None:
-        found = short_digest(evaluation.get("identity"))
+        found = digest_of(evaluation["identity"])[:DIGEST_LENGTH]
         findings.expect(f"{path}: the digest of its identity", found, path.stem)
         findings.expect(f"{path}: run", evaluation.get("run"), path.parents[1].name)
         for name, sha256 in evaluation.get("files", {}).items():  # scripts judge themselves

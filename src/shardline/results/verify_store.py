@@ -8,9 +8,12 @@ from shardline.checkpoints.folder import find_damage
 from shardline.config.scripts import is_script
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
+from shardline.core.forms import problem_of_form
 from shardline.core.seals import check_seal
 from shardline.data.parts import count_rows, differing, read_part
+from shardline.data.shard_format import Layout
 from shardline.data.statistics import merge_all
+from shardline.results import forms
 from shardline.supervision.attempts import read_attempts
 
 _AGAIN = "delete it, and the shard is read again before it is trained on"
@@ -66,9 +69,14 @@ def check_markers(shards: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
     """Hold the manifest's statistics against the rows of the shards, which are undamaged."""
-    told = manifest["statistics"]
+    if problem := problem_of_form(shards, manifest, forms.CountedManifest):
+        return problem
+    told, schema = manifest["statistics"], manifest["schema"]
+    for record in manifest["shards"]:
+        if Layout.of(schema, sum(record["rows"].values())).bytes != record["bytes"]:
+            return f"{shards}: {record['file']} has other rows than the manifest"
     numbered = enumerate(manifest["shards"])
-    found = merge_all(count_rows(shards, numbered, manifest["schema"]))
+    found = merge_all(count_rows(shards, numbered, schema))
     wrong = differing(found.features.summary(), told["features"])
     if found.class_counts != told["class_counts"]:
         wrong.append("class_counts")

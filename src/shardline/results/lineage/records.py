@@ -8,7 +8,8 @@ from typing import Any
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import names_that_have_been
 from shardline.core.errors import ConfigError
-from shardline.core.files import read_object
+from shardline.core.forms import read_formed
+from shardline.results import forms
 
 _REMEDY = "bring it back, or run the pipeline again to write it"
 
@@ -41,25 +42,25 @@ class Records:
                 return str(shown / real.relative_to(folder))
         return str(real)
 
-    def read(self, name: str | Path) -> dict[str, Any]:
+    def read(self, name: str | Path, form: type) -> dict[str, Any]:
         """Return a JSON object.
 
         Raises:
-            DataError: it cannot be read.
+            DataError: it cannot be read, or has another form.
         """
-        return read_object(self.at(name), remedy=_REMEDY)
+        return read_formed(self.at(name), form, remedy=_REMEDY)
 
-    def read_if_there(self, name: Path) -> dict[str, Any]:
+    def read_if_there(self, name: Path, form: type) -> dict[str, Any]:
         """Return a JSON object; an empty one if there is no such file.
 
         Raises:
-            DataError: it cannot be read.
+            DataError: it cannot be read, or has another form.
         """
-        return self.read(name) if self.at(name).exists() else {}
+        return self.read(name, form) if self.at(name).exists() else {}
 
     def manifest(self, dataset: str) -> dict[str, Any]:
         """Return the manifest of a dataset; an empty one before it is sealed."""
-        return self.read_if_there(self.names.manifest(dataset))
+        return self.read_if_there(self.names.manifest(dataset), forms.Manifest)
 
     def rows(self, run: str) -> str:
         """Return the rows that a run has had, by their names."""

@@ -5,16 +5,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config.accepted import describe_acceptance, read_accepted
+from shardline.config.accepted import describe_acceptance
 from shardline.config.layout import Kind, ResultsLayout
 from shardline.config.project import order_of_part, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
+from shardline.results import forms
 from shardline.results.lineage.graph import Action, File, Lineage
 from shardline.results.lineage.records import Records, expect_name, record_of
-from shardline.results.recorded import expecting_form
+from shardline.results.recorded import accepted_of
 
 _ID = r"[0-9a-f]{12}"
 _SEALED = {"model.safetensors", "metrics.jsonl", "provenance.json"}  # of a training
@@ -35,8 +36,7 @@ def trace(path: Path, layout: ResultsLayout) -> Lineage:
     name = tracer.records.name_of(path)
     if not path.exists():
         raise DataError(f"{path} is not there, expected a file; check the path")
-    with expecting_form(name):
-        tracer.add(name)
+    tracer.add(name)
     found = tracer.lineage
     found.file = name
     found.problem = _problem(path, found.files[name])
@@ -119,7 +119,7 @@ class _Tracer:
     # --- runs -----------------------------------------------------------------------------------
 
     def _resolved(self, name: str, run: str) -> File:
-        spec = self.records.read(self._names.run(run) / "run.json")
+        spec = self.records.read(self._names.run(run) / "run.json", forms.RunSpec)
         action = self._act(
             f"resolve_run/{run}",
             lambda: [
@@ -132,9 +132,9 @@ class _Tracer:
     def _trained(self, name: str, run: str) -> File:
         expect_name(name, _SEALED)
         folder = self._names.run(run)
-        provenance = self.records.read(folder / "provenance.json")
+        provenance = self.records.read(folder / "provenance.json", forms.Provenance)
         sha256 = provenance.get("files", {}).get(Path(name).name)
-        if accepted := read_accepted(self.records.at(folder)):
+        if accepted := accepted_of(self.records.at(folder)):
             action = self._accept("run", run, Path(name).name, accepted)
         else:
             action = self._train(run, record_of(provenance))
@@ -154,7 +154,9 @@ class _Tracer:
 
     def _checkpoint(self, name: str, run: str) -> File:
         # there is none before the training's end
-        provenance = self.records.read_if_there(self._names.run(run) / "provenance.json")
+        provenance = self.records.read_if_there(
+            self._names.run(run) / "provenance.json", forms.Provenance
+        )
         record = record_of(provenance) if provenance else None
         return File(name=name, made_by=self._train(run, record))
 
@@ -163,13 +165,13 @@ class _Tracer:
         return self._act(
             f"train/{run}",
             lambda: [self.add(str(folder / "run.json")), self._manifest_of(folder)],
-            identity=self.records.read(folder / "identity.json"),
+            identity=self.records.read(folder / "identity.json", forms.TrainingIdentity),
             record=record,
         )
 
     def _evaluated(self, name: str, run: str) -> File:
-        folder, evaluation = self._names.run(run), self.records.read(name)
-        judged = is_script(self.records.read(folder / "run.json")["model_class"])
+        folder, evaluation = self._names.run(run), self.records.read(name, forms.Evaluation)
+        judged = is_script(self.records.read(folder / "run.json", forms.RunSpec)["model_class"])
         # a script has told its figures in the provenance
         own = "provenance.json" if judged else "model.safetensors"
         action = self._act(
@@ -184,7 +186,7 @@ class _Tracer:
         return File(name=name, made_by=action)
 
     def _manifest_of(self, folder: Path) -> str:
-        dataset = self.records.read(folder / "run.json")["dataset"]["id"]
+        dataset = self.records.read(folder / "run.json", forms.RunSpec)["dataset"]["id"]
         return self.add(str(self._names.manifest(dataset)))
 
     # --- datasets -------------------------------------------------------------------------------
@@ -192,10 +194,12 @@ class _Tracer:
     def _sealed(self, name: str, dataset: str) -> File:
         expect_name(name, {"manifest.json", "provenance.json"})
         path = self._names.manifest(dataset)
-        provenance = self.records.read_if_there(path.with_name("provenance.json"))
-        manifest = self.records.read(path)
+        provenance = self.records.read_if_there(
+            path.with_name("provenance.json"), forms.DatasetProvenance
+        )
+        manifest = self.records.read(path, forms.Manifest)
         sha256 = provenance.get("files", {}).get(Path(name).name)
-        if accepted := read_accepted(self.records.at(path.parent)):
+        if accepted := accepted_of(self.records.at(path.parent)):
             taken = self._accept("dataset", dataset, Path(name).name, accepted)
             return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=taken)
         action = self._act(
@@ -222,9 +226,12 @@ class _Tracer:
         return found or self._sources(dataset, manifest)
 
     def _listed(self, name: str, dataset: str, part: str) -> File:
-        record = self.records.read(self._names.parts(dataset) / f"{part}.json").get("action")
+        listed = self.records.read(self._names.parts(dataset) / f"{part}.json", forms.Part)
         return File(
-            name=name, made_by=self._build(dataset, part, self.records.manifest(dataset), record)
+            name=name,
+            made_by=self._build(
+                dataset, part, self.records.manifest(dataset), listed.get("action")
+            ),
         )
 
     def _shard(self, name: str, dataset: str) -> File:
@@ -234,8 +241,10 @@ class _Tracer:
         for part in sorted(listed, key=lambda path: order_of_part(path.stem)):
             if number not in shards_of_part(part.stem):
                 continue
-            document = self.records.read(part)
+            document = self.records.read(part, forms.Part)
             digests = {record["file"]: record["blake3"] for record in document["shards"]}
+            if file not in digests:
+                continue
             action = self._build(
                 dataset, part.stem, self.records.manifest(dataset), document.get("action")
             )
@@ -278,7 +287,8 @@ class _Tracer:
     # --- reports --------------------------------------------------------------------------------
 
     def _reported(self, name: str, report: str) -> File:
-        data = self.records.read(self._names.report(report).with_name("report.json"))
+        path = self._names.report(report).with_name("report.json")
+        data = self.records.read(path, forms.Report)
         action = self._act(
             f"render_report/{report}",
             lambda: [file for run in data["runs"] for file in self._reported_run(run)],

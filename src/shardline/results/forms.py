@@ -1,0 +1,270 @@
+"""What the readers of sealed results rely on. Whatever else a file holds is damage, and no bug of theirs.
+
+Keys that no reader needs are not named. A key that some version did not write has a default.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+Name = Annotated[str, Meta(pattern=r"^[ -~]{1,200}$")]
+Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
+Count = Annotated[int, Meta(ge=0)]
+Action = dict[str, Any] | None
+
+
+class Environment(Struct):
+    """`environment` of an identity document."""
+
+    packages: dict[str, Any] = {}
+
+
+class Identity(Struct):
+    """The identity document of a dataset, a training or an evaluation."""
+
+    settings: dict[str, Any]
+    model: str | UnsetType = UNSET
+    inputs: dict[str, Any] = {}
+    source: dict[str, str] = {}
+    versions: dict[str, int] = {}
+    code: dict[str, Any] = {}
+    code_files: dict[str, str] = {}
+    environment: Environment = msgspec.field(default_factory=Environment)
+
+
+class DatasetSettings(Struct):
+    """`settings` of a dataset's identity."""
+
+    source: dict[str, Any] = {}
+
+
+class DatasetIdentity(Identity):
+    """`identity` of a manifest."""
+
+    settings: DatasetSettings  # type: ignore[assignment]  # msgspec reads a table of any keys
+
+
+class TrainingSettings(Struct):
+    """`settings` of a training's identity."""
+
+    seed: int
+
+
+class TrainingIdentity(Identity):
+    """identity.json."""
+
+    settings: TrainingSettings  # type: ignore[assignment]  # msgspec reads a table of any keys
+
+
+class DatasetRef(Struct):
+    """What other files say of a dataset."""
+
+    id: Id
+
+
+class RunSpec(Struct):
+    """run.json."""
+
+    identity: str
+    model_class: str
+    dataset: DatasetRef
+    settings: dict[str, Any]
+    action: Action = None
+
+
+class Shard(Struct):
+    """A shard in a manifest or in the list of a part."""
+
+    file: Name
+    bytes: int
+    blake3: str
+
+
+class Manifest(Struct):
+    """manifest.json."""
+
+    identity: DatasetIdentity
+    shards: list[Shard]
+
+
+class Moments(Struct):
+    """Statistics of the features, by feature."""
+
+    count: int
+    mean: list[float | None]
+    std: list[float | None]
+    min: list[float | None]
+    max: list[float | None]
+
+
+class Statistics(Struct):
+    """`statistics` of a manifest."""
+
+    features: Moments
+    class_counts: dict[str, list[int]]
+
+
+class Schema(Struct):
+    """`schema` of a manifest."""
+
+    task: str
+    feature_shape: list[Count]
+    feature_dtype: Literal["float16", "float32", "float64", "int64", "uint8"]
+    classes: list[Any] | None = None
+
+
+class Rows(Struct):
+    """Rows of a shard by split."""
+
+    train: Count
+    val: Count = 0
+    test: Count = 0
+
+
+class CountedShard(Struct):
+    """A shard whose rows are read."""
+
+    rows: Rows
+
+
+class CountedManifest(Struct):
+    """manifest.json, where its statistics are compared with the rows."""
+
+    shards: list[CountedShard]
+    schema: Schema
+    statistics: Statistics
+
+
+class Part(Struct):
+    """A list of shards in the store."""
+
+    shards: list[Shard]
+    action: Action = None
+
+
+class PartRef(Struct):
+    """What the provenance of a dataset says of one of its parts."""
+
+    id: Name
+
+
+class Commit(Struct):
+    """State of a git checkout."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class Certificate(Struct):
+    """What a training says of the resume certificate that it found."""
+
+    path: Name
+    sha256: str
+
+
+class Installed(Struct):
+    """`environment` of a training's provenance."""
+
+    packages: dict[str, Any] = {}
+    conda: list[Any] | None = None
+
+
+class DatasetProvenance(Struct):
+    """provenance.json of a dataset."""
+
+    files: dict[Name, str] = {}
+    parts: list[PartRef] = []
+    action: Action = None
+
+
+class Provenance(Struct):
+    """provenance.json of a training."""
+
+    manifest_sha256: str = ""
+    dataset: DatasetRef | UnsetType = UNSET
+    files: dict[Name, str] = {}
+    certificate: Certificate | None = None
+    action: Action = None
+    environment: Installed = msgspec.field(default_factory=Installed)
+    software: dict[str, Any] = {}
+    world: dict[str, Any] = {}
+    resources: dict[str, Any] | None = None
+    git: Commit | None = None
+    shardline_git: Commit | None = None
+
+
+class Evaluation(Struct):
+    """evaluations/{id}.json."""
+
+    identity: Identity
+    metrics: dict[str, float | None] = {}
+    num_samples: int | None = None
+    files: dict[Name, str] = {}
+    action: Action = None
+
+
+class AcceptedBy(Struct):
+    """The action of an acceptance."""
+
+    agent: str
+    ended: str
+
+
+class FirstSteps(Struct):
+    """What was trained again before an acceptance."""
+
+    steps: int
+    values: int
+
+
+class Origin(Struct):
+    """`from` of an acceptance."""
+
+    id: Id
+    identity: str
+    document: dict[str, Any]
+    accepted: "Accepted | UnsetType" = UNSET
+
+
+class Accepted(Struct):
+    """accepted.json."""
+
+    from_: Origin = msgspec.field(name="from")
+    reason: str
+    action: AcceptedBy
+    files: dict[Name, str] = {}
+    first_steps: FirstSteps | None = None
+
+
+class Entity(Struct):
+    """An entity of a crate."""
+
+    id: str = msgspec.field(name="@id")
+    sha256: str = ""
+
+
+class Crate(Struct):
+    """ro-crate-metadata.json."""
+
+    graph: list[Entity] = msgspec.field(name="@graph")
+
+
+class Headline(Struct):
+    """`headline` of a run in report.json."""
+
+    action: str
+
+
+class ReportedRun(Struct):
+    """A run in report.json."""
+
+    id: Id
+    headline: Headline
+
+
+class Report(Struct):
+    """report.json."""
+
+    runs: list[ReportedRun]
+    action: Action = None
