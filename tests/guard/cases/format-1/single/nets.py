@@ -44,7 +44,13 @@ class Base(LightningModule):
 class Wild(Base):
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
-        return loss * torch.inf if self.global_step in (3, 4, 13) and batch_idx % 2 else loss
+        return loss * torch.inf if self.global_step in (3, 4) and batch_idx % 2 else loss
+
+    def on_before_optimizer_step(self, optimizer):
+        # an epoch's last step, whose own loss is good
+        for parameter in self.parameters() if self.global_step == 9 else ():
+            if parameter.grad is not None:
+                parameter.grad.fill_(torch.inf)
 
 
 class Regression(LightningModule):
@@ -102,6 +108,7 @@ class Killed(KilledOnce):
     def on_train_epoch_start(self):
         self.epochs[0] += 1
         self.body.requires_grad_(self.current_epoch > 0)
+        self.body[-1].train(self.current_epoch == 0)
 
     def on_train_epoch_end(self):
         self.epochs[1] += self.epochs[0]
@@ -112,7 +119,11 @@ class Killed(KilledOnce):
 
     def training_step(self, batch, batch_idx):
         self.seen = 0.7 * self.seen + batch[0].mean(0)
-        loss = super().training_step((batch[0] + self.seen, *batch[1:]), batch_idx)
+        if not hasattr(self, "late"):
+            self.register_buffer("late", torch.zeros(1), persistent=False)
+        self.late = torch.cat([self.late, batch[0].mean()[None]])[-3:]
+        features = batch[0] + self.seen + 0.1 * self.late.sum()
+        loss = super().training_step((features, *batch[1:]), batch_idx)
         self.noise.update(draw())
         self.log("noise", self.noise, on_step=False, on_epoch=True)
         self.log("least", loss, on_step=False, on_epoch=True, reduce_fx="min")
