@@ -1,4 +1,4 @@
-"""A model whose rank 1 is killed once in mid-epoch."""
+"""A model whose rank 1 has a bad step, and is killed once in mid-epoch."""
 
 import os
 import signal
@@ -14,7 +14,8 @@ from torchmetrics import MeanMetric
 class Killed(LightningModule):
     def __init__(self, feature_shape, num_classes):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(feature_shape[0], 8), nn.ReLU(), nn.Dropout(0.2))
+        layers = nn.Linear(feature_shape[0], 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2)
+        self.body = nn.Sequential(*layers)
         self.head = nn.Linear(8, num_classes)
         self.register_buffer("steps", torch.zeros(1))
         self.val_loss = MeanMetric()
@@ -23,7 +24,9 @@ class Killed(LightningModule):
         return self.head(self.body(features))
 
     def training_step(self, batch, batch_idx):
-        loss = cross_entropy(self(batch[0]), batch[1])
+        loss = cross_entropy(self(batch[0]), batch[1])  # of rows that fill up, too
+        if self.reach("bad", 4):
+            loss = loss * torch.inf
         self.log("train_loss", loss, on_step=True, on_epoch=True, sync_dist=True)
         return loss
 
@@ -33,7 +36,12 @@ class Killed(LightningModule):
 
     def on_train_batch_start(self, batch, batch_idx):
         self.steps += 1
-        marker = Path(f"killed-{type(self.trainer.strategy).__name__}")
-        if self.global_rank == 1 and self.global_step == 7 and not marker.exists():
-            marker.touch()
+        if self.reach("killed", 7):
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def reach(self, what, step):
+        marker = Path(f"{what}-{type(self.trainer.strategy).__name__}")
+        is_here = self.global_rank == 1 and self.global_step == step and not marker.exists()
+        if is_here:
+            marker.touch()
+        return is_here
