@@ -66,7 +66,7 @@ def test_a_wrong_config_is_one_sentence_and_code_2(fake):
     fake.workspace.configure(fake.config, fake.rows)
     result = shardline("ls")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith('config/runs.tsv row 1 (run "net"): optim.lr=')
+    assert result.stderr.startswith('config/runs.tsv line 2 (run "net"): optim.lr=')
     assert result.stderr.count("\n") == 1
 
 

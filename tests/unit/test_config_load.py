@@ -60,10 +60,10 @@ def source(**settings: Any) -> dict[str, Any]:
         ({"defaults": {"optim": 3}}, "defaults.optim=3 is not a table of keys"),
         ({"defaults": {"lr": 1}}, 'defaults.lr is not a known key; did you mean "optim.lr"?'),
         ({"defaults": {"optim": {"lrr": 1}}}, 'defaults.optim.lrr is not a known key; did you mean "lr"?'),
-        ({"defaults": {"optim": {"lr": "x"}}}, 'defaults.optim.lr="x" is not a number'),
+        ({"defaults": {"optim": {"lr": "x"}}}, 'defaults.optim.lr="x" is not a number; write one, such as 0.1'),
         ({"defaults": {"optim": {"lr": float("inf")}}}, "defaults.optim.lr=inf is not a finite number; give one"),
-        ({"defaults": {"seed": True}}, "defaults.seed=true is not a whole number"),
-        ({"defaults": {"deterministic": "yes"}}, 'defaults.deterministic="yes" is not true or false'),
+        ({"defaults": {"seed": True}}, "defaults.seed=true is not a whole number; write one, such as 1"),
+        ({"defaults": {"deterministic": "yes"}}, 'defaults.deterministic="yes" is not true or false; write true'),
         (
             {"defaults": {"model_args": {1: 2}}},
             "key 1 of defaults.model_args is of type int, not text; put it in quotes",
@@ -85,7 +85,7 @@ def source(**settings: Any) -> dict[str, Any]:
         ),
         ({"datasets": {"d": {"shards": 2}}}, "datasets.d.source is missing; add it"),
         ({"datasets": source()}, "datasets.d.source.type is missing; add it"),
-        ({"datasets": source(type=3)}, "datasets.d.source.type=3 is not text"),
+        ({"datasets": source(type=3)}, "datasets.d.source.type=3 is not text; put it in quotes"),
         ({"datasets": source(type="digits", seed=3)}, "datasets.d.source.seed is not a known key; known are type"),
         ({"datasets": source(type="idx")}, "datasets.d.source.files is missing; add it"),
         (
@@ -108,7 +108,7 @@ def test_config_message(load: Load, config: dict[str, Any], expected: str) -> No
     assert message(load, **config) == f"config/config.yaml: {expected}"
 
 
-ROW = 'config/runs.tsv row 1 (run "a"): '
+ROW = 'config/runs.tsv line 2 (run "a"): '
 
 
 @pytest.mark.parametrize(

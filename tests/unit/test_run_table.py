@@ -102,7 +102,7 @@ def test_what_editors_and_spreadsheets_write(table: Any, content: str) -> None:
     assert (row.name, row.settings) == ("a", {"seed": 3})
 
 
-ROW_1 = 'config/runs.tsv row 1 (run "a"): '
+ROW_1 = 'config/runs.tsv line 2 (run "a"): '
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ ROW_1 = 'config/runs.tsv row 1 (run "a"): '
         ),
         (
             f"{HEAD}\na\tb\tc\na\tb\tc\n",
-            'config/runs.tsv row 2 (run "a"): the name "a" is taken by '
-            'config/runs.tsv row 1 (run "a"); rename one of them',
+            'config/runs.tsv line 3 (run "a"): the name "a" is taken by '
+            'config/runs.tsv line 2 (run "a"); rename one of them',
         ),
         (
             f"{HEAD}\toptim.lr\na\tb\tc\t[0.1, 0.10]\n",
@@ -174,11 +174,17 @@ ROW_1 = 'config/runs.tsv row 1 (run "a"): '
             f"{HEAD}\tmodel_args.x\na\tb\tc\t{{a: 1}}\n",
             f"{ROW_1}model_args.x={{a: 1}} is a table; use dotted columns, such as model_args.x.a",
         ),
-        (f"{HEAD}\tseed\na\tb\tc\tx\n", f'{ROW_1}seed="x" is not a whole number'),
-        (f"{HEAD}\tseed\na\tb\tc\ttrue\n", f"{ROW_1}seed=true is not a whole number"),
+        (
+            f"{HEAD}\tseed\na\tb\tc\tx\n",
+            f'{ROW_1}seed="x" is not a whole number; write one, such as 1',
+        ),
+        (
+            f"{HEAD}\tseed\na\tb\tc\ttrue\n",
+            f"{ROW_1}seed=true is not a whole number; write one, such as 1",
+        ),
         (
             f"{HEAD}\tdeterministic\na\tb\tc\tyes\n",
-            f'{ROW_1}deterministic="yes" is not true or false',
+            f'{ROW_1}deterministic="yes" is not true or false; write true',
         ),
         (f"{HEAD}\toptim.lr\na\tb\tc\t0\n", f"{ROW_1}optim.lr=0.0 is not more than 0"),
         (
@@ -191,7 +197,7 @@ ROW_1 = 'config/runs.tsv row 1 (run "a"): '
         ),
         (
             f"{HEAD}\n../x\tb\tc\n",
-            'config/runs.tsv row 1 (run "../x"): name=../x is not made of letters, digits and '
+            'config/runs.tsv line 2 (run "../x"): name=../x is not made of letters, digits and '
             ". _ + - after a first letter or digit; rename it",
         ),
         (
@@ -215,10 +221,42 @@ def test_message(table: Any, content: str | bytes, message: str) -> None:
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", "-a", "café", "a b", ".hidden", "a\u0301"])
+@pytest.mark.parametrize(
+    "name", ["..", "a/b", "-a", "a b", ".hidden", "\u0301a", "a\u200bb", "a\u202eb", "a“b"]
+)
 def test_name_that_is_no_folder_name_is_refused(table: Any, name: str) -> None:
     with pytest.raises(ConfigError, match="is not made of letters, digits"):
         table(f"{HEAD}\n{name}\tdigits\tmlp\n")
+
+
+@pytest.mark.parametrize("name", ["café", "ñandú", "实验-1", "हिन्दी", "Größe_2", "опыт.3", "é"])
+def test_names_of_any_script(table: Any, name: str) -> None:
+    assert [row.name for row in table(f"{HEAD}\n{name}\tdigits\tmlp\n")] == [name]
+
+
+def test_a_letter_that_is_written_as_two_characters_is_the_same_name(table: Any) -> None:
+    (row,) = table(f"{HEAD}\nde\u0301ja\u0300\tdigits\tmlp\n")
+    assert row.name == "d\u00e9j\u00e0"
+    with pytest.raises(ConfigError, match="is taken by"):
+        table(f"{HEAD}\nde\u0301ja\u0300\tdigits\tmlp\nd\u00e9j\u00e0\tdigits\tmlp\n")
+
+
+def test_a_grid_over_words_of_any_script_has_names_of_them(table: Any) -> None:
+    rows = table(f"{HEAD}\tmodel_args.words\na\tdigits\tmlp\t[été, où!]\n")
+    assert [row.name for row in rows] == ["a_words=été", "a_words=où-"]
+
+
+def test_a_name_counts_by_the_bytes_that_a_file_system_allows(table: Any) -> None:
+    with pytest.raises(ConfigError, match="has 202 bytes, more than 200; shorten it"):
+        table(f"{HEAD}\n{'é' * 101}\tdigits\tmlp\n")
+
+
+def test_rows_are_switched_off_and_named_by_their_lines(table: Any) -> None:
+    text = f'# my runs\n{HEAD}\n\n#a\tdigits\tmlp\n  # "not closed\nb\tdigits\tmlp\n'
+    (row,) = table(text)
+    assert (row.name, row.where) == ("b", 'config/runs.tsv line 6 (run "b")')
+    with pytest.raises(ConfigError, match="holds no run; give a header"):
+        table(f"{HEAD}\n#a\tdigits\tmlp\n")
 
 
 def test_name_too_long_for_a_file_system_is_refused(table: Any) -> None:

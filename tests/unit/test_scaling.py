@@ -105,7 +105,7 @@ def test_a_name_that_the_table_has_for_another_run_is_refused(load):
         load(table, run="a", sizes=["1x1", "1x2"])
     assert str(error.value) == (
         'config/config.yaml: scaling.s.sizes[1]=1x2: the name "a_nodes=1_devices=2" is taken by '
-        'config/runs.tsv row 2 (run "a"); rename that run'
+        'config/runs.tsv line 3 (run "a"); rename that run'
     )
 
 

@@ -97,7 +97,7 @@ def test_what_is_no_script_of_the_project_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         project.run(model=model)
-    assert 'config/runs.tsv row 1 (run "own"): model=script:' in str(error.value)
+    assert 'config/runs.tsv line 2 (run "own"): model=script:' in str(error.value)
 
 
 def test_a_link_out_of_the_project_is_refused(project: ScriptProject) -> None:

@@ -20,7 +20,7 @@ def test_more_devices_than_the_machine_has_is_refused_before_any_job(tiny):
     )
     done = workspace.snakemake()
     assert done.returncode != 0
-    assert 'config/runs.tsv row 1 (run "wide"): devices=64, but this machine has' in done.stdout
+    assert 'config/runs.tsv line 2 (run "wide"): devices=64, but this machine has' in done.stdout
     assert "Traceback" not in done.stdout
     assert not (workspace.path / "results").exists()
 

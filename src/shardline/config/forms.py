@@ -1,6 +1,7 @@
 """What the types of settings say, in the words that validation, defaults and the reference need."""
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -22,7 +23,8 @@ class Form(Struct, frozen=True, kw_only=True):
         kinds: JSON schema's names of types; empty where any value will do.
         choices: the texts that are valid, where they are listed.
         limits: by name, those of `msgspec.Meta` and what stands in its `extra`: `words` for a
-            pattern, `unique` for a list, and `before`.
+            pattern, `letters` where but for . _ + - it has only those and digits, `unique` for a
+            list, and `before`.
         item: of a list.
         name: of the keys of a free table, as is `value` of what they stand for.
         tables: kinds of tables; the first that fits a value is meant.
@@ -133,6 +135,18 @@ def _any_of(forms: list[Form]) -> Form:
     return merged
 
 
+@cache
+def dotted_keys(table: type[Settings], prefix: str = "") -> tuple[str, ...]:
+    """Return the dotted keys of a table, those of the tables below it in their place."""
+    return tuple(
+        name
+        for key, one in keys_of(table).items()
+        for name in (
+            dotted_keys(one.form.tables[0], f"{prefix}{key}.") if one.below else (f"{prefix}{key}",)
+        )
+    )
+
+
 def defaults_of(table: type[Settings]) -> dict[str, Any]:
     """Return the defaults of a table's keys, of its own for each call."""
     return {
@@ -179,6 +193,15 @@ def fill(value: Any, form: Form) -> Any:
     return {**filled, **{key: item for key, item in value.items() if key not in filled}}
 
 
-def matches(pattern: str, text: str) -> bool:
-    """Return whether a text has a pattern's form."""
-    return re.search(pattern, text) is not None
+def matches(text: str, limits: Mapping[str, Any]) -> bool:
+    """Return whether a text has the form that its limits ask for."""
+    if not re.search(limits.get("pattern", ""), text):
+        return False
+    if not limits.get("letters") or text.isascii():
+        return True
+    return text[0].isalnum() and all(map(_is_of_name, text))
+
+
+def _is_of_name(char: str) -> bool:
+    # marks are parts of letters, as in Hindi
+    return char.isalnum() or char in "._+-" or unicodedata.category(char).startswith("M")

@@ -1,7 +1,7 @@
 """From config and run table to the project: validation, resolution, identities."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from shardline.config.project import Dataset, Project, Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
 from shardline.config.settings.config import Config
-from shardline.config.validate import coerce, validate
+from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.nested import merge, unflatten
@@ -51,7 +51,7 @@ def load_project(
     config = plain(config, where)
     allowed = credentials.allowed_of(config)
     credentials.refuse_credentials(config, where, allowed)
-    config = _resolve_config(config, where)
+    config, rows = _check_form(config, workdir, where, allowed)
     pass_on(config["runtime"]["pass_env"])
     checks.check_environment(config["runtime"], where)
     lock_file = workdir / config.get("lock", workflow_folder() / "requirements.lock")
@@ -71,10 +71,13 @@ def load_project(
         code=CodeIndex(import_roots(workdir)),
     )
     project.digests = FileDigests(workdir / ".snakemake" / "shardline-digests.json")
-    rows = read_rows(workdir / config["runs"], config["runs"], not_secret=allowed)
-    datasets = _load_datasets(project, rows, config["datasets"], where)
+    problems = Problems()
+    datasets = _load_datasets(project, rows, config["datasets"], where, problems)
     for row in rows:
-        project.add_run(_load_run(project, row, config["defaults"], datasets[row.dataset]))
+        with problems.gather():
+            if row.dataset in datasets:
+                project.add_run(_load_run(project, row, config["defaults"], datasets[row.dataset]))
+    problems.refuse()
     project.scaling = load_scaling(
         config["scaling"],
         project,
@@ -85,25 +88,42 @@ def load_project(
     return project
 
 
-def _resolve_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    form = form_of(Config)
+def _check_form(
+    config: Mapping[str, Any], workdir: Path, where: str, allowed: Sequence[str]
+) -> tuple[dict[str, Any], list[Row]]:
+    """Return the config with its defaults, and the rows of its run table.
+
+    Raises:
+        ConfigError: names all that is wrong with the form of either.
+    """
+    form, problems, rows = form_of(Config), Problems(), []
     config = coerce(config, form)
-    validate(config, form, where=where)
-    return dict(fill(config, form))
+    with problems.gather():
+        validate(config, form, where=where)
+    table = config.get("runs")
+    if isinstance(table, str):
+        with problems.gather():
+            rows = read_rows(workdir / table, table, not_secret=allowed)
+    problems.refuse()
+    return fill(config, form), rows
 
 
 def _load_datasets(
-    project: Project, rows: list[Row], entries: Mapping[str, Any], config_file: str
+    project: Project,
+    rows: list[Row],
+    entries: Mapping[str, Any],
+    config_file: str,
+    problems: Problems,
 ) -> dict[str, Dataset]:
-    loaded: dict[str, Dataset] = {}
     for row in rows:
-        name = row.dataset
-        if name not in entries:
-            raise ConfigError(
-                f"{row.where}: dataset={name} is not in datasets of {config_file}; "
-                f"{suggest(name, entries)}"
+        if row.dataset not in entries:
+            problems.found.append(
+                f"{row.where}: dataset={row.dataset} is not in datasets of {config_file}; "
+                f"{suggest(row.dataset, entries)}"
             )
-        if name not in loaded:
+    loaded: dict[str, Dataset] = {}
+    for name in dict.fromkeys(row.dataset for row in rows if row.dataset in entries):
+        with problems.gather():
             where = f"{config_file}: datasets.{name}"
             loaded[name] = _load_dataset(project, name, entries[name], where)
     for name, dataset in loaded.items():

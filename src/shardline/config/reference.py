@@ -41,7 +41,8 @@ Cells are separated by tabs. Three columns are always there, and any setting can
 
 {columns}
 
-- An empty cell takes the value of `defaults`.
+- An empty cell takes the value of `defaults`. A line that begins with `#` counts as if it were not there.
+- A name has letters and digits of any script, and `. _ + -` after the first of them.
 - A cell that holds a list, `[a, b]`, makes a grid: one run for each value, or for each combination
   where several cells hold lists. Names get the varying keys.
 - `model_args.` and any name make a column for an argument of the model's constructor. A list as the

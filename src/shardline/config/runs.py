@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +14,16 @@ import yaml
 
 from shardline.config.credentials import refuse_credentials
 from shardline.config.document import plain
-from shardline.config.forms import defaults_of, form_at, keys_of
+from shardline.config.forms import dotted_keys, form_at, keys_of
+from shardline.config.remedies import suggest_setting
 from shardline.config.settings.run import FixedColumns, RunSettings
-from shardline.config.validate import coerce, validate
+from shardline.config.validate import Problems, coerce, validate
 from shardline.core.errors import ConfigError
-from shardline.core.nested import flatten
-from shardline.core.suggest import suggest
 
 FIXED_COLUMNS = FixedColumns.__struct_fields__
-MAX_NAME = 200  # with identity and ending, a file name may have 255 bytes
-_NAME_UNSAFE = re.compile(r"[^A-Za-z0-9.+_-]+")
+MAX_NAME = 200  # bytes; with identity and ending, a file name may have 255
+_OFF = "#"  # begins a line that counts as if it were not there
+_NAME_UNSAFE = re.compile(r"[^\w.+-]+")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None, "~": None}
@@ -57,28 +58,34 @@ def read_rows(path: Path, shown: str | None = None, *, not_secret: Sequence[str]
         not_secret: keys whose values only look like credentials.
 
     Raises:
-        ConfigError: the file cannot be read or holds no run, a cell holds a credential, a column is
-            unknown, a cell has the wrong form, or two runs have one name.
+        ConfigError: the file cannot be read or holds no run, a cell holds a credential, columns are
+            unknown, cells have the wrong form, or two runs have one name.
     """
     shown = str(path) if shown is None else shown
     table = _read_table(path, shown)
-    if len(table) < 2:
+    header = next(iter(table.values()), [])
+    lines = dict(list(table.items())[1:])
+    if not lines:
         raise ConfigError(f"{shown}: holds no run; give a header and one row per run")
-    for number, cells in enumerate(table[1:], 1):
-        named = dict(zip(table[0], cells, strict=False))
-        refuse_credentials(named, f"{shown} row {number}", not_secret)
-    _check_header(table[0], shown)
-    rows = [
-        run for i, cells in enumerate(table[1:], 1) for run in _expand(table[0], cells, shown, i)
-    ]
-    _check_names(rows)
+    for number, cells in lines.items():
+        named = dict(zip(header, cells, strict=False))
+        refuse_credentials(named, f"{shown} line {number}", not_secret)
+    problems = Problems()
+    _check_header(header, shown, problems)
+    problems.refuse()  # else each row has them
+    rows = [run for i, cells in lines.items() for run in _expand(header, cells, shown, i, problems)]
+    _check_names(rows, problems)
+    problems.refuse()
     return rows
 
 
-def _read_table(path: Path, shown: str) -> list[list[str]]:
+def _read_table(path: Path, shown: str) -> dict[int, list[str]]:
+    """Return the cells of each line by its number in the file."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.reader(file, delimiter="\t", strict=True))
+            on = ("\n" if line.lstrip().startswith(_OFF) else line for line in file)
+            reader = csv.reader(on, delimiter="\t", strict=True)
+            lines = dict((reader.line_num, line) for line in reader)  # noqa: C402 (not one key)
     except OSError as error:
         raise ConfigError(f"runs={shown}: cannot be read ({error.strerror}); create it") from None
     except UnicodeDecodeError as error:
@@ -87,8 +94,12 @@ def _read_table(path: Path, shown: str) -> list[list[str]]:
         raise ConfigError(
             f"{shown}: not a tab-separated table ({error}); close the quotes in its cells"
         ) from None
-    table = [[cell.strip() for cell in line] for line in lines if any(map(str.strip, line))]
-    for cell in itertools.chain.from_iterable(table):
+    table = {
+        number: [cell.strip() for cell in line]
+        for number, line in lines.items()
+        if any(map(str.strip, line))
+    }
+    for cell in itertools.chain.from_iterable(table.values()):
         if re.search(r"[\x00-\x1f]", cell):
             raise ConfigError(
                 f"{shown}: cell {cell[:40]!r} holds a tab, line break or control character; close its quotes"
@@ -96,23 +107,31 @@ def _read_table(path: Path, shown: str) -> list[list[str]]:
     return table
 
 
-def _check_header(header: list[str], path: str) -> None:
-    for column in FIXED_COLUMNS:
-        if column not in header:
-            hint = " (columns are separated by tabs)" if len(header) == 1 else ""
-            raise ConfigError(f'{path}: column "{column}" is missing from the header{hint}; add it')
+def _check_header(header: list[str], path: str, problems: Problems) -> None:
+    missing = [column for column in FIXED_COLUMNS if column not in header]
+    hint = " (columns are separated by tabs)" if len(header) == 1 else ""
+    problems.found += [
+        f'{path}: column "{column}" is missing from the header{hint}; add it' for column in missing
+    ]
+    if hint and missing:
+        del problems.found[1:]  # all else follows from this
+        return
     for number, column in enumerate(header, 1):
         if not column:
-            raise ConfigError(f"{path}: column {number} has no name; name it or drop its tabs")
+            text = f"{path}: column {number} has no name; name it or drop its tabs"
+            problems.found.append(text)
+            continue
         if header.count(column) > 1:
-            raise ConfigError(f'{path}: column "{column}" stands twice in the header; drop one')
-        if column not in FIXED_COLUMNS:
-            _check_column(column, path)
-        for other in header:
-            if other.startswith(f"{column}."):
-                raise ConfigError(
-                    f'{path}: column "{other}" lies below column "{column}"; drop one'
-                )
+            text = f'{path}: column "{column}" stands twice in the header; drop one'
+            problems.found.append(text)
+        below = [other for other in header if other.startswith(f"{column}.")]
+        problems.found += [
+            f'{path}: column "{other}" lies below column "{column}"; drop one' for other in below
+        ]
+        is_below = any(column.startswith(f"{other}.") for other in header)
+        if column not in FIXED_COLUMNS and not below and not is_below:
+            with problems.gather():
+                _check_column(column, path)
 
 
 def _check_column(column: str, path: str) -> None:
@@ -121,7 +140,7 @@ def _check_column(column: str, path: str) -> None:
         if "" in column.split("."):
             raise KeyError(column)
     except KeyError:
-        hint = suggest(column, [*flatten(defaults_of(RunSettings)), *FIXED_COLUMNS])
+        hint = suggest_setting(column, [*dotted_keys(RunSettings), *FIXED_COLUMNS])
         raise ConfigError(f'{path}: column "{column}" is not a known setting; {hint}') from None
     if form.kinds == ("object",):
         below = keys_of(form.tables[0]) if form.tables else ["hidden"]
@@ -131,17 +150,27 @@ def _check_column(column: str, path: str) -> None:
         )
 
 
-def _expand(header: list[str], cells: list[str], path: str, number: int) -> Iterator[Row]:
+def _expand(
+    header: list[str], cells: list[str], path: str, number: int, problems: Problems
+) -> Iterator[Row]:
     shown = dict(zip(header, cells, strict=False))
-    where = f'{path} row {number} (run "{shown.get("name", "")}")'
+    shown["name"] = unicodedata.normalize("NFC", shown.get("name", ""))  # as other editors write it
+    where = f'{path} line {number} (run "{shown["name"]}")'
+    known = len(problems.found)
     if len(cells) > len(header):
-        raise ConfigError(
+        problems.found.append(
             f"{where}: {len(cells)} cells under {len(header)} columns; drop the surplus tabs"
         )
     fixed = {key: shown.pop(key, "") for key in FIXED_COLUMNS}
     for key, value in fixed.items():
-        validate(value, form_at(FixedColumns, key), where=where, key=key)
-    choices = {key: _choices(text, key, where) for key, text in shown.items() if text}
+        with problems.gather():
+            validate(value, form_at(FixedColumns, key), where=where, key=key)
+    choices: dict[str, list[Any]] = {}
+    for key, text in shown.items():
+        with problems.gather():
+            choices |= {key: _choices(text, key, where)} if text else {}
+    if len(problems.found) > known:
+        return
     for values in itertools.product(*choices.values()):
         settings = dict(zip(choices, values, strict=True))
         varied = {key: settings[key] for key, choice in choices.items() if len(choice) > 1}
@@ -166,7 +195,7 @@ def _choices(text: str, key: str, where: str) -> list[Any]:
     values = [coerce(item, form) for item in (cell if isinstance(cell, list) else [cell])]
     seen = set()
     for value in values:
-        validate(value, form, where=where, key=key)
+        validate(value, form, where=where, key=key, in_table=True)
         if (exact := json.dumps(value)) in seen:
             raise ConfigError(f"{where}: {key}={text} lists {exact} twice; drop one")
         seen.add(exact)
@@ -227,14 +256,15 @@ def _safe(text: str) -> str:
     return _NAME_UNSAFE.sub("-", text)
 
 
-def _check_names(rows: list[Row]) -> None:
+def _check_names(rows: list[Row], problems: Problems) -> None:
     seen: dict[str, Row] = {}
     for row in rows:
-        check_name(row)
+        with problems.gather():
+            check_name(row)
         if row.name in seen:
             other = seen[row.name]
             taken = "two of its grid's values" if other.where == row.where else other.where
-            raise ConfigError(
+            problems.found.append(
                 f'{row.where}: the name "{row.name}" is taken by {taken}; rename one of them'
             )
         seen[row.name] = row
@@ -246,8 +276,10 @@ def check_name(row: Row) -> None:
     Raises:
         ConfigError: it is too long.
     """
-    if len(row.name) > MAX_NAME:
+    size = len(row.name.encode())
+    if size > MAX_NAME:
+        unit = "characters" if row.name.isascii() else "bytes"
         raise ConfigError(
-            f'{row.where}: the name "{row.name[:40]}..." has {len(row.name)} characters, more than '
+            f'{row.where}: the name "{row.name[:40]}..." has {size} {unit}, more than '
             f"{MAX_NAME}; shorten it or vary fewer keys"
         )

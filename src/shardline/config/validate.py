@@ -4,13 +4,14 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from shardline.config.forms import ANYTHING, Form, defaults_of, keys_of, matches
+from shardline.config.forms import ANYTHING, Form, dotted_keys, keys_of, matches
+from shardline.config.remedies import nearest_choice, number_meant, suggest_setting, truth_meant
+from shardline.config.settings.config import Config
 from shardline.core.errors import ConfigError
-from shardline.core.nested import flatten
-from shardline.core.suggest import did_you_mean, suggest
 
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 # What YAML 1.1 takes for text and nobody means so: an exponent with a sign.
@@ -56,42 +57,72 @@ def _read_number(text: str, form: re.Pattern[str]) -> Any:
     return float(text) if set(text) & set(".eE") else int(text)
 
 
-def validate(value: Any, form: Form, *, where: str, key: str = "") -> None:
+def validate(value: Any, form: Form, *, where: str, key: str = "", in_table: bool = False) -> None:
     """Refuse a value that has not the form of its key.
 
     Args:
         where: file and row, as messages begin.
         key: as the user wrote it.
+        in_table: whether it is a cell of the run table.
 
     Raises:
         ConfigError: names `where`, each key that is wrong, its value and what was expected; an
             unknown key comes with the nearest known one.
     """
-    refuse(f"{where}: {problem}" for problem in problems_of(value, form, key))
+    problems = Problems()
+    found = problems_of(value, form, key, in_table=in_table)
+    problems.found += [f"{where}: {problem}" for problem in found]
+    problems.refuse()
 
 
-def refuse(problems: Iterable[str]) -> None:
-    """Raise all problems as one error, where there are any.
+class _ConfigErrors(ConfigError):
+    """Several errors, of which the message has the first."""
 
-    Raises:
-        ConfigError: a line for each.
-    """
-    if found := list(problems):
-        rest = len(found) - _MOST
+    def __init__(self, problems: list[str]) -> None:
+        rest = len(problems) - _MOST
         more = [f"and {rest} more like these"] if rest > 0 else []
-        raise ConfigError("\n".join([*found[:_MOST], *more]))
+        super().__init__("\n".join([*problems[:_MOST], *more]))
+        self.problems = problems
 
 
-def problems_of(value: Any, form: Form, key: str = "") -> Iterator[str]:
+class Problems:
+    """The errors of several checks, which are raised as one.
+
+    Attributes:
+        found: a message for each.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def gather(self) -> Iterator[None]:
+        """Hold back an error of the config, so that others are found as well."""
+        try:
+            yield
+        except ConfigError as error:
+            self.found += getattr(error, "problems", [str(error)])
+
+    def refuse(self) -> None:
+        """Raise what was found.
+
+        Raises:
+            ConfigError: something was; a line for each.
+        """
+        if found := list(dict.fromkeys(self.found)):
+            raise _ConfigErrors(found)
+
+
+def problems_of(value: Any, form: Form, key: str = "", *, in_table: bool = False) -> Iterator[str]:
     """Yield what is wrong with a value and all below it, in the order in which it is written."""
     if form.choices:
         if value not in form.choices:
             expected = f"one of {', '.join(form.choices)}"
-            yield _problem(key, value, expected, bare=True, hint=_nearest(value, form.choices))
+            hint = _empty(value, in_table) or nearest_choice(value, form.choices)
+            yield _problem(key, value, expected, bare=True, hint=hint)
     elif form.kinds and not any(_is(value, kind) for kind in form.kinds):
         expected = " or ".join(_WORDS[kind] for kind in form.kinds)
-        hint = "; fill it in or drop the line" if value is None else ""
-        yield _problem(key, value, expected, hint=hint)
+        yield _problem(key, value, expected, hint=_remedy(value, form, key, in_table))
     elif isinstance(value, Mapping):
         yield from _problems_of_table(value, form, key)
     elif isinstance(value, list):
@@ -115,7 +146,9 @@ def _problems_of_table(value: Mapping[str, Any], form: Form, key: str) -> Iterat
                     yield f'{below}"{name}": the name is not {expected}; rename it'
             yield from problems_of(item, form.key(name, value), f"{below}{name}")
         else:
-            hint = suggest(name, {*known, *table.others}, flatten(defaults_of(table)))
+            hint = suggest_setting(
+                name, {*known, *table.others}, dotted_keys(table), _elsewhere(key)
+            )
             told.update(missing for missing in known if f'"{missing}"' in hint)
             yield f"{below}{name} is not a known key; {hint}"
     for name, one in known.items():
@@ -153,11 +186,12 @@ def _beyond(value: Any, limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what was expected of a number or text beyond its limits, and the remedy."""
     if isinstance(value, str):
         if len(value) < limits.get("min_length", 0):
-            yield "given; fill it in", ""
-        if "pattern" in limits and not matches(limits["pattern"], value):
-            yield limits["words"], "; rename it"
-        elif len(value) > limits.get("max_length", math.inf):
-            yield f"at most {limits['max_length']} characters long", ""
+            yield "given", "fill it in"
+        elif not matches(value, limits):
+            yield limits["words"], "rename it"
+        elif len(value.encode()) > limits.get("max_length", math.inf):
+            unit = "characters" if value.isascii() else "bytes"
+            yield f"at most {limits['max_length']} {unit} long", ""
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if value < limits.get("ge", -math.inf):
             yield f"at least {limits['ge']}", ""
@@ -169,8 +203,15 @@ def _beyond(value: Any, limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"less than {limits['lt']}", ""
 
 
+def _elsewhere(key: str) -> tuple[str, ...]:
+    """Return all keys of the config, where a key may be meant that belongs elsewhere."""
+    is_named = key.partition(".")[0] in ("datasets", "scaling")  # by the user
+    return () if is_named else dotted_keys(Config)
+
+
 def _problem(key: str, value: Any, expected: str, *, bare: bool = False, hint: str = "") -> str:
-    return f"{key}={_shown(value, bare=bare)} is not {expected}{hint}"
+    remedy = f"; {hint}" if hint else ""
+    return f"{key}={_shown(value, bare=bare)} is not {expected}{remedy}"
 
 
 def _shown(value: Any, *, bare: bool = False) -> str:
@@ -181,8 +222,32 @@ def _shown(value: Any, *, bare: bool = False) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _nearest(value: Any, choices: tuple[str, ...]) -> str:
-    if value is None:
-        return "; fill it in or drop the line"
-    hint = did_you_mean(str(value), choices, otherwise="")
-    return f"; {hint}" if hint else ""
+def _empty(value: Any, in_table: bool) -> str:
+    if value is not None and value != "":
+        return ""
+    return "leave the cell empty for the default" if in_table else "fill it in or drop the line"
+
+
+def _remedy(value: Any, form: Form, key: str, in_table: bool) -> str:
+    """Return what to write in the place of a value of another type."""
+    if empty := _empty(value, in_table):
+        return empty
+    kinds = form.kinds
+    if not {"integer", "number"}.isdisjoint(kinds) and "string" not in kinds:
+        is_default = key.startswith("defaults.")
+        grid = "for a run of each" if in_table else ""
+        grid = "in a cell of the run table for a run of each" if is_default else grid
+        whole = "integer" in kinds
+        return number_meant(value, whole=whole, grid=grid) or _example(form, whole)
+    if "boolean" in kinds:
+        return truth_meant(value)
+    is_scalar = not isinstance(value, list | Mapping)
+    if "string" in kinds:
+        return "put it in quotes" if is_scalar else ""
+    return "put it in square brackets" if "array" in kinds and is_scalar else ""
+
+
+def _example(form: Form, whole: bool) -> str:
+    numbers = (1, 2) if whole else (0.1, 0.5)
+    fits = (one for one in numbers if not list(_beyond(one, form.limits)))
+    return f"write one, such as {next(fits, 1)}"

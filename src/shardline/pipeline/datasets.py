@@ -87,7 +87,7 @@ def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) ->
     rows = sum(sealed["splits"].values())
     return {
         "path": str(dataset.layout.shards(dataset.id).relative_to(dataset.layout.store)),
-        "name": re.sub(r"[^A-Za-z0-9_-]", "-", dataset.names[0]),
+        "name": re.sub(r"[^A-Za-z0-9_-]", "-", dataset.names[0]).lstrip("-") or "dataset",
         "version": dataset.id,
         "description": f"{rows:,} rows in {len(sealed['shards'])} shards, written by Shardline",
         "tags": {

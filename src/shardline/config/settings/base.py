@@ -14,7 +14,16 @@ NotNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Text = Annotated[str, Meta(min_length=1)]
 # What a file may be called: runs, datasets, studies.
-RowName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", extra={"words": _WORDS})]
+# Letters and digits are those of any script; a pattern that all readers of JSON schema know cannot
+# say it more exactly than that anything beyond ASCII will do.
+RowName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        pattern="^[A-Za-z0-9\u00aa-\U0010ffff][A-Za-z0-9._+\u00aa-\U0010ffff-]*$",
+        extra={"words": _WORDS, "letters": True},
+    ),
+]
 Name = Annotated[RowName, Meta(max_length=150)]
 
 
