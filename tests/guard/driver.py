@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -70,19 +69,23 @@ class Mutating(importlib.abc.MetaPathFinder):
 
 
 class Tracer:
-    """Which lines of some files are executed; None of `Mapping` where nothing is traced.
+    """Which lines of some files are executed.
+
+    Each line is written as it is reached, since a process that is killed writes nothing at its end.
 
     Args:
         files: whose lines count.
-        folder: where each process leaves its lines.
+        path: where all processes leave their lines.
     """
 
-    def __init__(self, files: frozenset[str], folder: Path) -> None:
-        self._files, self._folder = files, folder
-        self.lines: set[tuple[str, int]] = set()
+    def __init__(self, files: frozenset[str], path: Path) -> None:
+        self._files, self._path = files, path
+        self._lines: set[tuple[str, int]] = set()
+        self._out = -1
 
     def begin(self) -> None:
         """Trace this process from here on."""
+        self._out = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         sys.settrace(self._enter)
         threading.settrace(self._enter)
 
@@ -92,15 +95,16 @@ class Tracer:
         )
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
-        self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+        line = frame.f_code.co_filename, frame.f_lineno
+        if line not in self._lines:
+            self._lines.add(line)
+            os.write(self._out, f"{json.dumps(line)}\n".encode())
         return self._line
 
     def leave(self) -> None:
-        """Write this process's lines."""
+        """End the trace."""
         sys.settrace(None)
-        (self._folder / f"{os.getpid()}-{time.time_ns()}.json").write_text(
-            json.dumps(sorted(self.lines))
-        )
+        threading.settrace(None)  # type: ignore[arg-type]
 
 
 def forked(work: Callable[[], object], *, limit_s: int = 0, log: Path | None = None) -> int:

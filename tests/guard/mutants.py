@@ -303,21 +303,22 @@ class Cases:
         )
 
     def _learn(self, unit: Unit, files: frozenset[str]) -> None:
-        traces, values = (Path(tempfile.mkdtemp(dir=self._folder)) for _ in range(2))
+        values = Path(tempfile.mkdtemp(dir=self._folder))
         started = time.monotonic()
         # a dataset stays in the project, where its runs find it
         folder = self._folder / unit.project
         if unit.stage == "train":
             folder = self.copy(unit)
         code = driver.forked(
-            lambda: self.run(unit, folder, values / "values.json", driver.Tracer(files, traces)),
+            lambda: self.run(
+                unit, folder, values / "values.json", driver.Tracer(files, values / "lines")
+            ),
             log=values / "log",
         )
         assert not code, f"{unit} ended with {code}: {(values / 'log').read_text()[-3000:]}"
         lines: dict[str, set[int]] = defaultdict(set)
-        for trace in traces.iterdir():
-            for file, line in json.loads(trace.read_text()):
-                lines[file].add(line)
+        for file, line in map(json.loads, (values / "lines").read_text().splitlines()):
+            lines[file].add(line)
         found = json.loads((values / "values.json").read_text())
         self.known[unit] = Known(found, lines, time.monotonic() - started)
         print(
@@ -352,16 +353,21 @@ class Cases:
         to.write_text(json.dumps({result.stage: result.values for result in results}))
 
     def executing(self, mutant: Mutant, most: int) -> list[Unit]:
-        """Return units that execute a mutant, those with most lines of its module; the quickest first."""
+        """Return units that execute a mutant, the quickest first; each adds lines of its module to the others."""
         path = str(driver.SRC / (mutant.module.replace(".", "/") + ".py"))
-        lines = range(mutant.first, mutant.last + 1)
-        found = [
-            unit
+        changed = set(range(mutant.first, mutant.last + 1))
+        left = {
+            unit: here
             for unit, known in self.known.items()
-            if (here := known.lines.get(path)) and (not mutant.first or here.intersection(lines))
-        ]
-        found.sort(key=lambda unit: len(self.known[unit].lines[path]), reverse=True)
-        return sorted(found[:most], key=lambda unit: self.known[unit].seconds)
+            if (here := known.lines.get(path)) and (not mutant.first or here & changed)
+        }
+        chosen: list[Unit] = []
+        seen: set[int] = set()
+        while left and len(chosen) < most:
+            unit = max(left, key=lambda unit: (len(left[unit] - seen), len(left[unit])))
+            seen |= left.pop(unit)
+            chosen.append(unit)
+        return sorted(chosen, key=lambda unit: self.known[unit].seconds)
 
     def shown(self, mutant: Mutant, units: list[Unit]) -> str:
         """Return which unit shows a mutant, and how; nothing if none does."""
