@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from shardline.tracking import tracked
-from shardline.tracking.follow import Follower
+from shardline.tracking.tracker_process import TrackerProcess
 from tests.support.rotation import rotating
-from tests.support.tracked_training import PROMPT, Service, Training, follow, history
+from tests.support.tracked_training import PROMPT, Service, Training, history, track
 from tests.support.workspace import Workspace
 
 
@@ -52,7 +52,7 @@ def client(azure_sdks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_training_and_all_that_is_told_of_it(training, client, capsys, caplog):
-    with caplog.at_level(logging.INFO), tracked(["mlflow"], training.story):
+    with caplog.at_level(logging.INFO), tracked(["mlflow"], training.context):
         training.log(1, 2, 3)
         training.save("best-epoch=0000-step=00000002.safetensors")
         training.save("best-epoch=0001-step=00000004.safetensors")
@@ -80,12 +80,12 @@ def test_a_training_and_all_that_is_told_of_it(training, client, capsys, caplog)
 
 
 def test_a_resumed_training_sends_no_record_twice_and_leaves_none_out(training, client):
-    follow(training, 1, 2, 3, 4, how="failed")
+    track(training, 1, 2, 3, 4, how="failed")
     run_id = training.run_id()
     assert history(client, run_id, "train_loss") == [1, 2, 3]  # step 4 may get a validation
     assert client.get_run(run_id).info.status == "FAILED"
     training.rewind(2)
-    follow(training, *range(3, 9))
+    track(training, *range(3, 9))
     assert training.run_id() == run_id
     assert history(client, run_id, "train_loss") == [1, 2, 3, 4, 5, 6, 7, 8]
     assert history(client, run_id, "val_loss") == [2, 4, 6, 8]
@@ -97,7 +97,7 @@ def test_a_new_run_of_a_resumed_training_has_the_whole_curve(
     training, client, how, tmp_path, monkeypatch
 ):
     training.save("best-1.safetensors")
-    follow(training, 1, 2, 3, 4, how="failed")
+    track(training, 1, 2, 3, 4, how="failed")
     first = training.run_id()
     if how == "gone":
         monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "other").as_uri())
@@ -107,7 +107,7 @@ def test_a_new_run_of_a_resumed_training_has_the_whole_curve(
     else:
         given = client.create_run("0").info.run_id
         monkeypatch.setenv("MLFLOW_RUN_ID", given)
-    follow(training, 5, 6)
+    track(training, 5, 6)
     run_id = training.run_id()
     assert run_id != first
     assert history(client, run_id, "train_loss") == [1, 2, 3, 4, 5, 6]
@@ -121,14 +121,14 @@ def test_a_new_run_of_a_resumed_training_has_the_whole_curve(
 def test_two_trainings_do_not_share_a_run(training, client, monkeypatch):
     given = client.create_run("0", tags={"shardline.run": "other-0123456789ab"}).info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", given)
-    begun, left = follow(training, 1)
+    begun, left = track(training, 1)
     assert f"MLFLOW_RUN_ID={given} holds other-0123456789ab already" in begun
     assert "1 metric records and 1 files" in left
     assert history(client, given, "train_loss") == []
 
 
 def test_thousands_of_values_arrive(training, client):
-    follow(training, *range(1, 1501))
+    track(training, *range(1, 1501))
     assert history(client, training.run_id(), "train_loss") == [*range(1, 1501)]
 
 
@@ -141,7 +141,7 @@ def test_a_service_that_fails_is_told_of_when_it_begins_and_at_the_end(
     if state == "away":
         service.stop()
     training.save("best-1.safetensors")
-    begun, left = follow(training, 1, 2, 3)
+    begun, left = track(training, 1, 2, 3)
     assert "metrics cannot be sent to MLflow at present, and will be tried again" in begun
     assert "not sent to MLflow: 4 metric records and 2 files (model.safetensors, best-1" in left
     assert "secret" not in begun + left
@@ -152,7 +152,7 @@ def test_a_job_whose_ranks_never_came_ends_at_once(training, serve, monkeypatch,
     never = {"sealed": 0.0, "failed": 1e6, "stopped": 0.0}
     with (
         pytest.raises(ValueError, match="ill"),
-        tracked(["mlflow"], training.story, limits_s=never),
+        tracked(["mlflow"], training.context, limits_s=never),
     ):
         raise ValueError("ill")
     assert capsys.readouterr().err == ""
@@ -165,7 +165,7 @@ def test_a_training_does_not_wait_long_for_a_silent_service(
     service = serve(answers=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", service.uri)
     end = pytest.raises(KeyboardInterrupt) if how == "stopped" else nullcontext()
-    with end, tracked(["mlflow"], training.story, limits_s=PROMPT):
+    with end, tracked(["mlflow"], training.context, limits_s=PROMPT):
         training.log(1, 2)
         assert service.asked.wait(240)
         training.seal()
@@ -181,7 +181,9 @@ def test_a_training_does_not_wait_long_for_a_silent_service(
 def test_a_service_that_goes_again_gets_what_it_missed(training, client, monkeypatch):
     said: list[str] = []
     lost = threading.Event()
-    follower = Follower("mlflow", vars(training.story), lambda text, is_warning: said.append(text))
+    process = TrackerProcess(
+        "mlflow", vars(training.context), lambda text, is_warning: said.append(text)
+    )
     log_batch = type(client).log_batch
 
     def lossy(self: Any, run_id: str, **what: Any) -> None:
@@ -192,15 +194,15 @@ def test_a_service_that_goes_again_gets_what_it_missed(training, client, monkeyp
             raise ConnectionError("no answer")
 
     monkeypatch.setattr(type(client), "log_batch", lossy)
-    worker = threading.Thread(target=follower.run)
+    worker = threading.Thread(target=process.run)
     worker.start()
     training.log(1, 2, 3)
     assert lost.wait(60)
     training.log(4, 5)
     training.seal()
-    follower.end("sealed")
+    process.end("sealed")
     worker.join(60)
-    follower.report()
+    process.report()
     for name, steps in {"train_loss": [1, 2, 3, 4, 5], "val_loss": [2, 4]}.items():
         assert history(client, training.run_id(), name) == steps
     assert [text.partition(":")[0] for text in said[1:]] == [

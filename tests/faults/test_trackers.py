@@ -24,17 +24,17 @@ SECRET = "5ecretofthetest" * 3  # as long as a key of W&B's
 def test_a_tracker_that_hangs_holds_up_no_other(training, serve, monkeypatch, capsys):
     service = serve(answers=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", service.uri)
-    with tracked(["mlflow", "csv", "wandb"], training.story, limits_s={**PROMPT, "sealed": 20.0}):
+    with tracked(["mlflow", "csv", "wandb"], training.context, limits_s={**PROMPT, "sealed": 20.0}):
         training.log(1, 2)
         assert service.asked.wait(240)
         training.log(3)
         training.seal()
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("Warning: not sent to MLflow: 4 metric records and 1 files (model.")
-    assert "4 metric records" in training.note("mlflow")["not_sent"]
+    assert "4 metric records" in training.links("mlflow")["not_sent"]
     for tracker in ("csv", "wandb"):
-        note = training.note(tracker)
-        assert (note["ended"], note["not_sent"]) == ("sealed", None)
+        links = training.links(tracker)
+        assert (links["ended"], links["not_sent"]) == ("sealed", None)
     assert list(pd.read_csv(training.work / "tracking/metrics.csv")["step"]) == [1, 2, 3]
 
 
@@ -48,17 +48,17 @@ def test_where_wandb_cannot_be_reached_its_run_is_written_to_the_store(
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
     # as on a busy machine, where what a tracker says last is read after its end
     monkeypatch.setattr(logging, "warning", lambda *_: time.sleep(2))
-    with caplog.at_level(logging.INFO), tracked(["wandb"], training.story):
+    with caplog.at_level(logging.INFO), tracked(["wandb"], training.context):
         training.log(1, 2, 3)
         training.seal()
     assert service.asked.is_set()
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("Warning: W&B cannot be reached, so the run is written offline: ")
     assert any("(offline: `wandb sync " in message for message in caplog.messages)
-    assert list(Path(training.story.store).glob("wandb/offline-run-*/run-*.wandb"))
-    note = training.note("wandb")
-    assert (note["ended"], note["not_sent"]) == ("sealed", None)
-    files = [file for file in Path(training.story.store).rglob("*") if file.is_file()]
+    assert list(Path(training.context.store).glob("wandb/offline-run-*/run-*.wandb"))
+    links = training.links("wandb")
+    assert (links["ended"], links["not_sent"]) == ("sealed", None)
+    files = [file for file in Path(training.context.store).rglob("*") if file.is_file()]
     assert [file for file in files if SECRET.encode() in file.read_bytes()] == []
 
 
@@ -71,10 +71,10 @@ def test_no_secret_of_the_environment_reaches_what_trackers_write(
     planted = plant(7)
     params = {f"model_args.n{number}.{one.name}": one.value for number, one in enumerate(planted)}
     said = {f"source.options.{number}": one.text for number, one in enumerate(planted)}
-    training.story = replace(training.story, params={**params, **said, "pad_token": "<pad>"})
+    training.context = replace(training.context, params={**params, **said, "pad_token": "<pad>"})
     with (
         caplog.at_level(logging.INFO),
-        tracked(["csv", "mlflow", "tensorboard", "wandb"], training.story),
+        tracked(["csv", "mlflow", "tensorboard", "wandb"], training.context),
     ):
         training.log(1, 2, 3)
         training.seal()
@@ -93,42 +93,42 @@ def test_no_secret_of_the_environment_reaches_what_trackers_write(
 
 def test_a_tracker_whose_process_dies_is_told_of(training, monkeypatch, capsys):
     (training.work / "tracking").mkdir()
-    (training.work / "tracking/csv.json").mkdir()  # so that no note can be written
-    with tracked(["csv", "tensorboard"], training.story):
+    (training.work / "tracking/csv.json").mkdir()  # so that no links can be written
+    with tracked(["csv", "tensorboard"], training.context):
         training.log(1, 2, 3)
         training.seal()
     (said,) = capsys.readouterr().err.splitlines()
     assert said == "Warning: the process of csv has ended with code 1; not all was sent"
-    assert training.note("tensorboard")["not_sent"] is None
+    assert training.links("tensorboard")["not_sent"] is None
 
 
-def followers() -> list[psutil.Process]:
+def tracker_processes() -> list[psutil.Process]:
     """The processes that track, in the order in which they were started."""
     own = os.getpid()
-    follow = "shardline.tracking.follow"
-    found = descendants(own, lambda child: child.ppid() == own and follow in child.cmdline())
+    module = "shardline.tracking.tracker_process"
+    found = descendants(own, lambda child: child.ppid() == own and module in child.cmdline())
     return sorted(found, key=lambda child: child.pid)
 
 
 def test_a_tracker_whose_process_is_stuck_is_killed(training, monkeypatch, capsys):
-    monkeypatch.setattr("shardline.tracking.beside._GRACE_S", 0.0)
-    with tracked(["csv", "tensorboard"], training.story, limits_s={**PROMPT, "sealed": 10.0}):
-        stuck, _ = followers()
+    monkeypatch.setattr("shardline.tracking.processes._GRACE_S", 0.0)
+    with tracked(["csv", "tensorboard"], training.context, limits_s={**PROMPT, "sealed": 10.0}):
+        stuck, _ = tracker_processes()
         stuck.suspend()  # as by a client that holds the interpreter's lock
         training.log(1, 2, 3)
         training.seal()
     (said,) = capsys.readouterr().err.splitlines()
     assert said == "Warning: the process of csv did not end in time and is killed; not all was sent"
     assert not stuck.is_running()
-    assert training.note("tensorboard")["not_sent"] is None
+    assert training.links("tensorboard")["not_sent"] is None
 
 
 def test_a_missing_package_is_told_before_anything_is_started(training, monkeypatch):
     monkeypatch.setattr("subprocess.Popen", None)
-    monkeypatch.setattr("shardline.tracking.beside.find_spec", lambda module: None)
+    monkeypatch.setattr("shardline.tracking.processes.find_spec", lambda module: None)
     for tracker in ("mlflow", "tensorboard", "wandb"):
         with (
             pytest.raises(ConfigError, match=rf"pip install 'shardline\[{tracker}\]'"),
-            tracked(["csv", tracker], training.story),
+            tracked(["csv", tracker], training.context),
         ):
             raise AssertionError("the training began")

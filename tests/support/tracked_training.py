@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shardline.tracking import Story
-from shardline.tracking.follow import Follower
+from shardline.tracking import TrackingContext
+from shardline.tracking.tracker_process import TrackerProcess
 
 PROMPT = {"sealed": 1.0, "failed": 1.0, "stopped": 1.0}
 LOOK_S = 0.05
@@ -56,7 +56,7 @@ class Training:
         (self.work / "checkpoints").mkdir(parents=True)
         self.model = folder / "results/model.safetensors"
         self.metrics = self.work / "metrics.jsonl"
-        self.story = Story(
+        self.context = TrackingContext(
             run="0123456789ab", name="net", dataset="abcdef012345", dataset_name="digits",
             store=str(store or folder / "store"), work=str(self.work), metrics=str(self.metrics),
             model=str(self.model), params={"optim.lr": 0.1, "model": "mlp", "model_args.a b(c)": [1]},
@@ -93,28 +93,30 @@ class Training:
 
     def run_id(self) -> str:
         """Return the id of MLflow's run."""
-        return str(self.note("mlflow")["where"]["run_id"])
+        return str(self.links("mlflow")["where"]["run_id"])
 
-    def note(self, tracker: str) -> dict[str, Any]:
+    def links(self, tracker: str) -> dict[str, Any]:
         """Return what the run's folder says of a tracker."""
-        note: dict[str, Any] = json.loads((self.work / f"tracking/{tracker}.json").read_text())
-        return note
+        links: dict[str, Any] = json.loads((self.work / f"tracking/{tracker}.json").read_text())
+        return links
 
 
 def history(client: Any, run_id: str, name: str) -> list[int]:
     return sorted(metric.step for metric in client.get_metric_history(run_id, name))
 
 
-def follow(training: Training, *steps: int, how: str = "sealed") -> list[str]:
+def track(training: Training, *steps: int, how: str = "sealed") -> list[str]:
     """Train, tell MLflow without a process of its own, and return what was said."""
     said: list[str] = []
-    follower = Follower("mlflow", vars(training.story), lambda text, is_warning: said.append(text))
+    process = TrackerProcess(
+        "mlflow", vars(training.context), lambda text, is_warning: said.append(text)
+    )
     training.log(*steps)
     if how == "sealed":
         training.seal()
-    follower.end(how)
-    follower.run()
-    follower.report()
+    process.end(how)
+    process.run()
+    process.report()
     return said
 
 

@@ -214,7 +214,7 @@ def test_what_was_judged_by_a_script_or_not_at_all_cannot_be_replayed_or_exporte
     for command in (("replay", "own"), ("export", "own", "--to", "onnx")):
         result = shardline(*command)
         assert result.exit_code == 2, result.output
-        assert "script: train.py makes and judges its model itself" in result.stderr
+        assert "script: train.py evaluates its model itself" in result.stderr
     fake.run("net").evaluation.unlink()
     result = shardline("replay", "net")
     assert (result.exit_code, "has no evaluation" in result.stderr) == (3, True)

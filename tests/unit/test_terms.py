@@ -18,9 +18,14 @@ EVERYWHERE = {
 FINISHED = (
     "README.md",
     "docs",
+    "src/shardline/cli",
     "src/shardline/drills",
+    "src/shardline/environments",
     "src/shardline/launch/preflight",
+    "src/shardline/pipeline",
+    "src/shardline/results",
     "src/shardline/supervision",
+    "src/shardline/tracking",
 )
 IN_FINISHED = {
     r"pulse": "heartbeat",

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from shardline.errors import ConfigError
-from shardline.tracking import follow
+from shardline.tracking import tracker_process
 from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.wandb import has_key
-from shardline.tracking.beside import Story, check_packages, tracked
 from shardline.tracking.errors import shorten
+from shardline.tracking.processes import TrackingContext, check_packages, tracked
 from shardline.tracking.records import Batch, Records
-from shardline.tracking.run_links import Note, read_places
+from shardline.tracking.run_links import RunLinks, read_places
 from shardline.training.metrics import JsonLinesLogger
 
 AZURE = "azureml://westeurope.api.azureml.ms/mlflow/v1.0/subscriptions/a"
@@ -134,7 +134,7 @@ def test_times_are_those_of_training(path):
 )  # fmt: skip
 def test_a_job_that_could_never_be_tracked_is_refused(tracker, uri, missing, said, monkeypatch):
     monkeypatch.setattr(
-        "shardline.tracking.beside.find_spec",
+        "shardline.tracking.processes.find_spec",
         lambda module: None if module == missing else object(),
     )
     with pytest.raises(ConfigError, match=rf"runtime\.tracking=\[{tracker}\]") as error:
@@ -143,7 +143,7 @@ def test_a_job_that_could_never_be_tracked_is_refused(tracker, uri, missing, sai
 
 
 def test_a_table_needs_no_package(monkeypatch):
-    monkeypatch.setattr("shardline.tracking.beside.find_spec", lambda module: None)
+    monkeypatch.setattr("shardline.tracking.processes.find_spec", lambda module: None)
     check_packages("csv", {})
 
 
@@ -157,8 +157,8 @@ def test_a_package_whose_parent_is_missing_is_missing(monkeypatch):
 def test_without_a_tracker_nothing_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr("subprocess.Popen", None)
     nothing = dict.fromkeys(("run", "name", "dataset", "store", "work", "metrics", "model"), "")
-    story = Story(**nothing, dataset_name="", params={}, tags={})
-    with tracked([], story):
+    context = TrackingContext(**nothing, dataset_name="", params={}, tags={})
+    with tracked([], context):
         pass
 
 
@@ -177,14 +177,14 @@ def test_errors_are_one_short_line_without_secrets(monkeypatch):
 
 
 def test_places_are_awaited_for_a_moment_and_else_unknown(tmp_path):
-    Note(tmp_path, "csv").write(where={"file": "a"}, not_sent=None)
+    RunLinks(tmp_path, "csv").write(where={"file": "a"}, not_sent=None)
     assert read_places(tmp_path, []) == {}
     assert read_places(tmp_path, ["csv"], wait_s=3600) == {"csv": {"file": "a"}}
     assert read_places(tmp_path, ["csv", "mlflow"], wait_s=0) == {
         "csv": {"file": "a"},
         "mlflow": None,
     }
-    Note(tmp_path, "mlflow").write(where={"run_id": None, "uri": "b"})
+    RunLinks(tmp_path, "mlflow").write(where={"run_id": None, "uri": "b"})
     assert read_places(tmp_path, ["mlflow"], wait_s=0) == {"mlflow": {"run_id": None, "uri": "b"}}
 
 
@@ -205,14 +205,16 @@ def test_a_tracker_that_does_not_take_the_end_is_told_of(tmp_path, monkeypatch):
         def close(self, how: str) -> None:
             raise ConnectionError("away")
 
-    monkeypatch.setitem(follow._TRACKERS, "csv", Stuck)
+    monkeypatch.setitem(tracker_process._TRACKERS, "csv", Stuck)
     write(tmp_path / "metrics.jsonl", record(1))
     said: list[str] = []
     texts = dict.fromkeys(("run", "name", "dataset", "store", "model"), "")
-    story = {**texts, "work": str(tmp_path), "metrics": str(tmp_path / "metrics.jsonl")}
-    follower = follow.Follower("csv", {**story, "look_s": 0.0}, lambda text, _: said.append(text))
-    follower.end("sealed")
-    follower.run()
-    follower.report()
+    context = {**texts, "work": str(tmp_path), "metrics": str(tmp_path / "metrics.jsonl")}
+    process = tracker_process.TrackerProcess(
+        "csv", {**context, "look_s": 0.0}, lambda text, _: said.append(text)
+    )
+    process.end("sealed")
+    process.run()
+    process.report()
     assert said[1:] == ["not sent to CSV: how the training has ended: ConnectionError: away"]
-    assert Note(tmp_path, "csv").read()["not_sent"] == "how the training has ended"
+    assert RunLinks(tmp_path, "csv").read()["not_sent"] == "how the training has ended"

@@ -232,7 +232,7 @@ def test_an_evaluation_of_another_model_is_found(fake):
     (problem,) = run_verdict(fake).problems
     sealed = read_json(run.folder / "provenance.json", remedy="")["files"]["model.safetensors"]
     assert problem.startswith(
-        f"{run.evaluation}: SHA-256 of the model.safetensors it judged is {'0' * 64}, expected {sealed}"
+        f"{run.evaluation}: SHA-256 of the evaluated model.safetensors is {'0' * 64}, expected {sealed}"
     )
 
 

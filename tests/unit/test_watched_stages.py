@@ -6,7 +6,7 @@ import pytest
 
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
-from shardline.pipeline.watched import end_watch, tell_ranks, watch_dataset, watch_run
+from shardline.pipeline.watched import end_watch, watch_dataset, watch_run, write_watched_files
 from tests.support.fake_project import FakeProject
 
 
@@ -54,7 +54,7 @@ def test_a_model_may_read_what_its_dataset_and_its_own_identity_hold(net, caplog
 def test_ranks_are_told_the_same_wherever_the_project_lies(net, monkeypatch, tmp_path):
     project = net.load()
     run = project.named_runs()["net"]
-    tell_ranks(project, run)
+    write_watched_files(project, run)
     file = project.store / "work" / run.id / watch_reads.COUNTED_FILE
     known = watch_reads.read_counted(file)
     assert all(known.holds(str(Path(name).absolute())) for name in OF_SOURCE | OF_MODEL)
@@ -71,7 +71,7 @@ def test_nothing_is_watched_or_written_where_it_is_off(net):
     net.config["runtime"] = {}
     project = net.load()
     run = project.named_runs()["net"]
-    tell_ranks(project, run)
+    write_watched_files(project, run)
     watch_run(project, run)
     assert not (project.store / "work").exists()
     assert told() == set()

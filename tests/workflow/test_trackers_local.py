@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("no_login")
 
 
 def test_the_table_has_a_row_per_step_and_late_metrics_at_the_right(training):
-    with tracked(["csv"], training.story):
+    with tracked(["csv"], training.context):
         training.log(1, 2, 3)
         training.append({"step": 4, "epoch": 1, "wall_s": 0.4, "late": 7.0, "lost": None})
         training.seal()
@@ -39,16 +39,16 @@ def test_the_table_has_a_row_per_step_and_late_metrics_at_the_right(training):
     assert table["train_loss"].dropna().to_dict() == {1: 1.0, 2: 0.5, 3: 1 / 3}
     assert table["val_loss"].dropna().to_dict() == {2: 1.0}
     assert table["late"].dropna().to_dict() == {4: 7.0}
-    assert training.note("csv")["not_sent"] is None
+    assert training.links("csv")["not_sent"] is None
 
 
 def test_the_table_of_a_resumed_training_has_each_step_once(training):
-    with suppress(ValueError), tracked(["csv"], training.story):
+    with suppress(ValueError), tracked(["csv"], training.context):
         training.log(1, 2, 3, 4)
         raise ValueError("ill")
-    assert training.note("csv")["ended"] == "failed"
+    assert training.links("csv")["ended"] == "failed"
     training.rewind(2)
-    with tracked(["csv"], training.story):
+    with tracked(["csv"], training.context):
         training.log(3, 4, 5)
         training.seal()
     table = pd.read_csv(training.work / "tracking/metrics.csv")
@@ -56,7 +56,7 @@ def test_the_table_of_a_resumed_training_has_each_step_once(training):
 
 
 def test_tensorboard_reads_curves_and_hyperparameters(training):
-    with tracked(["tensorboard"], training.story):
+    with tracked(["tensorboard"], training.context):
         training.log(1, 2, 3)
         training.seal()
     events = board(training)
@@ -75,11 +75,11 @@ def test_tensorboard_reads_curves_and_hyperparameters(training):
 
 
 def test_tensorboard_shows_a_resumed_training_once(training):
-    with suppress(ValueError), tracked(["tensorboard"], training.story):
+    with suppress(ValueError), tracked(["tensorboard"], training.context):
         training.log(1, 2, 3, 4)
         raise ValueError("ill")
     training.rewind(2)
-    with tracked(["tensorboard"], training.story):
+    with tracked(["tensorboard"], training.context):
         training.log(3, 4, 5)
         training.seal()
     assert [event.step for event in board(training).Scalars("train_loss")] == [1, 2, 3, 4, 5]
@@ -87,7 +87,7 @@ def test_tensorboard_shows_a_resumed_training_once(training):
 
 
 def test_wandb_without_a_key_writes_a_run_that_can_be_sent_later(training, caplog):
-    with caplog.at_level(logging.INFO), tracked(["wandb"], training.story):
+    with caplog.at_level(logging.INFO), tracked(["wandb"], training.context):
         training.log(1, 2, 3)
         training.save("best-1.safetensors")
         training.seal()
@@ -107,11 +107,11 @@ def test_wandb_without_a_key_writes_a_run_that_can_be_sent_later(training, caplo
 
 
 def test_wandb_has_a_resumed_training_as_one_whole_run(training):
-    with suppress(ValueError), tracked(["wandb"], training.story):
+    with suppress(ValueError), tracked(["wandb"], training.context):
         training.log(1, 2, 3, 4)
         raise ValueError("ill")
     training.rewind(2)
-    with tracked(["wandb"], training.story):
+    with tracked(["wandb"], training.context):
         training.log(3, 4, 5)
         training.seal()
     run, rows, _ = wandb_run(training)
@@ -123,12 +123,12 @@ def test_what_a_tracker_leaves_running_ends_with_a_job_that_is_killed(training, 
     program = tmp_path / "job.py"
     program.write_text(
         "import json, sys, time\n"
-        "from shardline.tracking import Story, tracked\n"
-        "story = Story(**json.loads(sys.argv[1]))\n"
-        "with tracked(['wandb'], story):\n"
+        "from shardline.tracking import TrackingContext, tracked\n"
+        "context = TrackingContext(**json.loads(sys.argv[1]))\n"
+        "with tracked(['wandb'], context):\n"
         "    time.sleep(600)\n"
     )
-    job = subprocess.Popen([sys.executable, str(program), json.dumps(vars(training.story))])
+    job = subprocess.Popen([sys.executable, str(program), json.dumps(vars(training.context))])
     training.log(1, 2, 3)
     while not descendants(job.pid, lambda child: "wandb-core" in child.name()):
         assert job.poll() is None
@@ -141,12 +141,12 @@ def test_what_a_tracker_leaves_running_ends_with_a_job_that_is_killed(training, 
 
 def test_provenance_says_where_a_training_is_shown(training):
     trackers = ["csv", "tensorboard", "wandb", "mlflow"]
-    with tracked(trackers[:3], training.story):
+    with tracked(trackers[:3], training.context):
         read_places(training.work, trackers[:3], wait_s=60)
         places = read_places(training.work, trackers, wait_s=0)
     assert places == {
         "csv": {"file": str(training.work / "tracking/metrics.csv")},
-        "tensorboard": {"folder": training.story.store + "/tensorboard/0123456789ab"},
+        "tensorboard": {"folder": training.context.store + "/tensorboard/0123456789ab"},
         "wandb": {"id": "0123456789ab"},
         "mlflow": None,
     }
@@ -154,14 +154,14 @@ def test_provenance_says_where_a_training_is_shown(training):
 
 def board(training: Training) -> EventAccumulator:
     """Read what TensorBoard would show of the training."""
-    events = EventAccumulator(f"{training.story.store}/tensorboard/0123456789ab")
+    events = EventAccumulator(f"{training.context.store}/tensorboard/0123456789ab")
     events.Reload()
     return events
 
 
 def wandb_run(training: Training) -> tuple[Any, list[dict[str, Any]], list[Any]]:
     """Read the one run of W&B, its rows and its artifacts."""
-    (file,) = Path(training.story.store).glob("wandb/offline-run-*/*.wandb")
+    (file,) = Path(training.context.store).glob("wandb/offline-run-*/*.wandb")
     run, rows, artifacts = None, [], []
     for data in records(file.read_bytes()):
         record = wandb_internal_pb2.Record()

@@ -22,17 +22,17 @@ from shardline.tracking import tracked
 from shardline.tracking.backends.mlflow import without_credentials
 from shardline.tracking.run_links import read_places
 from tests.support.processes import wait_until
-from tests.support.tracked_training import Training, follow, history
+from tests.support.tracked_training import Training, history, track
 
 pytestmark = pytest.mark.usefixtures("no_login")
 
 
 def database(training: Training) -> str:
-    return f"sqlite:///{training.story.store}/mlflow/mlflow.db"
+    return f"sqlite:///{training.context.store}/mlflow/mlflow.db"
 
 
 def train(training: Training, *steps: int) -> None:
-    with tracked(["mlflow"], training.story):
+    with tracked(["mlflow"], training.context):
         training.log(*steps)
         training.save("best-1.safetensors")
         training.seal()
@@ -52,7 +52,7 @@ def test_without_a_server_a_training_is_in_the_store(training, caplog, tmp_path,
     (given,) = run.inputs.dataset_inputs
     assert (given.dataset.name, given.dataset.digest) == ("digits", "abcdef012345")
     assert history(client, run.info.run_id, "train_loss") == [1, 2, 3]
-    artifacts = Path(training.story.store, "mlflow/artifacts", run.info.run_id, "artifacts")
+    artifacts = Path(training.context.store, "mlflow/artifacts", run.info.run_id, "artifacts")
     assert (artifacts / "model.safetensors").read_text() == "weights"
     assert (artifacts / "checkpoints/best-1.safetensors").exists()
     assert not Path("mlruns").exists()
@@ -63,7 +63,7 @@ def test_without_a_server_a_training_is_in_the_store(training, caplog, tmp_path,
             "uri": database(training),
         }
     }
-    assert (training.note("mlflow")["ended"], training.note("mlflow")["not_sent"]) == (
+    assert (training.links("mlflow")["ended"], training.links("mlflow")["not_sent"]) == (
         "sealed",
         None,
     )
@@ -74,7 +74,7 @@ def test_a_server_without_datasets_gets_the_rest(training, monkeypatch):
         raise MlflowException("404")
 
     monkeypatch.setattr(MlflowClient, "log_inputs", refuse)
-    said = follow(training, 1, 2, 3)
+    said = track(training, 1, 2, 3)
     assert said[1:] == [
         "the dataset cannot be sent to MLflow, but stands in tags: MlflowException: 404"
     ]
@@ -85,14 +85,14 @@ def test_trainings_that_begin_at_once_make_one_store(tmp_path):
     trainings = [Training(tmp_path / name, store=tmp_path / "store") for name in "abc"]
     with ExitStack() as jobs:
         for training in trainings:
-            jobs.enter_context(tracked(["mlflow"], training.story))
+            jobs.enter_context(tracked(["mlflow"], training.context))
             training.log(*range(1, 300))
             training.seal()
     client = MlflowClient(database(trainings[0]))
     (experiment,) = [e for e in client.search_experiments() if e.name == "shardline"]
     assert len(client.search_runs([experiment.experiment_id])) == 3
     for training in trainings:
-        assert training.note("mlflow")["not_sent"] is None
+        assert training.links("mlflow")["not_sent"] is None
         assert history(client, training.run_id(), "train_loss") == [*range(1, 300)]
 
 
@@ -115,8 +115,8 @@ def test_mlflows_own_server_shows_trainings(training, server, tmp_path, monkeypa
     assert {metric["key"]: metric["step"] for metric in run["data"]["metrics"]} == {
         "epoch": 2, "train_loss": 2, "val_loss": 2,
     }  # fmt: skip
-    assert other.note("mlflow")["where"]["uri"] == uri
-    assert not Path(other.story.store, "mlflow").exists()
+    assert other.links("mlflow")["where"]["uri"] == uri
+    assert not Path(other.context.store, "mlflow").exists()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def server(tmp_path: Path) -> Iterator[Any]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(training: Training) -> str:
-        Path(training.story.store, "mlflow").mkdir(parents=True, exist_ok=True)
+        Path(training.context.store, "mlflow").mkdir(parents=True, exist_ok=True)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]

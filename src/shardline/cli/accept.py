@@ -1,4 +1,4 @@
-"""The command that takes an earlier result over: `accept`."""
+"""The command that accepts an earlier result: `accept`."""
 
 import sys
 from collections.abc import Iterator
@@ -70,12 +70,12 @@ def accept(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have an earlier result stand for what the config asks for now, on the record.
+    """Take an earlier result in place of the one that the config asks for now, on the record.
 
     What differs is shown first, as `why` shows it. The earlier files are linked
     under the present identity with `accepted.json`, which verify, replay, diff,
     lineage, report and crate show: who, when, why, and what differs. A model or
-    schema of another shape is refused. Nothing that exists is changed.
+    schema of another shape is rejected. No existing file is changed.
     """
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     project = load_project(config_file=context.obj)

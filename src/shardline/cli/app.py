@@ -91,10 +91,10 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Look after the runs of a Shardline project; call it in the project's folder.
+    """Inspect the runs of a Shardline project; call it in the project's folder.
 
-    Runs are made by `snakemake`. Nothing here trains them, and only `gc --delete` and
-    `verify --repair` delete.
+    `snakemake` makes the runs. No command trains them, and only `gc --delete` and
+    `verify --repair` delete files.
     """
     layout = ResultsLayout(root=Path.cwd())
     check_layout(layout)

@@ -24,7 +24,7 @@ _Run = Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run, o
 _Anyway = Annotated[
     bool,
     typer.Option(
-        "--anyway", metavar="", help="With what code and packages are here, though they differ."
+        "--anyway", metavar="", help="Use the present code and packages, even if they differ."
     ),
 ]
 
@@ -40,9 +40,9 @@ def replay_run(
     anyway: _Anyway = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a sealed model again, and hold every recorded number against what comes out.
+    """Evaluate a sealed model again, and compare every recorded number with the result.
 
-    Sealed files are held against their digests first, each shard as it is read.
+    Sealed files are verified against their checksums first, each shard as it is read.
     Code and packages must be those of the recorded evaluation. Nothing is written.
     Exit code 3 if a number differs.
     """
@@ -65,10 +65,10 @@ def diff(
     second: _Run,
     as_json: AsJson = False,
 ) -> None:
-    """Say what differs between two runs: settings, data, code, environment, and the metrics.
+    """List what differs between two runs: settings, data, code, environment, and metrics.
 
-    A difference of metrics stands beside what noise alone could make: the spread
-    over seeds where both were repeated, else the choice of held-out samples.
+    Each difference of a metric stands beside its 95 % interval: from the spread over
+    seeds if both runs were repeated, else from the choice of held-out samples.
     """
     project = load_project(config_file=context.obj)
     found = compare_runs(find_recorded(project, first), find_recorded(project, second))
@@ -85,9 +85,9 @@ def lineage(
     ] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Say what made a file: its action, what that read, and so on to the sources.
+    """List what made a file: its action, the files that it read, and so on to the sources.
 
-    Read from sealed files alone. Exit code 3 if the file is not what its action wrote.
+    Only sealed files are read. Exit code 3 if the file is not what its action wrote.
     """
     found = trace(file, _layout(context.obj))
     if as_json:
@@ -115,7 +115,7 @@ def export(
     run: _Run,
     to: Annotated[
         Literal["onnx", "torchscript", "safetensors"],
-        typer.Option("--to", help="What the model is to be written as."),
+        typer.Option("--to", help="Format of the written model."),
     ],
     output: Annotated[
         Path | None,
@@ -124,7 +124,7 @@ def export(
     anyway: _Anyway = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a sealed model for others, with a model card, and hold it against the original.
+    """Write a sealed model for others, with a model card, and compare it with the original.
 
     The folder holds the model, config.json and README.md, and appears only if the
     outputs on held-out rows are the original's. onnx and torchscript take features as

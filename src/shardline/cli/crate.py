@@ -24,24 +24,24 @@ def pack_crate(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Describe the report and all that it was made from as an RO-Crate, for others to read and check.
+    """Describe the report and the files that it was made from as an RO-Crate.
 
-    With --zip, pack it: the present report, settings, metrics, evaluations, provenance,
-    manifests and the workflow, with a description by the Provenance Run Crate profile.
+    --zip packs the present report, settings, metrics, evaluations, provenance, manifests and
+    the workflow, with a description by the Provenance Run Crate profile.
     The same files give the same zip.
     """
     from shardline.provenance.crate.pack import write_zip
 
     project = load_project(config_file=context.obj)
-    told: dict[str, Any] = {"metadata": project.crate, "exists": project.crate.exists()}
+    facts: dict[str, Any] = {"metadata": project.crate, "exists": project.crate.exists()}
     if wants_zip:
         with display.waiting_for(f"packing {file}"):
             files = write_zip(project, file, config=context.obj, with_data=with_data)
-        told |= {"zip": file, "files": files, "bytes": file.stat().st_size}
+        facts |= {"zip": file, "files": files, "bytes": file.stat().st_size}
     if as_json:
-        display.say_json(told)
+        display.say_json(facts)
     elif wants_zip:
-        display.say(f"{file}: {told['files']} files, {told['bytes'] / 1e6:,.1f} MB")
+        display.say(f"{file}: {facts['files']} files, {facts['bytes'] / 1e6:,.1f} MB")
     else:
-        missing = "" if told["exists"] else " (not there yet: run the pipeline)"
+        missing = "" if facts["exists"] else " (not there yet: run the pipeline)"
         display.say(f"metadata: {project.crate}{missing}\npack it: shardline crate --zip {file}")

@@ -14,9 +14,9 @@ from shardline.cli.scaffold import init_project
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
 ) -> None:
-    """Start a project: config, profiles, a Snakefile, a model and a data source to begin with.
+    """Start a project: config, profiles, a Snakefile, a model and a data source.
 
-    Nothing is overwritten: where one of its files is there already, nothing is written.
+    Nothing is overwritten: if one of these files exists already, no file is written.
     """
     for name in init_project(folder):
         display.say(f"  {folder / name}")

@@ -34,16 +34,15 @@ def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 @app.command("why", epilog=EPILOG)
-def tell_why(
+def why(
     context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say what makes a run stale or fresh, by cause.
+    """List the causes that make a run stale.
 
-    The run's identity document is compared with the nearest older one:
-    of the same name and sealed where there is one, then the one with the
-    fewest differences.
+    The run's identity document is compared with the nearest older one: of the
+    same name and sealed if there is such a one, then with the fewest differences.
     """
     project = load_project(config_file=context.obj)
     explanation = explain(project, find_run(project, run))

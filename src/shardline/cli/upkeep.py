@@ -94,13 +94,13 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hold shards and sealed files against manifests, identities and provenance.
+    """Verify shards and sealed files against manifests, identities and provenance.
 
     Every byte of the shards is read. With --deep so is every byte of the training checkpoints,
     the attempts and the markers of verified shards are verified against their seals, and the
     dataset's statistics against its rows. Exit code 3 if anything is wrong.
-    With --repair, what is bad of the named datasets is deleted, and the next
-    `snakemake` rebuilds just the parts that held it.
+    --repair deletes bad shards of the named datasets, and the next `snakemake`
+    rebuilds just their parts.
     """
     project = load_project(config_file=context.obj)
     targets = (datasets_to_repair if repair else find_targets)(project, names or [])

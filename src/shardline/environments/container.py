@@ -65,7 +65,7 @@ def image_python(
         if there != here:
             raise LaunchError(
                 f"{document}: the image was built from {key} {there[:12]}, but this run was planned with "
-                f"{here[:12]}; delete {document} and run the pipeline again, which builds the image anew"
+                f"{here[:12]}; delete {document} and run the pipeline again, which builds the image again"
             )
     known = sorted(RUNNERS, key=lambda name: name != image["tool"])  # what built it has it
     tool = find_tool("image.run_with", settings["run_with"], known)
@@ -181,7 +181,7 @@ def with_variables(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 
 def main() -> int:
-    """Run a container until it ends, or until this process is told to."""
+    """Run a container until it ends, or until this process is asked to end."""
     child = subprocess.Popen(
         with_variables(sys.argv[1:], os.environ),
         stdin=subprocess.PIPE,  # nobody writes to it; it closes when this process ends

@@ -81,18 +81,18 @@ def build_wheel(checkout: Path, folder: Path) -> None:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     if done.returncode:
-        said = (done.stdout.strip().splitlines() or [f"code {done.returncode}"])[-1]
+        reason = (done.stdout.strip().splitlines() or [f"code {done.returncode}"])[-1]
         raise ConfigError(
-            f"no wheel could be built from {checkout}: {said}; "
+            f"no wheel could be built from {checkout}: {reason}; "
             "`make env` in the clone installs what that needs (hatchling)"
         )
 
 
 def _sources(checkout: Path) -> list[str]:
     """Return the files and folders of a checkout that its wheel is built from."""
-    told = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
-    wheel = told["tool"]["hatch"]["build"]["targets"]["wheel"]
-    about = ["pyproject.toml", told["project"]["readme"], *told["project"]["license-files"]]
+    project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    about = ["pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]]
     return [*about, *wheel["packages"], *wheel.get("force-include", ())]
 
 

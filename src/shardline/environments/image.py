@@ -116,7 +116,7 @@ def check_no_login(settings: Mapping[str, Any]) -> None:
 
 
 def image_name(push: str, made_from: Mapping[str, str]) -> str:
-    """Return name and tag: the tag says what the image holds, unless `push` has one of its own."""
+    """Return name and tag: the tag is a digest of the content, unless `push` has a tag of its own."""
     name = push or "localhost/shardline"
     if ":" in name.rpartition("/")[2]:
         return name
@@ -201,8 +201,8 @@ def _run(command: Sequence[str], log: Path) -> None:
     if done.returncode:
         with log.open(errors="replace") as file:
             file.seek(begin)
-            said = (file.read().strip().splitlines() or ["it said nothing"])[-1]
+            last_line = (file.read().strip().splitlines() or ["no output"])[-1]
         raise LaunchError(
-            f"`{' '.join(command[:2])}` ended with code {done.returncode}: {said}; "
+            f"`{' '.join(command[:2])}` ended with code {done.returncode}: {last_line}; "
             f"fix that (docs/containers.md has what is often missing), see {log}"
         )

@@ -16,10 +16,10 @@ from shardline.core.machine import num_cpus
 from shardline.identity.environment import normalize
 from shardline.identity.lock_lines import pinned, without_user
 
-# What started the container says there which image it is of; on Azure ML the plugin does, by its name.
+# Set by what started the container: the image's digest; on Azure ML the plugin sets the image's name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"
 _SHOWN = 10
-# What an identity document says of a package that no lock pins.
+# What an identity document holds for a package that no lock pins.
 _UNLOCKED, _ABSENT = " (not in the lock)", "not installed"
 
 
@@ -133,7 +133,7 @@ def image_digest() -> str | None:
     """Return the digest of the container image that this process runs in; None outside of one.
 
     Raises:
-        ConfigError: what is said to be it is none.
+        ConfigError: the variable's value is no digest.
     """
     named = os.environ.get(AZURE_IMAGE, "").partition("@")[2]
     image = os.environ.get(IMAGE) or named or None

@@ -139,6 +139,6 @@ def checked_pins(path: Path, specs: Iterable[str]) -> list[Pin]:
     if unmet := unmet_specs(pins, specs):
         raise ConfigError(
             f"{path} has drifted from its environment file: nothing in it is {', '.join(unmet)}; "
-            "write it anew with `make lock`"
+            "write it again with `make lock`"
         )
     return pins

@@ -158,7 +158,7 @@ async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
                 path.unlink()
         raise DataError(
             f"{without_secrets(pin.url)} has SHA-256 {found}, expected {pin.sha256}; the channel's file was changed "
-            "or damaged: look into it, and if the new one is meant, write the pins anew with `make lock`"
+            "or damaged: look into it, and if the new one is meant, write the pins again with `make lock`"
         )
     return path
 
@@ -177,9 +177,9 @@ def _try(scratch: Path, prefix: Path) -> None:
     command = [str(scratch / "bin" / "python"), "-c", "import shardline"]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
+        reason = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
         raise DataError(
-            f"the Python of {prefix} does not start ({said}); the pins may be for newer machines: lower "
+            f"the Python of {prefix} does not start ({reason}); the pins may be for newer machines: lower "
             "conda.virtual_packages and run `make lock`"
         )
 

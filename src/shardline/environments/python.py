@@ -35,7 +35,7 @@ def python_of_ranks(
 
     Args:
         gpus: whether what is started computes on GPUs.
-        environment: what says where it is; the project's own file if left out.
+        environment: the file that names the environment; the project's own file if left out.
 
     Raises:
         DataError: it is not made yet, or not there any more.

@@ -100,6 +100,6 @@ async def _solve(
 def _pin(record: "RepoDataRecord") -> Pin:
     if record.sha256 is None:
         raise ConfigError(
-            f"{record.url}: its channel gives no SHA-256, so it cannot be pinned; index the channel anew"
+            f"{record.url}: its channel gives no SHA-256, so it cannot be pinned; index the channel again"
         )
     return parse_pin(f"{record.url}#sha256:{record.sha256.hex()}")

@@ -187,7 +187,7 @@ def read_specs(project: Project, env: str) -> list[str]:
         more, less = sorted(given - wanted), sorted(wanted - given)
         raise ConfigError(
             f"{path} has drifted from the lock: it has {', '.join(more) or 'nothing else'}, "
-            f"expected {', '.join(less) or 'nothing more'}; write it anew: `make lock` in Shardline's folder, "
+            f"expected {', '.join(less) or 'nothing more'}; write it again: `make lock` in Shardline's folder, "
             "`snakemake lock_envs` with conda.folder in your own"
         )
     return sorted(given)

@@ -150,7 +150,7 @@ def outline_of(
         bindings = Bindings(list(ast.walk(tree)))
         outline.exports = Literals(bindings=bindings, known={}).texts(ast.Name("__all__"))
     for unit in outline.units:
-        _judge(unit, outline, is_main=name == "__main__")
+        _set_effects(unit, outline, is_main=name == "__main__")
     return outline
 
 
@@ -247,7 +247,7 @@ def _positions(outline: Outline) -> dict[str, int]:
     return found
 
 
-def _judge(unit: Unit, outline: Outline, *, is_main: bool) -> None:
+def _set_effects(unit: Unit, outline: Outline, *, is_main: bool) -> None:
     """Decide whether a unit has effects, and whether its place counts."""
     node, setting = unit.node, outline.setting
     assert node is not None

@@ -38,9 +38,9 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
             built.append((record, statistics))
             progress.advance(rows)
     end_watch()
-    told = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
-    if told:
-        logging.warning("%d rows or files were skipped, the first: %s", len(told), told[0])
+    skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
+    if skipped:
+        logging.warning("%d rows or files were skipped, the first: %s", len(skipped), skipped[0])
     described = shards.describe_part(dataset_id, built, source.skipped)
     write_json(Path(part_json), seal({**described, "action": action.record()}))
 

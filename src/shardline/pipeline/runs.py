@@ -30,15 +30,15 @@ def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_
 def evaluate(
     config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Mapping[str, str]
 ) -> None:
-    """Evaluate a sealed model; of a script's, tell what the script found."""
+    """Evaluate a sealed model; for a script, take the script's own evaluation."""
     evaluation_id = Path(evaluation).stem
     action = Action(id=f"evaluate/{run_id}/{evaluation_id}")
     project, run = find_run(config, run_id)
     run = project.evaluated(run_id, evaluation_id) or run
     of_this_identity({run.evaluation_id: run}, evaluation_id)
     check_environment(project, run.evaluation_document)
-    judge = _take_over if is_script(run.model_class) else _evaluate
-    result = judge(project, run, files_of(run, inputs))
+    run_evaluation = _take_over if is_script(run.model_class) else _evaluate
+    result = run_evaluation(project, run, files_of(run, inputs))
     document = {"run": run.id, **result, "identity": run.evaluation_document}
     write_json(Path(evaluation), seal({**document, "action": action.record()}))
 

@@ -1,4 +1,4 @@
-"""When the present `snakemake` began: told by its own process, read by the local job that writes the report."""
+"""When the present `snakemake` began: recorded by its own process, read by the job of the report."""
 
 from pathlib import Path
 

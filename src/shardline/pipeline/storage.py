@@ -215,7 +215,7 @@ def _is_raised_here(error: Exception) -> bool:
 
 
 def _cause(error: Exception) -> str:
-    """Return the first line of what a provider said, which retries may have wrapped."""
+    """Return the first line of a provider's error, which retries may have wrapped."""
     attempt = getattr(error, "last_attempt", None)
     inner = attempt.exception() if attempt is not None else None
     lines = str(inner or error).strip().splitlines()

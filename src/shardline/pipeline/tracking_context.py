@@ -1,4 +1,4 @@
-"""What trackers are told of a training."""
+"""What trackers get of a training."""
 
 from pathlib import Path
 
@@ -9,11 +9,13 @@ from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.git import git_commit
 from shardline.core.nested import flatten
-from shardline.tracking import Story
+from shardline.tracking import TrackingContext
 
 
-def story_of(run: Run, store: Path, work: Path, *, manifest: Path, model: str) -> Story:
-    """Return what trackers are told of a training."""
+def tracking_context_of(
+    run: Run, store: Path, work: Path, *, manifest: Path, model: str
+) -> TrackingContext:
+    """Return what trackers get of a training."""
     tags = {
         "shardline.identity": digest(run.document),
         "shardline.dataset": run.dataset.id,
@@ -21,7 +23,7 @@ def story_of(run: Run, store: Path, work: Path, *, manifest: Path, model: str) -
         "shardline.commit": git_commit(Path.cwd()),
         "shardline.version": __version__,
     }
-    return Story(
+    return TrackingContext(
         run=run.id,
         name=run.name,
         dataset=run.dataset.id,

@@ -20,7 +20,7 @@ from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.python import python_of_ranks
 from shardline.pipeline.common import find_run
-from shardline.pipeline.watched import tell_ranks
+from shardline.pipeline.watched import write_watched_files
 from shardline.supervision.attempts import attempted, read_attempts, started_s
 from shardline.supervision.retries import check_retry, crash_loop, is_final, log_of_attempt
 from shardline.supervision.run_lock import only_one
@@ -49,7 +49,7 @@ def train(
         Stopped: it was asked to stop, and nobody else starts it again.
         RankError: a rank failed.
     """
-    from shardline.pipeline.tracking_context import story_of
+    from shardline.pipeline.tracking_context import tracking_context_of
     from shardline.tracking import tracked
 
     project, run = find_run(config, run_id)
@@ -58,13 +58,13 @@ def train(
     make_folder(work)
     # what is sealed holds no name, nor the command line that it records
     write_bytes(work / NAME_FILE, run.name.encode())
-    tell_ranks(project, run)
+    write_watched_files(project, run)
     named = files_of(run, inputs)
     spec = structs.replace(
         _rank_spec(project, run, named, work, "train", results=Path(model).parent),
         tracking=tuple(runtime["tracking"]),
     )
-    story = story_of(run, layout.store, work, manifest=named["manifest"], model=model)
+    context = tracking_context_of(run, layout.store, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)
     known = _scheduled(os.environ)
     known["retry"] += attempt - 1
@@ -77,14 +77,14 @@ def train(
         try:
             with (
                 attempted(work, **known) as number,
-                tracked(runtime["tracking"], story),
+                tracked(runtime["tracking"], context),
                 _log_kept(log, log_of_attempt(logs, number)),
             ):
                 spec = structs.replace(spec, attempt=number)
                 path = work / "attempts" / str(number) / "rank.json"
                 _start_ranks(project, run, spec, path, log, python, named, saves=True)
         except ShardlineError as error:
-            _judge(error, work)
+            _requeue_or_stop(error, work)
             raise
 
 
@@ -124,7 +124,7 @@ def train_first_steps(
 def _rank_spec(
     project: Project, run: Run, named: Mapping[str, Path], work: Path, rule: str, *, results: Path
 ) -> RankSpec:
-    """Return what the ranks of any training are given."""
+    """Return the spec of any training's ranks."""
     return RankSpec(
         run_json=named["spec"],
         # the file is of the first run with this identity, and the class may have moved since
@@ -151,11 +151,11 @@ def _log_kept(log: Path, copy: Path) -> Iterator[None]:
         raise
 
 
-def _judge(error: ShardlineError, work: Path) -> None:
-    """Have Slurm queue a job again that another attempt may help; does not return where it does.
+def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
+    """Have Slurm queue a job again if another attempt may help; does not return in that case.
 
     Raises:
-        CrashLoop: it ended as the one before.
+        CrashLoop: the attempt ended as the one before.
     """
     from shardline.launch.slurm.deadline import leave_to_slurm
 

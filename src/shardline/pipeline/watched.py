@@ -29,8 +29,8 @@ def watch_run(project: Project, run: Run) -> None:
     )
 
 
-def tell_ranks(project: Project, run: Run) -> None:
-    """Write down for a run's ranks what they may read."""
+def write_watched_files(project: Project, run: Run) -> None:
+    """Write the list of files that a run's ranks may read without a report."""
     if project.runtime["watch_reads"] != "off":
         file = project.layout.work(run.id) / watch_reads.COUNTED_FILE
         files, folders = _files_of_run(project, run), _folders_of_run(project, run)

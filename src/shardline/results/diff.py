@@ -72,15 +72,15 @@ def compare_runs(old: Recorded, new: Recorded) -> Comparison:
 
 
 def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
-    """Yield how the identities differ, and then the evaluations where the trainings have not told it."""
+    """Yield how the identities differ, and then what differs between the evaluations alone."""
     causes = find_causes(old.identity, new.identity, _definitions(old, new))
     for cause in causes:
         if cause.kind == "dataset":
             yield from _dataset_causes(old, new) or [cause]
         else:
             yield cause
-    told = {cause.text for cause in causes}
-    yield from (cause for cause in _evaluation_causes(old, new) if cause.text not in told)
+    known = {cause.text for cause in causes}
+    yield from (cause for cause in _evaluation_causes(old, new) if cause.text not in known)
 
 
 def _dataset_causes(old: Recorded, new: Recorded) -> list[Cause]:
@@ -189,9 +189,9 @@ def _changes(old: Recorded, new: Recorded) -> Iterator[Change]:
 
 
 def _samples(recorded: Recorded) -> list[object]:
-    """Return what says which samples a run was judged on."""
-    told = [recorded.evaluation.get(key) for key in ("task", "split", "num_samples")]
-    return [recorded.spec["dataset"]["id"], *told]
+    """Return what identifies the samples that a run was evaluated on."""
+    values = [recorded.evaluation.get(key) for key in ("task", "split", "num_samples")]
+    return [recorded.spec["dataset"]["id"], *values]
 
 
 def _verdict(old: float | None, new: float | None, interval: Interval | None, basis: str) -> str:

@@ -92,7 +92,7 @@ def digest_of(document: object) -> str:
         return "none (it holds NaN or infinity)"
 
 
-def judge(kind: str, folder: Path, remedy: str, check: Callable[[Findings], str]) -> Verdict:
+def check_folder(kind: str, folder: Path, remedy: str, check: Callable[[Findings], str]) -> Verdict:
     """Return what a check finds in a folder.
 
     Args:

@@ -144,7 +144,7 @@ class Part(Struct):
 
 
 class PartRef(Struct):
-    """What the provenance of a dataset says of one of its parts."""
+    """What the provenance of a dataset records of one of its parts."""
 
     id: Name
 
@@ -157,7 +157,7 @@ class Commit(Struct):
 
 
 class Certificate(Struct):
-    """What a training says of the resume certificate that it found."""
+    """What a training records of the resume certificate that it found."""
 
     path: Name
     sha256: str

@@ -1,4 +1,4 @@
-"""A sealed run as it was recorded: found by name or id, held against its digests and its code."""
+"""A sealed run as it was recorded: found by name or id, verified against its checksums and its code."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -152,21 +152,21 @@ def accepted_of(folder: Path) -> dict[str, Any] | None:
 
 
 def check_repeatable(recorded: Recorded, verb: str) -> None:
-    """Refuse what was not evaluated here, or is not as it was sealed.
+    """Reject a run that Shardline did not evaluate, or whose files are not as they were sealed.
 
     Args:
         verb: what is to be done with the run, such as `replayed`.
 
     Raises:
-        ConfigError: a training program of its own judged the model.
-        DataError: it has no evaluation, or a sealed file is damaged; names each file.
+        ConfigError: a training script evaluated its own model.
+        DataError: the run has no evaluation, or a sealed file is damaged; names each file.
     """
     if problems := verify_run(recorded.layout, recorded.id).problems:
         raise DataError("\n".join(problems))
     if is_script(recorded.spec["model_class"]):
         raise ConfigError(
-            f"{recorded.title} cannot be {verb}: {recorded.spec['model_class']} makes and judges its model itself, "
-            "and only it knows how; `shardline verify` holds its files against their digests"
+            f"{recorded.title} cannot be {verb}: {recorded.spec['model_class']} evaluates its model itself, so "
+            "Shardline cannot; `shardline verify` verifies its files against their checksums"
         )
     if not recorded.evaluation:
         raise DataError(
@@ -175,7 +175,7 @@ def check_repeatable(recorded: Recorded, verb: str) -> None:
 
 
 def changed_code(project: Project, recorded: Recorded) -> list[str]:
-    """Return how the code that judges a run differs now from that of its evaluation."""
+    """Return how the code that evaluates a run differs now from that of its evaluation."""
     model_class = recorded.spec["model_class"]
     before = {key: recorded.evaluation["identity"].get(key, {}) for key in ("versions", "code")}
     made_by = project.documents.evaluated_by(recorded.spec["settings"], model_class)
@@ -188,10 +188,10 @@ def changed_code(project: Project, recorded: Recorded) -> list[str]:
 
 
 def check_code(recorded: Recorded, changes: list[str], verb: str) -> None:
-    """Refuse to go on with other code than the recorded.
+    """Reject other code than the recorded.
 
     Raises:
-        ConfigError: it differs; says how.
+        ConfigError: the code differs; the message names how.
     """
     if changes:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Whether what is there is undamaged: files held against the digests that were written with them."""
+"""Whether files are undamaged: verified against the checksums that were written with them."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from shardline.core.errors import DataError
 from shardline.data.shard_format import shard_path
 from shardline.provenance.crate.metadata import METADATA, check_crate_seal, files_of_crate
 from shardline.results import forms
-from shardline.results.findings import Findings, Verdict, count, digest_of, judge
+from shardline.results.findings import Findings, Verdict, check_folder, count, digest_of
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers, check_parts, check_statistics
 
@@ -46,7 +46,7 @@ def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> 
         remedy = (
             f"delete {manifest.parent} and {shards}, or bring back the settings it was made from"
         )
-    return judge(
+    return check_folder(
         "dataset",
         manifest.parent,
         remedy,
@@ -58,7 +58,9 @@ def verify_report(layout: ResultsLayout, report_id: str) -> Verdict:
     """Hold a report, and the small files that it was made from, against the digests in its crate."""
     folder = layout.result("report", report_id)
     remedy = f"delete {folder} and run the pipeline again"
-    return judge("report", folder, remedy, lambda found: _check_report(found, folder, layout))
+    return check_folder(
+        "report", folder, remedy, lambda found: _check_report(found, folder, layout)
+    )
 
 
 def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) -> str:

@@ -14,7 +14,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.project import pointer
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.results import forms
-from shardline.results.findings import Findings, Verdict, count, digest_of, judge
+from shardline.results.findings import Findings, Verdict, check_folder, count, digest_of
 from shardline.results.verify_store import check_training
 
 
@@ -26,7 +26,9 @@ def verify_run(layout: ResultsLayout, run_id: str, *, deep: bool = False) -> Ver
     """
     folder = layout.run(run_id)
     remedy = f"delete {folder} and run the pipeline again"
-    return judge("run", folder, remedy, lambda found: _check_run(found, layout, folder, deep=deep))
+    return check_folder(
+        "run", folder, remedy, lambda found: _check_run(found, layout, folder, deep=deep)
+    )
 
 
 def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep: bool) -> str:
@@ -55,8 +57,8 @@ def _check_accepted(findings: Findings, folder: Path, identity: str) -> Mapping[
     findings.expect(f"{path}: id", accepted.get("id"), folder.name)
     findings.expect(f"{path}: identity", accepted.get("identity"), identity)
     origin = origin_of(accepted)
-    told = f"{path}: the digest of the identity that was accepted"
-    findings.expect(told, digest_of(origin["document"]), origin["identity"])
+    what = f"{path}: the digest of the identity that was accepted"
+    findings.expect(what, digest_of(origin["document"]), origin["identity"])
     for name, sha256 in accepted.get("files", {}).items():
         findings.expect_sha256(folder / Path(name).name, sha256)
     return accepted
@@ -162,8 +164,8 @@ def _check_manifest(
         path = manifest.with_name(ACCEPTED)
         accepted = findings.read(path, forms.Accepted) if manifest.exists() else None
         if accepted:  # a dataset that was made again has no bytes of the training's to compare with
-            told = f"{path}: SHA-256 of the manifest that was accepted"
-            findings.expect(told, origin_of(accepted).get("manifest_sha256"), expected)
+            what = f"{path}: SHA-256 of the manifest that was accepted"
+            findings.expect(what, origin_of(accepted).get("manifest_sha256"), expected)
         return
     about = findings.but(f"bring back the manifest of the training, or {findings.remedy}")
     about.expect_sha256(manifest, expected)
@@ -180,7 +182,7 @@ def _check_evaluation(findings: Findings, path: Path, sealed: Mapping[str, str])
         found = digest_of(evaluation["identity"])[:DIGEST_LENGTH]
         findings.expect(f"{path}: the digest of its identity", found, path.stem)
         findings.expect(f"{path}: run", evaluation.get("run"), path.parents[1].name)
-        for name, sha256 in evaluation.get("files", {}).items():  # scripts judge themselves
+        for name, sha256 in evaluation.get("files", {}).items():  # scripts evaluate themselves
             findings.expect(
-                f"{path}: SHA-256 of the {name} it judged", sha256, sealed.get(name, sha256)
+                f"{path}: SHA-256 of the evaluated {name}", sha256, sealed.get(name, sha256)
             )

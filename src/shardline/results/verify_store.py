@@ -42,13 +42,13 @@ def check_parts(
         for record in records:
             if record != known.get(record["file"]):
                 problems[path.stem] = (
-                    f"{path}: what it says of {record['file']} is not what the manifest says; {remedy}"
+                    f"{path}: its record of {record['file']} differs from the manifest's; {remedy}"
                 )
     return problems
 
 
 def check_markers(shards: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
-    """Hold the markers of verified shards against their seals and the manifest."""
+    """Verify the markers of verified shards against their seals and the manifest."""
     known = {record["file"]: record for record in manifest["shards"]}
     for path in sorted((shards / "verified").glob("*/*.safetensors")):
         try:
@@ -68,17 +68,17 @@ def check_markers(shards: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Hold the manifest's statistics against the rows of the shards, which are undamaged."""
+    """Verify the manifest's statistics against the rows of the shards, which are undamaged."""
     if problem := problem_of_form(shards, manifest, forms.CountedManifest):
         return problem
-    told, schema = manifest["statistics"], manifest["schema"]
+    recorded, schema = manifest["statistics"], manifest["schema"]
     for record in manifest["shards"]:
         if Layout.of(schema, sum(record["rows"].values())).bytes != record["bytes"]:
             return f"{shards}: {record['file']} has other rows than the manifest"
     numbered = enumerate(manifest["shards"])
     found = merge_all(count_rows(shards, numbered, schema))
-    wrong = differing(found.features.summary(), told["features"])
-    if found.class_counts != told["class_counts"]:
+    wrong = differing(found.features.summary(), recorded["features"])
+    if found.class_counts != recorded["class_counts"]:
         wrong.append("class_counts")
     if not wrong:
         return None

@@ -1,10 +1,10 @@
-"""Telling trackers of a training, which they can neither stop nor slow.
+"""Showing a training in trackers, which can neither stop nor slow it.
 
-A process beside the job's own for each of them follows the run's folder in the store: `beside`
-starts and ends it, `follow` is its program, `records` reads what is new, `notes` are what it
-leaves in the run's folder, and each `to_*` is a `tracker`.
+Each tracker has a process beside the job's own, which reads the run's folder in the store: `processes`
+starts and ends it, `tracker_process` is its program, `records` reads new metric records, `run_links` is
+what it leaves in the run's folder, and each module of `backends` is a `tracker`.
 """
 
-from shardline.tracking.beside import Story, tracked
+from shardline.tracking.processes import TrackingContext, tracked
 
-__all__ = ["Story", "tracked"]
+__all__ = ["TrackingContext", "tracked"]

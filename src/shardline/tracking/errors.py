@@ -1,4 +1,4 @@
-"""What is said of a tracker that fails, without what nobody may read."""
+"""Messages about a tracker that fails, without secrets."""
 
 import os
 from collections.abc import Callable
@@ -16,8 +16,8 @@ _SECRET_VARIABLES = (
 _REASON_CHARACTERS = 300
 
 
-class Trouble:
-    """Says once that something has begun to fail, and once that it goes again.
+class SendErrors:
+    """Reports once that sending fails, and once that it works again.
 
     Args:
         what: what cannot be sent.
@@ -30,7 +30,7 @@ class Trouble:
         self.count = 0  # failures in a row
 
     def failed(self, error: Exception) -> None:
-        """Note a failure."""
+        """Record a failure."""
         self.reason = shorten(error)
         self.count += 1
         if self.count == 1:
@@ -40,8 +40,8 @@ class Trouble:
                 True,
             )
 
-    def went(self) -> None:
-        """Note that it goes."""
+    def succeeded(self) -> None:
+        """Record a success."""
         if self.count:
             self._say(f"{self._what} can be sent to {self._label} again", True)
         self.count, self.reason = 0, ""

@@ -19,7 +19,7 @@ class Value:
 
     Attributes:
         step: optimiser steps.
-        wall_s: seconds of training; None where a script does not say.
+        wall_s: seconds of training; None where a script does not record them.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Records:
     """The records of a file that grows, is cut back when a training resumes, and may end in mid-line.
 
     The newest step is held back until a later one begins, since it may get more
-    records (a validation's, beside the training's); `is_whole` says that none will come.
+    records (a validation's, beside the training's); with `is_whole` no more will come.
     """
 
     def __init__(self, path: Path) -> None:
@@ -133,7 +133,7 @@ class Records:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """Return a record; None for what is none, which the job's own end tells of."""
+    """Return a record; None for what is none, which the job's own end reports."""
     try:
         record = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a run's folder in the store says of each tracker: where the training is found, what was sent."""
+"""The run's links: where each tracker shows the training, and what was sent."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ FOLDER = "tracking"
 _MOMENT_S = 2.0  # a tracker's client may take as long to import as a short training takes
 
 
-class Note:
+class RunLinks:
     """`work/{run}/tracking/{tracker}.json`, which one process writes.
 
     Its `where` names the training in the tracker (what provenance.json records), `ended` how the
@@ -29,12 +29,12 @@ class Note:
         self._lock = threading.Lock()
 
     def read(self) -> dict[str, Any]:
-        """Return what it says; nothing where there is none."""
+        """Return the file's content; empty if there is no file."""
         try:
-            note: dict[str, Any] = json.loads(self._path.read_bytes())
+            links: dict[str, Any] = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
             return {}
-        return note
+        return links
 
     def write(self, **changes: Any) -> None:
         """Change some keys."""
@@ -58,7 +58,7 @@ def read_places(
     names = list(trackers)
     deadline = time.monotonic() + wait_s
     while True:
-        places = {name: Note(work, name).read().get("where") for name in names}
+        places = {name: RunLinks(work, name).read().get("where") for name in names}
         known = all(place and None not in place.values() for place in places.values())
         if known or time.monotonic() > deadline:
             return places

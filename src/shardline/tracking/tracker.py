@@ -1,4 +1,4 @@
-"""What a tracker is asked to do; each has a process of its own, which `follow` is the program of."""
+"""What a tracker is asked to do; each runs in a process of its own, `tracker_process`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardline.tracking.records import Batch
-from shardline.tracking.run_links import Note
+from shardline.tracking.run_links import RunLinks
 
 
 class Tracker(ABC):
-    """Shows a training in one place. Whatever a method raises is told, and tried again.
+    """Shows a training in one place. Whatever a method raises is reported, and tried again.
 
     Attributes:
         label: what users call it.
         takes_model, takes_checkpoints: whether it wants these files.
         values_at_once: most values in a batch, unless a single step has more.
         files: names of the files that it has.
-        closing: what `close` sends, as users are told where it does not return.
+        closing: what `close` sends, for the message where `close` does not return.
         warning: what users are to know once it is open; empty for nothing.
 
     Args:
-        story: the fields of `shardline.tracking.Story`.
-        note: what the run's folder says of it.
+        context: the fields of `shardline.tracking.TrackingContext`.
+        links: the run's links of this tracker.
     """
 
     label: ClassVar[str]
@@ -30,9 +30,9 @@ class Tracker(ABC):
     takes_checkpoints: ClassVar[bool] = False
     values_at_once: ClassVar[int] = 10_000
 
-    def __init__(self, story: Mapping[str, Any], note: Note) -> None:
-        self._story = story
-        self.note = note
+    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+        self._context = context
+        self.links = links
         self.files: list[str] = []
         self.closing = "how the training has ended"
         self.warning = ""
@@ -40,11 +40,11 @@ class Tracker(ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where the training is found, as users are told."""
+        """Where the training is found, for users."""
 
     @abstractmethod
     def open(self) -> int:
-        """Begin, or go on after a failure; returns the last step that it has, -1 for none."""
+        """Start, or resume after a failure; returns the last step that the tracker has, -1 for none."""
 
     @abstractmethod
     def send(self, batch: Batch, started: float | None) -> None:
@@ -55,9 +55,9 @@ class Tracker(ABC):
         """
 
     def upload(self, file: Path, folder: str = "") -> None:
-        """Send a file, which the tracker has said that it takes."""
+        """Send a file of a kind that the tracker takes."""
         raise NotImplementedError
 
     @abstractmethod
     def close(self, how: str) -> None:
-        """Say how the training has ended, and return once all has arrived."""
+        """Record how the training has ended, and return once everything has arrived."""

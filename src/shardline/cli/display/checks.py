@@ -20,11 +20,11 @@ _SHOWN = 20  # inputs of an action; --json has all of them
 def show_causes(causes: Iterable[Cause]) -> None:
     """Print differences, each kind named once."""
     table = table_of("cause", "difference", show_header=False)
-    told = ""
+    previous = ""
     for cause in causes:
-        kind = "" if cause.kind == told else cause.kind
+        kind = "" if cause.kind == previous else cause.kind
         table.add_row(Text(f"  {kind}", style="dim"), cause.text)
-        told = cause.kind
+        previous = cause.kind
     console().print(table)
 
 
@@ -114,7 +114,7 @@ def _file_line(lineage: Lineage, name: str) -> Text:
 
 
 def _grow(tree: Tree, lineage: Lineage, name: str, seen: set[str]) -> None:
-    """Add what is behind a file; what was told before is only named."""
+    """Add what a file was made from; what the tree shows already is only named."""
     file = lineage.files[name]
     if file.members and name in seen:
         tree.add(Text("as above", style="dim"))
@@ -126,8 +126,8 @@ def _grow(tree: Tree, lineage: Lineage, name: str, seen: set[str]) -> None:
     elif file.made_by:
         seen.add(file.made_by)
         action = lineage.actions[file.made_by]
-        told = f"  {action.circumstances}".rstrip()
-        branch = tree.add(Text.assemble((action.id, "cyan"), (told, "dim")))
+        circumstances = f"  {action.circumstances}".rstrip()
+        branch = tree.add(Text.assemble((action.id, "cyan"), (circumstances, "dim")))
         _add(branch, lineage, action.inputs, seen)
 
 

@@ -113,5 +113,5 @@ def _check(source: Path | bytes, expected: str | None, digest: Callable[[Path], 
         ) from None
     if found != expected:
         raise DataError(
-            f"{source} has digest {found[:12]}..., expected {expected[:12]}...; `shardline verify` says what to do"
+            f"{source} has digest {found[:12]}..., expected {expected[:12]}...; run `shardline verify` for the remedy"
         )

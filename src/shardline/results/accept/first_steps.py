@@ -35,7 +35,7 @@ def compare_first_steps(
 
     Raises:
         ConfigError: nothing is recorded of these steps, or they were not trained as planned.
-        LaunchError: the steps could not be trained; Snakemake has said why.
+        LaunchError: the steps could not be trained; Snakemake has reported why.
         ShardlineError: a value differs.
     """
     run = candidate.asked

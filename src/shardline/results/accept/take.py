@@ -84,7 +84,7 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
     earlier = layout.result("dataset", candidate.earlier)
     manifest = read_manifest(layout, candidate.earlier)
     make_folder(layout.shards(dataset.id))
-    for record in manifest["shards"]:  # before the manifest, which says that they are there
+    for record in manifest["shards"]:  # before the manifest, which lists them
         file = record["file"]
         link(layout.shards(candidate.earlier) / file, layout.shards(dataset.id) / file)
     sealed = {**manifest, "dataset": dataset.id, "identity": dataset.document}

@@ -14,7 +14,7 @@ _LOG = logging.getLogger("shardline")
 def accept_unasked(project: Project) -> None:
     """Accept what differs by its environment alone, as far as `identity.environment` allows.
 
-    The log names what was accepted. What cannot be is made again, and the log says why.
+    The log names the accepted results. What cannot be accepted is made again, and the log names the reason.
     """
     level = project.identity["environment"]
     if level == "exact":

@@ -118,7 +118,7 @@ class Original:
 
 
 def load_original(recorded: Recorded, shards: Path) -> Original:
-    """Load a sealed model, and have it judge held-out rows.
+    """Load a sealed model, and evaluate it on held-out rows.
 
     Raises:
         DataError: a shard is damaged.

@@ -67,7 +67,7 @@ def export_run(
 ) -> Exported:
     """Write a sealed model in another format, with its card, and hold it against the original.
 
-    Sealed files are held against their digests, and the shards whose rows are put in as well.
+    Sealed files are verified against their checksums, and the shards whose rows are put in as well.
 
     Args:
         to: one of `FORMATS`.

@@ -36,7 +36,7 @@ class Action:
 
     Attributes:
         inputs: names of the files that it read.
-        code: digest of the code that it ran, from an identity document; empty where none says.
+        code: digest of the code that it ran, from an identity document; empty where none records it.
         record: what it recorded of itself, such as host and times; empty of older files.
     """
 

@@ -29,7 +29,7 @@ def trace(path: Path, layout: ResultsLayout) -> Lineage:
         layout: where results and store lie.
 
     Raises:
-        ConfigError: nothing recorded says what made such a file.
+        ConfigError: no record names what made such a file.
         DataError: it is not there, or a sealed file that it was made from is not.
     """
     tracer = _Tracer(Records(layout))
@@ -52,7 +52,7 @@ def _problem(path: Path, file: File) -> str:
         return ""
     return (
         f"{file.name} is not what {file.made_by} wrote: its {kind.upper()} is {digest[:12]}..., recorded is "
-        f"{expected[:12]}...; `shardline verify` says what to do"
+        f"{expected[:12]}...; run `shardline verify` for the remedy"
     )
 
 
@@ -143,11 +143,13 @@ class _Tracer:
     def _accept(self, kind: Kind, identity: str, file: str, accepted: Mapping[str, Any]) -> str:
         """Add the acceptance of an earlier result, and that result as far as it is still there."""
         earlier = self._names.result(kind, str(accepted["from"]["id"])) / file
-        told = f"{earlier}, deleted since: {describe_acceptance(accepted)}"
+        deleted = f"{earlier}, deleted since: {describe_acceptance(accepted)}"
         return self._act(
             f"accept/{identity}/{file}",
             lambda: [
-                self.add(str(earlier)) if self.records.at(earlier).exists() else self._source(told)
+                self.add(str(earlier))
+                if self.records.at(earlier).exists()
+                else self._source(deleted)
             ],
             record=accepted["action"],
         )
@@ -171,9 +173,9 @@ class _Tracer:
 
     def _evaluated(self, name: str, run: str) -> File:
         folder, evaluation = self._names.run(run), self.records.read(name, forms.Evaluation)
-        judged = is_script(self.records.read(folder / "run.json", forms.RunSpec)["model_class"])
-        # a script has told its figures in the provenance
-        own = "provenance.json" if judged else "model.safetensors"
+        by_script = is_script(self.records.read(folder / "run.json", forms.RunSpec)["model_class"])
+        # a script's own figures are in the provenance
+        own = "provenance.json" if by_script else "model.safetensors"
         action = self._act(
             f"evaluate/{run}/{Path(name).stem}",
             lambda: [
@@ -271,7 +273,7 @@ class _Tracer:
         name = (
             f"source {kind} of {dataset}"
             if kind
-            else f"source of {dataset}, told when it is sealed"
+            else f"source of {dataset}, known once the dataset is sealed"
         )
         members = []
         for key, sha256 in identity.get("source", {}).items():

@@ -14,17 +14,17 @@ from shardline.results.recorded import Recorded
 
 
 def main() -> int:
-    """Evaluate, and print what came out, or the one sentence that says why not."""
+    """Evaluate, and print what came out, or the one sentence of the error."""
     arguments = _parse()
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints is not the answer
     try:
-        told, code = _replay(arguments), 0
+        result, code = _replay(arguments), 0
     except ShardlineError as error:
-        told, code = {"error": str(error)}, error.exit_code
+        result, code = {"error": str(error)}, error.exit_code
     with answer:
-        json.dump(told, answer)
+        json.dump(result, answer)
     return code
 
 

@@ -47,7 +47,7 @@ def compare(
         pair = before.get(path, _MISSING), after.get(path, _MISSING)
         known = pair[1] if pair[0] is _MISSING else pair[0]
         rows.setdefault(_row(path, known), {})[path] = pair
-    return [_judge(name, pairs, tolerance) for name, pairs in rows.items()]
+    return [_compare(name, pairs, tolerance) for name, pairs in rows.items()]
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
@@ -77,7 +77,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _judge(name: str, pairs: Mapping[str, tuple[object, object]], tolerance: float) -> Number:
+def _compare(name: str, pairs: Mapping[str, tuple[object, object]], tolerance: float) -> Number:
     distances = [_distance(*pair) for pair in pairs.values()]
     known = [distance for distance in distances if distance is not None]
     largest = None if len(known) < len(distances) else max(known)

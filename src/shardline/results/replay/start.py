@@ -45,7 +45,7 @@ class Replay:
 def replay(project: Project, recorded: Recorded, *, tolerance: float, anyway: bool) -> Replay:
     """Evaluate a sealed model again and compare; nothing is written.
 
-    Sealed files are held against their digests, and each shard as it is read.
+    Sealed files are verified against their checksums, and each shard as it is read.
 
     Args:
         tolerance: relative; 0 means exactly equal.

@@ -8,25 +8,25 @@ from typing import Any, TextIO
 
 from shardline.core.files import atomic_writer
 from shardline.tracking.records import Batch
-from shardline.tracking.run_links import FOLDER, Note
+from shardline.tracking.run_links import FOLDER, RunLinks
 from shardline.tracking.tracker import Tracker
 
 _FIRST = ("step", "wall_s")
 
 
 class CsvFile(Tracker):
-    """`work/{run}/tracking/metrics.csv`, written anew by each start of a training.
+    """`work/{run}/tracking/metrics.csv`, written again at each start of a training.
 
     Columns stand in the order in which the metrics first appear; a late one is added at the right.
     """
 
     label = "CSV"
 
-    def __init__(self, story: Mapping[str, Any], note: Note) -> None:
-        super().__init__(story, note)
-        self._path = Path(story["work"], FOLDER, "metrics.csv")
+    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+        super().__init__(context, links)
+        self._path = Path(context["work"], FOLDER, "metrics.csv")
         self._columns = list(_FIRST)
-        note.write(where={"file": str(self._path)})
+        links.write(where={"file": str(self._path)})
 
     @property
     def place(self) -> str:

@@ -15,7 +15,7 @@ from shardline.core.errors import ShardlineError
 from shardline.core.files import make_folder
 from shardline.tracking.errors import shorten
 from shardline.tracking.records import Batch
-from shardline.tracking.run_links import Note
+from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _EXPERIMENT = "shardline"
 # At most in one request; MLflow takes 1000 values, Azure ML's documented limit is 250.
 _VALUES_AT_ONCE, _PARAMS_AT_ONCE = 249, 100
 _PARAM_CHARACTERS, _TAG_CHARACTERS = 6000, 1000  # the latter is Azure ML's
-# A request is tried once: who follows the training tries again, and asks first what came through.
+# A request is tried once: the tracker process tries again, and asks first what arrived.
 _CLIENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -44,8 +44,8 @@ class MlflowRun(Tracker):
     """The run of MLflow that shows a training.
 
     It is the one that MLFLOW_RUN_ID names, as Azure ML does in its jobs, or one
-    of our own, whose id the run's folder keeps so that a resumed training goes
-    on in it. Its tag `shardline.step` is the last step that it has. Where no
+    of our own, whose id the run's folder keeps so that a resumed training
+    continues it. Its tag `shardline.step` is the last step that it has. Where no
     server is named it is in a SQLite store below `{store}/mlflow`.
     """
 
@@ -53,9 +53,9 @@ class MlflowRun(Tracker):
     takes_model = takes_checkpoints = True
     values_at_once = _VALUES_AT_ONCE
 
-    def __init__(self, story: Mapping[str, Any], note: Note) -> None:
-        super().__init__(story, note)
-        self._local = Path(story["store"], "mlflow")
+    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+        super().__init__(context, links)
+        self._local = Path(context["store"], "mlflow")
         self._uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._local}/mlflow.db"
         self._is_local = not os.environ.get("MLFLOW_TRACKING_URI")
         self._client: MlflowClient | None = None
@@ -63,10 +63,10 @@ class MlflowRun(Tracker):
         self.run_id = ""
         for name, value in _CLIENT.items():
             os.environ.setdefault(name, value)
-        known = note.read().get("where", {})
+        known = links.read().get("where", {})
         uri = without_credentials(self._uri)
         if known.get("uri") != uri:
-            note.write(where={"run_id": None, "experiment_id": None, "uri": uri})
+            links.write(where={"run_id": None, "experiment_id": None, "uri": uri})
 
     @property
     def place(self) -> str:
@@ -82,7 +82,7 @@ class MlflowRun(Tracker):
             run = self._find(self._client)
         tags = run.data.tags
         holds = tags.get(_RUN)
-        if holds not in (None, self._story["run"]):
+        if holds not in (None, self._context["run"]):
             raise ShardlineError(
                 f"MLFLOW_RUN_ID={self.run_id} holds {holds} already; name another run, or none"
             )
@@ -110,25 +110,25 @@ class MlflowRun(Tracker):
 
         params = [
             Param(_name(key), _text(value)[:_PARAM_CHARACTERS])
-            for key, value in self._story["params"].items()
+            for key, value in self._context["params"].items()
         ]
         for begin in range(0, len(params), _PARAMS_AT_ONCE):
             client.log_batch(self.run_id, params=params[begin : begin + _PARAMS_AT_ONCE])
         if not self._uri.startswith("azureml:"):  # whose service has none of MLflow's datasets
             self._describe_dataset(client)
-        tags = {**self._story["tags"], _RUN: self._story["run"]}
+        tags = {**self._context["tags"], _RUN: self._context["run"]}
         if commit := tags.get("shardline.commit"):
             tags["mlflow.source.git.commit"] = commit  # what MLflow's page shows as the version
-        told = [RunTag(key, value[:_TAG_CHARACTERS]) for key, value in tags.items()]
-        client.log_batch(self.run_id, tags=told)
+        run_tags = [RunTag(key, value[:_TAG_CHARACTERS]) for key, value in tags.items()]
+        client.log_batch(self.run_id, tags=run_tags)
 
     def _describe_dataset(self, client: "MlflowClient") -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
         from mlflow.exceptions import MlflowException
 
-        identity = self._story["dataset"]
+        identity = self._context["dataset"]
         source = json.dumps({"id": identity})
-        dataset = Dataset(self._story["dataset_name"], identity, "shardline", source)
+        dataset = Dataset(self._context["dataset_name"], identity, "shardline", source)
         context = InputTag("mlflow.data.context", "training")
         try:
             client.log_inputs(self.run_id, datasets=[DatasetInput(dataset, [context])])
@@ -164,33 +164,33 @@ class MlflowRun(Tracker):
         self._client.log_batch(self.run_id, metrics=parts[-1], tags=[tag])
 
     def upload(self, file: Path, folder: str = "") -> None:
-        """Send a file, and note that it is there."""
+        """Send a file, and record that it is there."""
         assert self._client is not None
         self._client.log_artifact(self.run_id, str(file), folder or None)
         self.files.append(file.name)
-        self.note.write(files=self.files)
+        self.links.write(files=self.files)
 
     def close(self, how: str) -> None:
-        """Say how the training has ended; a run that was given is ended by who gave it."""
+        """Record how the training has ended; a run that was given is ended by who gave it."""
         if self._client and self.run_id and not self._given:
             self._client.set_terminated(self.run_id, _STATUS[how])
 
     def _find(self, client: "MlflowClient") -> "Run":
-        note = self.note.read()
-        where = note["where"]
+        links = self.links.read()
+        where = links["where"]
         if self._given:
             run = client.get_run(self._given)
         else:
             artifacts = (self._local / "artifacts").absolute().as_uri() if self._is_local else None
             run = self._resume(client, where["run_id"]) or client.create_run(
-                _experiment(client, artifacts), run_name=self._story["name"]
+                _experiment(client, artifacts), run_name=self._context["name"]
             )
         info = run.info
         if info.run_id != self.run_id:
             self.run_id = info.run_id
-            self.files = note.get("files", []) if where["run_id"] == self.run_id else []
+            self.files = links.get("files", []) if where["run_id"] == self.run_id else []
             ids = {"run_id": info.run_id, "experiment_id": info.experiment_id}
-            self.note.write(where={**ids, "uri": where["uri"]}, files=self.files)
+            self.links.write(where={**ids, "uri": where["uri"]}, files=self.files)
         return run
 
     def _resume(self, client: "MlflowClient", run_id: str | None) -> "Run | None":

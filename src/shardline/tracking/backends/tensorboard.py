@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline.tracking.records import Batch
-from shardline.tracking.run_links import Note
+from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -17,18 +17,18 @@ _EVENTS = "events.out.tfevents.*"
 
 
 class TensorBoardFolder(Tracker):
-    """An event file in `{store}/tensorboard/{run}`, written anew by each start of a training.
+    """An event file in `{store}/tensorboard/{run}`, written again at each start of a training.
 
     By TensorBoard's own writer, which needs neither torch nor TensorFlow.
     """
 
     label = "TensorBoard"
 
-    def __init__(self, story: Mapping[str, Any], note: Note) -> None:
-        super().__init__(story, note)
-        self._folder = Path(story["store"], "tensorboard", story["run"])
+    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+        super().__init__(context, links)
+        self._folder = Path(context["store"], "tensorboard", context["run"])
         self._writer: EventFileWriter | None = None
-        note.write(where={"folder": str(self._folder)})
+        links.write(where={"folder": str(self._folder)})
 
     @property
     def place(self) -> str:
@@ -48,10 +48,10 @@ class TensorBoardFolder(Tracker):
         self._writer = EventFileWriter(str(self._folder))
         for file in earlier:  # metrics.jsonl has all that is in it
             file.unlink()
-        # has a TensorBoard that shows the earlier file forget it
+        # a TensorBoard that shows the earlier file drops it
         self._write(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
-        params = {key: _plain(value) for key, value in self._story["params"].items()}
-        summary = hparams_pb(params, trial_id=self._story["run"], start_time_secs=time.time())
+        params = {key: _plain(value) for key, value in self._context["params"].items()}
+        summary = hparams_pb(params, trial_id=self._context["run"], start_time_secs=time.time())
         self._write(Event(summary=summary))
         self._writer.flush()
         return -1

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from shardline.tracking.errors import shorten
 from shardline.tracking.records import Batch
-from shardline.tracking.run_links import Note
+from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _CLIENT = {
     "WANDB_ERROR_REPORTING": "false",  # to W&B, of its own errors
     "WANDB_PROJECT": _PROJECT,
 }
-# What W&B would send besides what it is told: the command line, the git remote, code, the
+# What W&B would send besides what it is given: the command line, the git remote, code, the
 # machine, and all that is printed. Secrets may stand there.
 _SILENT = {
     "console": "off",
@@ -43,26 +43,26 @@ _SILENT = {
 class WandbRun(Tracker):
     """The run of W&B that shows a training, by an id that is the run's own.
 
-    Without a key, and where W&B does not answer, it is written to `{store}/wandb`, anew by each
-    start of a training, for `wandb sync` to send. W&B's client hands all to a process of its own,
+    Without a key, and where W&B does not answer, each start of a training writes the run to
+    `{store}/wandb` again, for `wandb sync` to send. W&B's client hands all to a process of its own,
     which ends with ours.
     """
 
     label = "W&B"
     takes_model = True
 
-    def __init__(self, story: Mapping[str, Any], note: Note) -> None:
-        super().__init__(story, note)
-        self._id = _FORBIDDEN.sub("-", story["run"])[-_ID_CHARACTERS:]
+    def __init__(self, context: Mapping[str, Any], links: RunLinks) -> None:
+        super().__init__(context, links)
+        self._id = _FORBIDDEN.sub("-", context["run"])[-_ID_CHARACTERS:]
         self._run: Run | None = None
         for name, value in _CLIENT.items():
             os.environ.setdefault(name, value)
-        folder = Path(story["store"], "wandb").absolute()
+        folder = Path(context["store"], "wandb").absolute()
         for name in ("CACHE", "DATA"):  # a home may have little room
             os.environ.setdefault(f"WANDB_{name}_DIR", str(folder / f".{name.lower()}"))
         if not os.environ.get("WANDB_MODE"):
             os.environ["WANDB_MODE"] = "online" if has_key(os.environ) else "offline"
-        note.write(where={"id": self._id})
+        links.write(where={"id": self._id})
 
     @property
     def place(self) -> str:
@@ -77,7 +77,7 @@ class WandbRun(Tracker):
         return f"wandb sync {Path(self._run.dir).parent}"
 
     def open(self) -> int:
-        """Begin the run, or go on with it where W&B has it."""
+        """Start the run, or resume it where W&B has it."""
         import wandb
 
         run, self._run = self._run, None
@@ -100,15 +100,15 @@ class WandbRun(Tracker):
         import wandb
 
         if os.environ["WANDB_MODE"] == "offline":
-            for folder in Path(self._story["store"], "wandb").glob(f"offline-run-*-{self._id}"):
+            for folder in Path(self._context["store"], "wandb").glob(f"offline-run-*-{self._id}"):
                 if not list(folder.glob("*.synced")):  # metrics.jsonl has all that is in it
                     shutil.rmtree(folder)
         return wandb.init(
             id=self._id,
             resume="allow",
-            name=self._story["name"],
-            dir=self._story["store"],
-            config={**self._story["params"], **self._story["tags"]},
+            name=self._context["name"],
+            dir=self._context["store"],
+            config={**self._context["params"], **self._context["tags"]},
             # the client reads the variable only once
             settings=wandb.Settings(**_SILENT, mode=os.environ["WANDB_MODE"]),
         )
@@ -127,13 +127,13 @@ class WandbRun(Tracker):
         import wandb
 
         assert self._run is not None
-        model = wandb.Artifact(self._id, type="model", metadata=dict(self._story["tags"]))
+        model = wandb.Artifact(self._id, type="model", metadata=dict(self._context["tags"]))
         model.add_file(str(file), policy="immutable", skip_cache=True)
         self._run.log_artifact(model)
         self.files.append(file.name)
 
     def close(self, how: str) -> None:
-        """Say how the training has ended, and wait until W&B has all."""
+        """Record how the training has ended, and wait until W&B has all values."""
         import wandb
 
         if self._run:

@@ -1,7 +1,7 @@
-"""The program of the process that tracks: `python -m shardline.tracking.follow`.
+"""The program of a tracker process: `python -m shardline.tracking.tracker_process`.
 
-Standard input brings two lines of JSON, a tracker's name with a Story and later how the training
-has ended; standard output gets one line of JSON for each thing to be told.
+Standard input brings two lines of JSON, a tracker's name with a TrackingContext and later how the
+training has ended; standard output gets one line of JSON for each message.
 """
 
 import json
@@ -17,9 +17,9 @@ from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.mlflow import MlflowRun
 from shardline.tracking.backends.tensorboard import TensorBoardFolder
 from shardline.tracking.backends.wandb import WandbRun
-from shardline.tracking.errors import Say, Trouble, shorten
+from shardline.tracking.errors import Say, SendErrors, shorten
 from shardline.tracking.records import Batch, Records
-from shardline.tracking.run_links import Note
+from shardline.tracking.run_links import RunLinks
 from shardline.tracking.tracker import Tracker
 
 _TRACKERS: Mapping[str, type[Tracker]] = {
@@ -34,20 +34,20 @@ _LONGEST_PAUSE_S = 60.0
 
 
 def main() -> None:
-    """Follow a training until its job says that it has ended, or is no more."""
+    """Track a training until its job reports the end, or has ended itself."""
     os.nice(10)  # the ranks come first
     say = _speaker()
     begin = json.loads(sys.stdin.readline())
-    follower = Follower(begin["tracker"], begin["story"], say)
-    worker = threading.Thread(target=follower.run, daemon=True)
+    process = TrackerProcess(begin["tracker"], begin["context"], say)
+    worker = threading.Thread(target=process.run, daemon=True)
     worker.start()
     line = sys.stdin.readline()
     if line:  # else the job was killed, and we with it
         end = json.loads(line)
-        follower.end(end["ended"])
-        if follower.has_begun():
+        process.end(end["ended"])
+        if process.has_begun():
             worker.join(end["limit_s"])
-        follower.report()
+        process.report()
     os._exit(0)  # a client's threads, which may hang, are not waited for
 
 
@@ -62,30 +62,33 @@ def _speaker() -> Say:
     return say
 
 
-class Follower:
+class TrackerProcess:
     """Sends what a training leaves in its folder to a tracker, as it comes.
 
     Args:
         tracker: one of `runtime.tracking`.
-        story: the fields of `shardline.tracking.Story`.
-        say: tells the job something.
+        context: the fields of `shardline.tracking.TrackingContext`.
+        say: sends the job a message.
     """
 
-    def __init__(self, tracker: str, story: Mapping[str, Any], say: Say) -> None:
-        self._story = story
+    def __init__(self, tracker: str, context: Mapping[str, Any], say: Say) -> None:
+        self._context = context
         self._say = say
-        self._records = Records(Path(story["metrics"]))
-        note = Note(story["work"], tracker)
-        note.write(ended=None, not_sent=None)
-        self._tracker = _TRACKERS[tracker](story, note)
-        self._place = ""  # as it was told
+        self._records = Records(Path(context["metrics"]))
+        links = RunLinks(context["work"], tracker)
+        links.write(ended=None, not_sent=None)
+        self._tracker = _TRACKERS[tracker](context, links)
+        self._place = ""  # as last reported
         self._sent = -1  # the last step
         self._started: float | None = None
         self._is_open = self._was_open = self._is_closed = False
         self._how = ""
         self._is_over, self._is_known = threading.Event(), threading.Event()
         label = self._tracker.label
-        self._metrics, self._files = Trouble("metrics", label, say), Trouble("files", label, say)
+        self._metrics, self._files = (
+            SendErrors("metrics", label, say),
+            SendErrors("files", label, say),
+        )
         self._tries: dict[str, int] = {}
 
     def run(self) -> None:
@@ -101,7 +104,7 @@ class Follower:
             self._metrics.reason = shorten(error)
 
     def end(self, how: str) -> None:
-        """Say how the training has ended; what is left is sent."""
+        """Set how the training has ended; what is left is sent."""
         self._how = how
         self._is_over.set()
 
@@ -110,7 +113,7 @@ class Follower:
         return self._was_open or bool(self._num_records_left())
 
     def report(self) -> None:
-        """Tell what was not sent, if anything, and note it."""
+        """Report what was not sent, if anything, and record it."""
         left = []
         if records := self._num_records_left():
             left.append(f"{records} metric records")
@@ -121,7 +124,7 @@ class Follower:
         if left:
             reason = self._metrics.reason or self._files.reason or "it did not answer in time"
             self._say(f"not sent to {self._tracker.label}: {' and '.join(left)}: {reason}", True)
-        self._tracker.note.write(ended=self._how, not_sent=" and ".join(left) or None)
+        self._tracker.links.write(ended=self._how, not_sent=" and ".join(left) or None)
 
     def _follow_metrics(self) -> None:
         self._repeat(self._send_records, self._metrics)
@@ -131,7 +134,7 @@ class Follower:
         self._is_known.wait()
         self._repeat(self._send_files, self._files)
 
-    def _repeat(self, send: Callable[[], bool], trouble: Trouble) -> None:
+    def _repeat(self, send: Callable[[], bool], errors: SendErrors) -> None:
         """Send what there is until the training is over, and then until it went well, or not for long."""
         looks_left = _TRIES
         while looks_left:
@@ -141,9 +144,9 @@ class Follower:
                 break
             if is_over:
                 looks_left -= 1
-                time.sleep(self._story["look_s"])
+                time.sleep(self._context["look_s"])
             else:
-                pause = self._story["look_s"] * 2 ** min(trouble.count, 9)
+                pause = self._context["look_s"] * 2 ** min(errors.count, 9)
                 self._is_over.wait(min(pause, _LONGEST_PAUSE_S))
 
     def _send_records(self) -> bool:
@@ -157,10 +160,10 @@ class Follower:
                 self._tracker.send(batch, self._started)
                 self._sent = batch.step
         except Exception as error:  # whatever a client raises
-            self._is_open = False  # what came through is asked anew
+            self._is_open = False  # the tracker is then asked again what arrived
             self._metrics.failed(error)
             return False
-        self._metrics.went()
+        self._metrics.succeeded()
         return True
 
     def _open(self) -> None:
@@ -188,7 +191,7 @@ class Follower:
                     self._files.failed(error)
                     return False
             else:
-                self._files.went()
+                self._files.succeeded()
         return True
 
     def _files_left(self) -> list[tuple[Path, str]]:
@@ -196,18 +199,18 @@ class Follower:
 
         The sealed model comes first, then checkpoints, the newest first; what has failed, last.
         """
-        folder = Path(self._story["work"], "checkpoints")
+        folder = Path(self._context["work"], "checkpoints")
         found = folder.glob("best-*.safetensors") if self._tracker.takes_checkpoints else []
         files = [(file, "checkpoints") for file in sorted(found, key=_changed, reverse=True)]
         if self._how == "sealed" and self._tracker.takes_model:
-            files.insert(0, (Path(self._story["model"]), ""))
+            files.insert(0, (Path(self._context["model"]), ""))
         left = [
             file for file in files if file[0].exists() and file[0].name not in self._tracker.files
         ]
         return sorted(left, key=lambda file: self._tries.get(file[0].name, 0))
 
     def _num_records_left(self) -> int:
-        fresh = Records(Path(self._story["metrics"]))
+        fresh = Records(Path(self._context["metrics"]))
         return sum(batch.records for batch in self._batches(fresh))
 
     def _batches(self, records: Records) -> Iterator[Batch]:

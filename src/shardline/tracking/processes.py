@@ -1,4 +1,4 @@
-"""The job's side: a process for each tracker is started before the ranks and ended after them."""
+"""Tracker processes, the job's side: each is started before the ranks and ended after them."""
 
 import json
 import logging
@@ -21,13 +21,13 @@ End = Literal["sealed", "failed", "stopped"]
 
 # How long the job waits for what is not yet sent; a sealed run is not followed again.
 _LIMIT_S: Mapping[End, float] = {"sealed": 120.0, "failed": 15.0, "stopped": 15.0}
-_GRACE_S = 10.0  # to say what was not sent
-_LAST_WORDS_S = 10.0  # to read them on a busy machine
+_GRACE_S = 10.0  # to report what was not sent
+_LAST_LINES_S = 10.0  # to read a process's last lines on a busy machine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
-    """What is told of a training, and where it is found.
+class TrackingContext:
+    """What trackers get of a training, and where its files are.
 
     Attributes:
         run: digest of the run's identity.
@@ -39,8 +39,8 @@ class Story:
         metrics: file of metric records that the training appends to.
         model: where the sealed model is to be.
         params: name -> value of each setting.
-        tags: name -> value of what else tells the run from others.
-        look_s: seconds between two looks at the folder.
+        tags: name -> value of what else distinguishes the run.
+        look_s: seconds between two reads of the folder.
     """
 
     run: str
@@ -58,7 +58,7 @@ class Story:
 
 @contextmanager
 def tracked(
-    trackers: Sequence[str], story: Story, *, limits_s: Mapping[End, float] = _LIMIT_S
+    trackers: Sequence[str], context: TrackingContext, *, limits_s: Mapping[End, float] = _LIMIT_S
 ) -> Iterator[None]:
     """Track the training that happens within the block.
 
@@ -75,16 +75,16 @@ def tracked(
     """
     for tracker in trackers:
         check_packages(tracker, os.environ)
-    followers = [_Follower(tracker, story) for tracker in trackers]
+    children = [_Child(tracker, context) for tracker in trackers]
     try:
         yield
     except KeyboardInterrupt:
-        _end(followers, "stopped", limits_s["stopped"])
+        _end(children, "stopped", limits_s["stopped"])
         raise
     except BaseException:
-        _end(followers, "failed", limits_s["failed"])
+        _end(children, "failed", limits_s["failed"])
         raise
-    _end(followers, "sealed", limits_s["sealed"])
+    _end(children, "sealed", limits_s["sealed"])
 
 
 def check_packages(tracker: str, env: Mapping[str, str]) -> None:
@@ -131,17 +131,17 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-class _Follower:
-    """The process of one tracker: its client may hang, print, or keep its threads alive."""
+class _Child:
+    """One tracker's process: its client may hang, print, or keep its threads alive."""
 
-    def __init__(self, tracker: str, story: Story) -> None:
+    def __init__(self, tracker: str, context: TrackingContext) -> None:
         self._tracker = tracker
         self._process = subprocess.Popen(
             # the project's folder may hold a module of a package's name
-            [sys.executable, "-P", "-m", "shardline.tracking.follow"],
+            [sys.executable, "-P", "-m", "shardline.tracking.tracker_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a client's own words may hold secrets
+            stderr=subprocess.DEVNULL,  # a client's own output may hold secrets
             text=True,
             preexec_fn=die_with_parent,
             start_new_session=True,  # a terminal's Ctrl-C reaches it through us alone
@@ -149,19 +149,19 @@ class _Follower:
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=_pass_on, args=(self._process.stdout,), daemon=True)
         self._reader.start()
-        # of the settings none may be a secret: this is all that a tracker gets to know of them
-        told = {key: mask_values(getattr(story, key)) for key in ("params", "tags")}
-        self.tell({"tracker": tracker, "story": {**asdict(story), **told}})
+        # no setting may be a secret: a tracker gets these alone
+        masked = {key: mask_values(getattr(context, key)) for key in ("params", "tags")}
+        self.send({"tracker": tracker, "context": {**asdict(context), **masked}})
 
-    def tell(self, words: Mapping[str, Any]) -> None:
-        """Give it a line."""
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Write a line of JSON to the process."""
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended, which its exit code tells
-            self._process.stdin.write(json.dumps(words) + "\n")
+        with suppress(OSError):  # it has ended, which `wait` reports
+            self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
 
     def wait(self, until: float) -> None:
-        """Wait for its end, on the monotonic clock."""
+        """Wait for the process's end until a time of the monotonic clock."""
         try:
             if code := self._process.wait(max(0.0, until - time.monotonic())):
                 _warn(
@@ -173,39 +173,39 @@ class _Follower:
             )
 
     def kill(self) -> None:
-        """See that nothing is left of it."""
+        """Kill the process and those that it started."""
         kill_group(self._process.pid)
         self._process.wait()
-        self._reader.join(_LAST_WORDS_S)
+        self._reader.join(_LAST_LINES_S)
 
 
-def _end(followers: Sequence[_Follower], how: End, limit_s: float) -> None:
-    """Let all send the rest, wait for them that long, and see that nothing is left of them.
+def _end(children: Sequence[_Child], how: End, limit_s: float) -> None:
+    """Let all trackers send the rest, wait at most `limit_s` for them, and kill those that remain.
 
     Raises:
-        KeyboardInterrupt: told to stop meanwhile, though nothing is sealed.
+        KeyboardInterrupt: the job was asked to stop meanwhile, and nothing is sealed.
     """
-    for follower in followers:
-        follower.tell({"ended": how, "limit_s": limit_s})
+    for child in children:
+        child.send({"ended": how, "limit_s": limit_s})
     until = time.monotonic() + limit_s + _GRACE_S
     try:
         with sigterm_as_interrupt():
-            for follower in followers:
-                follower.wait(until)
+            for child in children:
+                child.wait(until)
     except KeyboardInterrupt:
-        _warn("told to stop before all was sent to the trackers")
+        _warn("asked to stop before everything was sent to the trackers")
         if how != "sealed":
             raise
     finally:
-        for follower in followers:
-            follower.kill()
+        for child in children:
+            child.kill()
 
 
 def _pass_on(stream: IO[str]) -> None:
-    """Pass on what the process says: facts to the job's log, warnings to standard error too."""
+    """Pass on the process's messages: to the job's log, and warnings to standard error too."""
     for line in stream:
-        words = json.loads(line)
-        (_warn if words["is_warning"] else logging.info)(words["text"])
+        message = json.loads(line)
+        (_warn if message["is_warning"] else logging.info)(message["text"])
 
 
 def _warn(text: str) -> None:
