@@ -5,6 +5,7 @@ Written against pytorch-lightning 2.6.5, torchmetrics 1.9.0 and torch 2.13.0. Wh
 """
 
 import random
+import re
 import signal
 from functools import partial
 from importlib.metadata import version
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
 from shardline.core import lightning_compat as compat
+from tests.support.workspace import REPOSITORY
 
 WRITTEN_AGAINST = {"pytorch-lightning": "2.6", "torchmetrics": "1.9", "torch": "2.13"}
 
@@ -162,6 +164,19 @@ def test_updates_of_a_metric():
     assert (compat.updates_of(metric), float(metric.compute())) == (3, 4.0), "no old value is kept"
 
 
+def test_buffers_of_a_module():
+    module = torch.nn.BatchNorm1d(2)
+    module.register_buffer("hidden", torch.ones(1), persistent=False)
+    module.register_buffer("empty", None)
+    known = {name: persistent for name, (_, persistent) in compat.buffers_of(module).items()}
+    assert known == {
+        "running_mean": True, "running_var": True, "num_batches_tracked": True,
+        "hidden": False, "empty": True,
+    }  # fmt: skip
+    assert compat.buffers_of(module)["empty"][0] is None
+    assert compat.buffers_of(module)["hidden"][0] is module.hidden
+
+
 def test_random_generators():
     states = compat.random_states()
     kind, keys, *_ = states["numpy"]
@@ -215,7 +230,15 @@ def test_what_subclasses_read_of_their_classes_is_there():
 
 
 def test_the_store_that_is_narrowed_is_torchs_own():
-    from torch._C._distributed_c10d import TCPStore
+    assert dist.TCPStore.__init__.__doc__ is not None
+    assert "master_listen_fd" in dist.TCPStore.__init__.__doc__
 
-    assert TCPStore.__init__.__doc__ is not None
-    assert "master_listen_fd" in TCPStore.__init__.__doc__
+
+def test_no_other_module_reaches_for_private_parts_of_torch():
+    private = re.compile(
+        r"torch(\.\w+)*\._[a-z]|_non_persistent_buffers_set|\b(module|owner|inner)\._(buffers|parameters)"
+    )
+    others = (
+        path for path in (REPOSITORY / "src").rglob("*.py") if path.name != "lightning_compat.py"
+    )
+    assert [str(path) for path in others if private.search(path.read_text())] == []

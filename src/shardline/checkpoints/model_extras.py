@@ -14,6 +14,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torchmetrics import Metric
 
+from shardline.core.lightning_compat import buffers_of
+
 Extras = dict[str, Any]
 
 
@@ -59,11 +61,10 @@ def set_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor | None]) -
         except AttributeError:
             left.append(f"buffer {path} is not put back: the model has no module {owner_path} yet")
             continue
-        known = owner._buffers.get(name)
+        known, persistent = buffers_of(owner).get(name, (None, False))
         if known is not None and value is not None and _form(known) == _form(value):
             known.data.copy_(value)  # others may refer to it
             continue
-        persistent = name in owner._buffers and name not in owner._non_persistent_buffers_set
         there = None if value is None else value.to(device, copy=True)
         owner.register_buffer(name, there, persistent=persistent)
     return left
@@ -75,9 +76,8 @@ def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
 
 def _hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
     for path, inner in module.named_modules():
-        for name in sorted(inner._non_persistent_buffers_set):
-            value = inner._buffers.get(name)
-            if not isinstance(value, DTensor):
+        for name, (value, persistent) in sorted(buffers_of(inner).items()):
+            if not (persistent or isinstance(value, DTensor)):
                 yield f"{path}.{name}" if path else name, value
 
 
@@ -114,8 +114,9 @@ def unsaved_tensors(module: nn.Module) -> list[str]:
     for path, inner in module.named_modules():
         if isinstance(inner, Metric):
             continue  # its state is saved
+        own = {name for name, _ in inner.named_parameters(recurse=False, remove_duplicate=False)}
         for name, value in vars(inner).items():
-            computed = {f"{name}_g", f"{name}_orig"} & inner._parameters.keys()  # by a forward hook
+            computed = {f"{name}_g", f"{name}_orig"} & own  # by a forward hook
             if name == "_example_input_array" or computed:
                 continue
             if any(id(one) not in saved for one in _tensors(value)):

@@ -136,6 +136,15 @@ def set_updates(metric: Metric, count: int) -> None:
     metric._computed = None
 
 
+# ---- torch's modules
+
+
+def buffers_of(module: torch.nn.Module) -> dict[str, tuple[torch.Tensor | None, bool]]:
+    """Return a module's own buffers by name, None where one has no value, and whether `state_dict` holds it."""
+    hidden = module._non_persistent_buffers_set
+    return {name: (value, name not in hidden) for name, value in module._buffers.items()}
+
+
 # ---- random generators
 
 

@@ -12,11 +12,10 @@ import sys
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 from torch.distributed.rendezvous import rendezvous
 
 
-class NarrowStore(TCPStore):
+class NarrowStore(dist.TCPStore):  # type: ignore[name-defined, misc]  # torch's stubs lack it
     """A TCPStore that, where it is the master, listens at its own address alone if that is a number.
 
     A name of a node may mean another address on other nodes: a store of that name listens on all interfaces.
