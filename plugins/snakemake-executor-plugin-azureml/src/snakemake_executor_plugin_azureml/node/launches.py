@@ -3,16 +3,26 @@
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from snakemake_executor_plugin_azureml.node.member import Member
 from snakemake_executor_plugin_azureml.node.process import describe_code
 from snakemake_executor_plugin_azureml.node.wire import Connection, LostError
 
-if TYPE_CHECKING:
-    from snakemake_executor_plugin_azureml.node.hub import Hub
-    from snakemake_executor_plugin_azureml.node.member import Member
-
 _LEADER = 0  # its command is the child of the launch itself, with the rule's own environment
+
+
+class _Hub(Protocol):
+    """What launches need of the hub, which documents it."""
+
+    members: dict[int, Member]
+    grace_s: float
+
+    @property
+    def followers(self) -> list[Member]: ...
+    def tell(self, member: Member, document: dict[str, Any], payload: bytes = ...) -> None: ...
+    def listen_to(self, line: Connection, hear: Any) -> None: ...
+    def forget(self, line: Connection) -> None: ...
 
 
 @dataclass(eq=False)
@@ -45,7 +55,7 @@ class Launch:
 class Launches:
     """The launches of a job, one after the other."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: _Hub) -> None:
         self._hub = hub
         self._queue: deque[Launch] = deque()
         self._now: Launch | None = None
@@ -70,7 +80,7 @@ class Launches:
             for member in self._hub.followers:
                 self._hub.tell(member, request, launch.payload)
 
-    def hear(self, member: "Member", document: dict[str, Any]) -> None:
+    def hear(self, member: Member, document: dict[str, Any]) -> None:
         """Take in what a follower says of the present launch."""
         launch = self._now
         if launch is None or document.get("number") != launch.number:
@@ -84,7 +94,7 @@ class Launches:
             if not launch.waiting:
                 self._start(launch)
 
-    def lose(self, member: "Member") -> None:
+    def lose(self, member: Member) -> None:
         """Take in that a follower is gone."""
         launch, reason = self._now, f"{member} is lost: {member.lost}; see its log"
         if launch is not None and not launch.is_running:
