@@ -51,13 +51,15 @@ def _without(value: Any, form: Form) -> Any:
     known = keys_of(table) if table else {}
     kept: dict[str, Any] = {}
     for key, item in value.items():
-        is_nested = isinstance(item, dict | list)  # most are not, and 10,000 runs have 500,000
-        if key not in known:
-            kept[key] = _without(item, free) if is_nested else item
-        elif not _is_before(item, known[key].form):
-            left = _without(item, known[key].form) if is_nested else item
-            if left != {} or item == {}:
-                kept[key] = left
+        below = known[key].form if key in known else free
+        if KEYWORD in below.limits and _is_before(item, below):
+            continue
+        if isinstance(item, dict | list):  # most are not, and 10,000 runs have 500,000
+            left = _without(item, below)
+            if left == {} and item != {} and key in known:
+                continue
+            item = left
+        kept[key] = item
     return kept
 
 
@@ -81,7 +83,5 @@ def _with(settings: Mapping[str, Any], form: Form) -> dict[str, Any]:
 
 def _is_before(value: Any, form: Form) -> bool:
     """Return whether a value is that of `before`, both in the one form that the type asks for."""
-    if KEYWORD not in form.limits:
-        return False
     # as text, since 1 == True
     return canonical_json(coerce(value, form)) == canonical_json(coerce(form.limits[KEYWORD], form))

@@ -42,6 +42,8 @@ class Form(Struct, frozen=True, kw_only=True):
 
     def table_of(self, value: Any) -> type[Settings] | None:
         """Return the kind of table that a value is; None where keys are free."""
+        if len(self.tables) == 1:
+            return self.tables[0]
         found = value if isinstance(value, Mapping) else {}
         return next((table for table in self.tables if table.fits(found)), None)
 
@@ -156,6 +158,7 @@ def defaults_of(table: type[Settings]) -> dict[str, Any]:
     }
 
 
+@cache
 def form_at(table: type[Settings], dotted: str) -> Form:
     """Return what a dotted key takes; anything below a free table.
 

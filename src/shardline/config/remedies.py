@@ -8,15 +8,15 @@ from typing import Any
 from shardline.core.suggest import did_you_mean, suggest
 
 _PLAIN = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-_COMMA = re.compile(r"([-+]?[0-9]*),([0-9]+)([eE][-+]?[0-9]+)?")
-_SEVERAL = re.compile(rf"[\[(]?\s*({_PLAIN}(?:(?:\s*[,;]\s*|\s+){_PLAIN})+)\s*[\])]?")
-_RANGE = re.compile(r"range\(\s*(-?[0-9]{1,6}(?:\s*,\s*-?[0-9]{1,6}){0,2})\s*\)")
-_MULTIPLE = re.compile(r"([-+]?[0-9]+(?:\.[0-9]+)?)\s*([kKMG])")
-_GROUPED = re.compile(r"[-+]?[0-9]{1,3}(?:[ _'’][0-9]{3})+")
-_PERCENT = re.compile(rf"({_PLAIN})\s*%")
-_FRACTION = re.compile(r"([0-9]{1,9})\s*/\s*([1-9][0-9]{0,8})")
-_POWER = re.compile(r"([0-9]{1,4})\s*(?:\*\*|\^)\s*([0-9]{1,2})")
-_WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_COMMA = r"([-+]?[0-9]*),([0-9]+)([eE][-+]?[0-9]+)?"
+_SEVERAL = rf"[\[(]?\s*({_PLAIN}(?:(?:\s*[,;]\s*|\s+){_PLAIN})+)\s*[\])]?"
+_RANGE = r"range\(\s*(-?[0-9]{1,6}(?:\s*,\s*-?[0-9]{1,6}){0,2})\s*\)"
+_MULTIPLE = r"([-+]?[0-9]+(?:\.[0-9]+)?)\s*([kKMG])"
+_GROUPED = r"[-+]?[0-9]{1,3}(?:[ _'’][0-9]{3})+"
+_PERCENT = rf"({_PLAIN})\s*%"
+_FRACTION = r"([0-9]{1,9})\s*/\s*([1-9][0-9]{0,8})"
+_POWER = r"([0-9]{1,4})\s*(?:\*\*|\^)\s*([0-9]{1,2})"
+_WHOLE = r"[-+]?(?:0|[1-9][0-9]*)"
 _FACTORS = {"k": 1000, "K": 1000, "M": 1_000_000, "G": 1_000_000_000}
 _TRUTHS = {"yes": True, "on": True, "1": True, "no": False, "off": False, "0": False}
 _SHOWN = 8  # numbers of a list
@@ -75,32 +75,32 @@ def number_meant(value: Any, *, whole: bool, grid: str) -> str:
     for number in _numbers_meant(text):
         if not whole or float(number).is_integer():
             return f"write {number}"
-    if found := _RANGE.fullmatch(text):
+    if found := re.fullmatch(_RANGE, text):
         try:
             return _list(list(range(*map(int, found[1].split(",")))), grid)
         except ValueError:  # a step of 0
             return ""
-    if found := _SEVERAL.fullmatch(text):
+    if found := re.fullmatch(_SEVERAL, text):
         several = re.findall(_PLAIN, found[1])
-        if not whole or all(map(_WHOLE.fullmatch, several)):
+        if not whole or all(re.fullmatch(_WHOLE, one) for one in several):
             return _list([*map(_plain, several)], grid)
     return ""
 
 
 def _numbers_meant(text: str) -> Iterator[str]:
-    if _GROUPED.fullmatch(text):
+    if re.fullmatch(_GROUPED, text):
         yield re.sub(r"[^0-9+-]", "", text)
-    if found := _COMMA.fullmatch(text):
+    if found := re.fullmatch(_COMMA, text):
         is_thousands = len(found[2]) == 3 and found[1].lstrip("+-0")
         point = "" if is_thousands else "."
         yield f"{found[1] or '0'}{point}{found[2]}{found[3] or ''}"
-    if found := _MULTIPLE.fullmatch(text):
+    if found := re.fullmatch(_MULTIPLE, text):
         yield f"{float(found[1]) * _FACTORS[found[2]]:.0f}"
-    if found := _PERCENT.fullmatch(text):
+    if found := re.fullmatch(_PERCENT, text):
         yield f"{float(found[1]) / 100:g}"
-    if found := _FRACTION.fullmatch(text):
+    if found := re.fullmatch(_FRACTION, text):
         yield f"{int(found[1]) / int(found[2]):.6g}"
-    if found := _POWER.fullmatch(text):
+    if found := re.fullmatch(_POWER, text):
         yield str(int(found[1]) ** int(found[2]))
 
 

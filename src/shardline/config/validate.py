@@ -69,10 +69,8 @@ def validate(value: Any, form: Form, *, where: str, key: str = "", in_table: boo
         ConfigError: names `where`, each key that is wrong, its value and what was expected; an
             unknown key comes with the nearest known one.
     """
-    problems = Problems()
-    found = problems_of(value, form, key, in_table=in_table)
-    problems.found += [f"{where}: {problem}" for problem in found]
-    problems.refuse()
+    if found := [*problems_of(value, form, key, in_table=in_table)]:
+        raise _ConfigErrors([f"{where}: {problem}" for problem in dict.fromkeys(found)])
 
 
 class _ConfigErrors(ConfigError):
