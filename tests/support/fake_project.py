@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
 from shardline.config.names import LAYOUT, record_names
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json

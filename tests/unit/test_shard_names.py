@@ -4,8 +4,8 @@ import dataclasses
 import re
 from pathlib import Path
 
+from shardline.config.dataset import Dataset, order_of_part, shards_of_part
 from shardline.config.layout import ResultsLayout
-from shardline.config.project import Dataset, order_of_part, shards_of_part
 from shardline.data.build import build_shard, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic
 from shardline.provenance.crate.steps import _order_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from shardline.checkpoints.folder import find_damage, newest_good, saving
-from shardline.config.project import Dataset
+from shardline.config.dataset import Dataset
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.data.integrity import Verifier
 from shardline.data.parts import read_part

@@ -10,8 +10,10 @@ import typer
 
 from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
+from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.package import check_unlocked
 from shardline.core.visible import from_here

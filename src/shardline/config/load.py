@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import checks, credentials, scripts, source_files, sources
+from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.forms import fill, form_of
 from shardline.config.layout import ResultsLayout
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
 from shardline.config.settings.config import Config

@@ -8,167 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import checks
+from shardline.config.dataset import Dataset
 from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
 from shardline.config.notes import Note, read_notes
-from shardline.config.runs import Row
+from shardline.config.run import Run
 from shardline.config.studies import Study
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.identity import CodeIndex, FileDigests, Lock
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dataset:
-    """A dataset to be built.
-
-    Attributes:
-        names: its names in the config; entries that give the same rows are one dataset.
-        id: its identity's digest; names its folders.
-        layout: where its files lie.
-        settings: its entry in the config, with the defaults filled in.
-        source_class: import path of the source.
-        files: external files that the source reads, absolute.
-        document: the identity document.
-        definitions: what tells a change of the user's code, see `Documents.definitions`.
-    """
-
-    names: tuple[str, ...]
-    id: str
-    layout: ResultsLayout
-    settings: dict[str, Any]
-    source_class: str
-    files: tuple[Path, ...]
-    document: dict[str, Any]
-    definitions: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Its names as people read them."""
-        return ", ".join(self.names)
-
-    @property
-    def manifest(self) -> Path:
-        """The sealed manifest."""
-        return self.layout.manifest(self.id)
-
-    @property
-    def provenance(self) -> Path:
-        """How shards and manifest were made; what earlier versions sealed has none."""
-        return self.manifest.with_name("provenance.json")
-
-    @property
-    def asset(self) -> Path:
-        """What it is as a data asset of Azure ML, where it is registered as one."""
-        return self.manifest.with_name("data_asset.json")
-
-    @property
-    def parts(self) -> dict[str, range]:
-        """The shards that each job writes, by part name."""
-        shards, step = self.settings["shards"], self.settings["shards_per_job"]
-        ranges = [range(first, min(first + step, shards)) for first in range(0, shards, step)]
-        return {f"{part.start:05d}-{part.stop - 1:05d}": part for part in ranges}
-
-
-def order_of_part(name: str) -> tuple[int, int, str]:
-    """Return what parts are sorted by: their shards' numbers, whose names' order is no text's."""
-    shards = shards_of_part(name)
-    return shards.start, shards.stop, name
-
-
-def shards_of_part(name: str) -> range:
-    """Return the shards of a part by its name; none if it is no part's."""
-    first, _, last = name.partition("-")
-    return range(int(first), int(last) + 1) if first.isdecimal() and last.isdecimal() else range(0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A training and its evaluation; rows of the table that ask for the same are one run.
-
-    Rows that ask for one training and two evaluations are two runs with one `id`.
-
-    Attributes:
-        id: digest of the training's identity; names its folders.
-        layout: where its files lie.
-        rows: what the table asks for.
-        model_class: import path of the model, or the script in its one spelling.
-        settings: every setting, resolved.
-        document: identity document of the training.
-        evaluation_document: identity document of the evaluation.
-        definitions: what tells a change of the user's code, see `Documents.definitions`.
-    """
-
-    id: str
-    layout: ResultsLayout
-    rows: tuple[Row, ...]
-    dataset: Dataset
-    model_class: str
-    settings: dict[str, Any]
-    document: dict[str, Any]
-    evaluation_document: dict[str, Any]
-    definitions: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def row(self) -> Row:
-        """The first of its rows."""
-        return self.rows[0]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its names in the table."""
-        return tuple(row.name for row in self.rows)
-
-    @property
-    def name(self) -> str:
-        """Its names as people read them."""
-        return ", ".join(self.names)
-
-    @property
-    def in_table(self) -> bool:
-        """Whether a row of the table asks for it, and not a scaling study alone."""
-        return any(row.in_table for row in self.rows)
-
-    @property
-    def set_by_row(self) -> list[str]:
-        """The settings that one of its rows sets, by dotted key."""
-        return sorted({key for row in self.rows for key in row.settings})
-
-    @property
-    def varied(self) -> dict[str, Any]:
-        """The settings that vary within a grid of the table, by dotted key."""
-        return {key: value for row in reversed(self.rows) for key, value in row.varied.items()}
-
-    @cached_property
-    def folder(self) -> Path:
-        """The folder of sealed results."""
-        return self.layout.run(self.id)
-
-    @cached_property
-    def model(self) -> Path:
-        """The sealed model."""
-        return self.layout.model(self.id)
-
-    @property
-    def has_model(self) -> bool:
-        """Whether a sealed model is here, or is known to be in the storage."""
-        return self.model.exists() or pointer(self.model).exists()
-
-    @cached_property
-    def evaluation_id(self) -> str:
-        """The evaluation's identity digest."""
-        return short_digest(self.evaluation_document)
-
-    @cached_property
-    def evaluation(self) -> Path:
-        """The sealed evaluation."""
-        return self.layout.evaluation(self.id, self.evaluation_id)
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether training and evaluation are done."""
-        return self.has_model and self.evaluation.exists()
 
 
 @dataclass(kw_only=True)
@@ -357,8 +206,3 @@ class Project:
         for run in self.runs.values():
             if not exists(run.model):
                 checks.check_devices(run.settings, self.runtime, run.row.where)
-
-
-def pointer(file: Path) -> Path:
-    """Return the file that says where in the storage a file is that was too large to be fetched."""
-    return file.with_name(f"{file.name}.url")

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from shardline.config.project import Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.config.runs import Row, check_name
 from shardline.config.studies import Size, Study
 from shardline.core.errors import ConfigError

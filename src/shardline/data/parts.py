@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardline.config.project import shards_of_part
+from shardline.config.dataset import shards_of_part
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import read_object

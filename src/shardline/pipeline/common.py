@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardline.config.load import load_project
-from shardline.config.project import Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.masked_output import MaskingFormatter, masked_output
 from shardline.core.redaction import mask

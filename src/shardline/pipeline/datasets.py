@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
-from shardline.config.project import Dataset, Project
+from shardline.config.project import Project
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json

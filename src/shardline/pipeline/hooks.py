@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.config.names import check_layout, record_names
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.environment import check_passed
 from shardline.core.errors import ConfigError, ShardlineError

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardline.config.accepted import ACCEPTED
 from shardline.config.load import load_project
-from shardline.config.project import Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.pipeline import started
 from shardline.pipeline.common import check_environment, of_this_identity
 from shardline.provenance.actions import Action

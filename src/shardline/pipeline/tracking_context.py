@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shardline import __version__
-from shardline.config.project import Run
+from shardline.config.run import Run
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256

@@ -14,7 +14,8 @@ from msgspec import convert, structs
 
 from shardline.checkpoints.folder import last_step
 from shardline.config.geometry import ActualGeometry, PlannedGeometry
-from shardline.config.project import Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus

@@ -4,7 +4,9 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.dataset import Dataset
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.config.source_files import find_code_files
 from shardline.identity import watch_reads
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardline.config.project import Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.seals import seal
 from shardline.provenance.actions import Action

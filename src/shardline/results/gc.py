@@ -9,9 +9,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, names_that_have_been
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.environments.pins import pin_file, read_pins

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from shardline.config.project import Project, shards_of_part
+from shardline.config.dataset import shards_of_part
+from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.package import check_unlocked
 from shardline.data.shard_format import SHARD_NAME

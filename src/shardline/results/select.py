@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from shardline.config.dataset import Dataset
 from shardline.config.layout import Kind
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
 from shardline.core.suggest import did_you_mean

@@ -7,7 +7,8 @@ from typing import Any
 
 from shardline.config.causes import Cause, find_causes, find_dataset_causes
 from shardline.config.names import identities_of, names_that_have_been
-from shardline.config.project import Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.results.states import State, sealed_names, state_of

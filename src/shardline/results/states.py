@@ -6,7 +6,8 @@ from typing import Any
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import names_that_have_been
-from shardline.config.project import Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.core.files import read_json

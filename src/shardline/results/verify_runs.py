@@ -11,7 +11,7 @@ from shardline.config.accepted import ACCEPTED, origin_of
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.layout import ResultsLayout
-from shardline.config.project import pointer
+from shardline.config.run import pointer
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.results import forms
 from shardline.results.findings import Findings, Verdict, check_folder, count, digest_of

@@ -11,9 +11,11 @@ from packaging.version import InvalidVersion, Version
 
 from shardline.config.accepted import read_accepted
 from shardline.config.causes import Cause, find_causes
+from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been, title_of
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.results.staleness import nearest_document, training_causes

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shardline.config.project import Run
+from shardline.config.run import Run
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json

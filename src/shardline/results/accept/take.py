@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.accepted import ACCEPTED, read_accepted
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.dataset import Dataset
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError

@@ -2,7 +2,9 @@
 
 import logging
 
-from shardline.config.project import Dataset, Project, Run
+from shardline.config.dataset import Dataset
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.core.errors import ShardlineError
 from shardline.core.package import check_unlocked
 from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest

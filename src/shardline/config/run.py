@@ -1,0 +1,104 @@
+"""A run that the config asks for: a training and its evaluation."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from shardline.config.dataset import Dataset
+from shardline.config.layout import ResultsLayout
+from shardline.config.runs import Row
+from shardline.core.canonical import short_digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A training and its evaluation; rows of the table that ask for the same are one run.
+
+    Rows that ask for one training and two evaluations are two runs with one `id`.
+
+    Attributes:
+        id: digest of the training's identity; names its folders.
+        layout: where its files lie.
+        rows: what the table asks for.
+        model_class: import path of the model, or the script in its one spelling.
+        settings: every setting, resolved.
+        document: identity document of the training.
+        evaluation_document: identity document of the evaluation.
+        definitions: what tells a change of the user's code, see `Documents.definitions`.
+    """
+
+    id: str
+    layout: ResultsLayout
+    rows: tuple[Row, ...]
+    dataset: Dataset
+    model_class: str
+    settings: dict[str, Any]
+    document: dict[str, Any]
+    evaluation_document: dict[str, Any]
+    definitions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def row(self) -> Row:
+        """The first of its rows."""
+        return self.rows[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its names in the table."""
+        return tuple(row.name for row in self.rows)
+
+    @property
+    def name(self) -> str:
+        """Its names as people read them."""
+        return ", ".join(self.names)
+
+    @property
+    def in_table(self) -> bool:
+        """Whether a row of the table asks for it, and not a scaling study alone."""
+        return any(row.in_table for row in self.rows)
+
+    @property
+    def set_by_row(self) -> list[str]:
+        """The settings that one of its rows sets, by dotted key."""
+        return sorted({key for row in self.rows for key in row.settings})
+
+    @property
+    def varied(self) -> dict[str, Any]:
+        """The settings that vary within a grid of the table, by dotted key."""
+        return {key: value for row in reversed(self.rows) for key, value in row.varied.items()}
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of sealed results."""
+        return self.layout.run(self.id)
+
+    @cached_property
+    def model(self) -> Path:
+        """The sealed model."""
+        return self.layout.model(self.id)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a sealed model is here, or is known to be in the storage."""
+        return self.model.exists() or pointer(self.model).exists()
+
+    @cached_property
+    def evaluation_id(self) -> str:
+        """The evaluation's identity digest."""
+        return short_digest(self.evaluation_document)
+
+    @cached_property
+    def evaluation(self) -> Path:
+        """The sealed evaluation."""
+        return self.layout.evaluation(self.id, self.evaluation_id)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether training and evaluation are done."""
+        return self.has_model and self.evaluation.exists()
+
+
+def pointer(file: Path) -> Path:
+    """Return the file that says where in the storage a file is that was too large to be fetched."""
+    return file.with_name(f"{file.name}.url")
