@@ -1,3 +1,4 @@
+from collections import defaultdict
 from itertools import chain
 from pathlib import Path
 
@@ -64,6 +65,9 @@ ENVIRONMENT = declared(PROJECT.environment) if PROJECT.environment else []
 HAS_SCRIPTS = any(is_script(run.model_class) for run in PROJECT.runs.values())
 EVALUATIONS = [declared(run.evaluation) for run in PROJECT.runs.values()]
 TITLES = titles_of(PROJECT)
+ROWS = defaultdict(list)
+for run in PROJECT.runs.values():
+    ROWS[run.id].extend(run.names)
 MEASURED = [PROJECT.runs[run] for run in PROJECT.measured]
 
 
@@ -170,6 +174,11 @@ def sealed_by(run, wildcards):
 # compares with an earlier run's, and another name must make nothing stale.
 def title_of_run(wildcards, output):
     return TITLES.get(wildcards.run, wildcards.run)
+
+
+def rows_of_run(wildcards):
+    """Return the rows that a job needs of the table; None of what a scaling study has, where it needs all."""
+    return None if wildcards.run in PROJECT.measured else ROWS[wildcards.run]
 
 
 def title_of_dataset(wildcards, output):

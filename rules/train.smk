@@ -10,6 +10,7 @@ rule resolve_run:
         "../envs/train.yaml"
     params:
         title=title_of_run,
+        rows=rows_of_run,
     message:
         "Resolving {params.title}"
     script:
@@ -44,6 +45,7 @@ rule train:
         attempt=attempt_of_job,
     params:
         title=title_of_run,
+        rows=rows_of_run,
     message:
         "Training {params.title}"
     script:
@@ -71,6 +73,7 @@ rule evaluate:
         "../envs/train.yaml"
     params:
         title=title_of_run,
+        rows=rows_of_run,
     message:
         "Evaluating {params.title}"
     script:
@@ -96,6 +99,7 @@ rule run_preflight:
         **RANKS,
     params:
         title=title_of_run,
+        rows=rows_of_run,
     message:
         "Checking the ranks of {params.title}"
     script:
@@ -123,6 +127,7 @@ rule train_first_steps:
         **RANKS,
     params:
         title=title_of_run,
+        rows=rows_of_run,
     message:
         "Training the first {wildcards.steps} steps of {params.title}"
     script:

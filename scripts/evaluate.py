@@ -8,4 +8,5 @@ with job(snakemake.log[0]):
         snakemake.wildcards.run,
         snakemake.output.evaluation,
         dict(snakemake.input.items()),
+        rows=snakemake.params.rows,
     )

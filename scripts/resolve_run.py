@@ -4,5 +4,9 @@ from shardline.pipeline import job, resolve_run
 
 with job(snakemake.log[0]):
     resolve_run(
-        snakemake.config, snakemake.wildcards.run, snakemake.output.spec, snakemake.output.identity
+        snakemake.config,
+        snakemake.wildcards.run,
+        snakemake.output.spec,
+        snakemake.output.identity,
+        rows=snakemake.params.rows,
     )

@@ -9,4 +9,5 @@ with job(snakemake.log[0]) as log:
         log,
         snakemake.output[0],
         dict(snakemake.input.items()),
+        rows=snakemake.params.rows,
     )

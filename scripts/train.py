@@ -9,5 +9,6 @@ with job(snakemake.log[0]) as log:
         log,
         snakemake.output.model,
         dict(snakemake.input.items()),
+        rows=snakemake.params.rows,
         attempt=snakemake.resources.attempt,
     )

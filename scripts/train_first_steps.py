@@ -10,4 +10,5 @@ with job(snakemake.log[0]) as log:
         log,
         snakemake.output.metrics,
         dict(snakemake.input.items()),
+        rows=snakemake.params.rows,
     )

@@ -1,7 +1,7 @@
 """From config and run table to the project: validation, resolution, identities."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ def load_project(
     *,
     workdir: Path | None = None,
     config_file: Path = Path("config/config.yaml"),
+    only: Collection[str] | None = None,
 ) -> Project:
     """Validate a config and its run table, and give every dataset and run its identity.
 
@@ -39,6 +40,7 @@ def load_project(
         config: the config as Snakemake merged it; read from `config_file` if None.
         workdir: folder that relative paths start from; the current one if None.
         config_file: the config's path, for messages.
+        only: names of the rows whose runs are resolved, without scaling studies; all if None.
 
     Raises:
         ConfigError: anything in config or table is wrong; names file, row and key.
@@ -77,15 +79,16 @@ def load_project(
     datasets = _load_datasets(project, rows, config["datasets"], where, problems)
     for row in rows:
         with problems.gather():
-            if row.dataset in datasets:
+            if row.dataset in datasets and (only is None or row.name in only):
                 project.add_run(_load_run(project, row, config["defaults"], datasets[row.dataset]))
     problems.refuse()
-    project.scaling = load_scaling(
-        config["scaling"],
-        project,
-        lambda row, base: _load_run(project, row, config["defaults"], base.dataset),
-        where,
-    )
+    if only is None:
+        project.scaling = load_scaling(
+            config["scaling"],
+            project,
+            lambda row, base: _load_run(project, row, config["defaults"], base.dataset),
+            where,
+        )
     project.digests.save()
     return project
 

@@ -4,7 +4,7 @@ import logging
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,13 +74,21 @@ def of_this_identity(known: Mapping[str, _T], identity: str) -> _T:
     return known[identity]
 
 
-def find_run(config: Mapping[str, Any], run_id: str) -> tuple[Project, Run]:
+def find_run(
+    config: Mapping[str, Any], run_id: str, rows: Collection[str] | None = None
+) -> tuple[Project, Run]:
     """Return the project and one of its runs.
+
+    Args:
+        rows: names of the rows that ask for the run: no other run is resolved then. None where they
+            are not known, or a scaling study has the run.
 
     Raises:
         ConfigError: see `of_this_identity`.
     """
-    project = load_project(config)
+    project = load_project(config, only=rows)
+    if rows is not None and run_id not in project.runs:  # the rows may have other names now
+        project = load_project(config)
     return project, of_this_identity(project.runs, run_id)
 
 

@@ -83,7 +83,7 @@ def seal_dataset(
 
 def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> dict[str, Any]:
     """Return what a sealed dataset is as a data asset of Azure ML."""
-    dataset = of_this_identity(load_project(config).datasets, dataset_id)
+    dataset = of_this_identity(load_project(config, only=()).datasets, dataset_id)
     sealed = read_json(Path(manifest), remedy=REMAKE)
     rows = sum(sealed["splits"].values())
     return {
@@ -104,7 +104,7 @@ def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project,
     from shardline.data.build import make_source
     from shardline.data.sources.remote import fetch
 
-    project = load_project(config)
+    project = load_project(config, only=())
     dataset = of_this_identity(project.datasets, dataset_id)
     check_environment(project, dataset.document)
     settings = dataset.settings

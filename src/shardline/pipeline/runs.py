@@ -1,6 +1,6 @@
 """The jobs around a run's training: resolve it, evaluate it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,30 @@ from shardline.provenance.run_spec import describe_run
 _REBUILD = "run the pipeline again to write it"
 
 
-def resolve_run(config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str) -> None:
-    """Write a run's resolved settings and its identity document."""
+def resolve_run(
+    config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str,
+    *, rows: Collection[str] | None = None,
+) -> None:  # fmt: skip
+    """Write a run's resolved settings and its identity document.
+
+    Args:
+        rows: see `find_run`.
+    """
     action = Action(id=f"resolve_run/{run_id}")
-    project, run = find_run(config, run_id)
+    project, run = find_run(config, run_id, rows)
     # to the letter: its digest is its address
     write_bytes(Path(identity_json), json_bytes(run.document))
     write_json(Path(run_json), describe_run(project, run, action))
 
 
 def evaluate(
-    config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Mapping[str, str]
-) -> None:
+    config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Mapping[str, str],
+    *, rows: Collection[str] | None = None,
+) -> None:  # fmt: skip
     """Evaluate a sealed model; for a script, take the script's own evaluation."""
     evaluation_id = Path(evaluation).stem
     action = Action(id=f"evaluate/{run_id}/{evaluation_id}")
-    project, run = find_run(config, run_id)
+    project, run = find_run(config, run_id, rows)
     run = project.evaluated(run_id, evaluation_id) or run
     of_this_identity({run.evaluation_id: run}, evaluation_id)
     check_environment(project, run.evaluation_document)

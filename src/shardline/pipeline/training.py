@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from shardline.training.rank_spec import (
 
 def train(
     config: Mapping[str, Any], run_id: str, log: Path, model: str, inputs: Mapping[str, str],
-    *, attempt: int = 1,
+    *, attempt: int = 1, rows: Collection[str] | None = None,
 ) -> None:  # fmt: skip
     """Start a run's ranks and wait until they have sealed it.
 
@@ -44,6 +44,7 @@ def train(
         model: where the sealed model is to be; metrics and provenance go beside it.
         inputs: `spec` and `manifest`.
         attempt: Snakemake's number of the attempt, from 1.
+        rows: see `find_run`.
 
     Raises:
         CrashLoop: a retry that could only end as those before it did.
@@ -53,7 +54,7 @@ def train(
     from shardline.pipeline.tracking_context import tracking_context_of
     from shardline.tracking import tracked
 
-    project, run = find_run(config, run_id)
+    project, run = find_run(config, run_id, rows)
     runtime, layout = project.runtime, project.layout.declared
     work = layout.work(run.id)
     make_folder(work)
@@ -91,18 +92,19 @@ def train(
 
 def train_first_steps(
     config: Mapping[str, Any], run_id: str, steps: int, log: Path, output: str,
-    inputs: Mapping[str, str],
+    inputs: Mapping[str, str], *, rows: Collection[str] | None = None,
 ) -> None:  # fmt: skip
     """Train a run's first steps, write the metrics of each, and keep nothing else.
 
     Args:
         steps: optimiser steps.
         inputs: `spec` and `manifest`.
+        rows: see `find_run`.
 
     Raises:
         RankError: a rank failed.
     """
-    project, run = find_run(config, run_id)
+    project, run = find_run(config, run_id, rows)
     work = project.layout.declared.work(f"{run.id}-first-steps")
     named = files_of(run, inputs)
     shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
@@ -170,14 +172,16 @@ def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
 
 
 def run_preflight(
-    config: Mapping[str, Any], run_id: str, log: Path, output: str, inputs: Mapping[str, str]
-) -> None:
+    config: Mapping[str, Any], run_id: str, log: Path, output: str, inputs: Mapping[str, str],
+    *, rows: Collection[str] | None = None,
+) -> None:  # fmt: skip
     """Run the preflight check of a run's ranks alone, and write its report.
 
     Args:
         inputs: `environment`, where `runtime.environment` has one.
+        rows: see `find_run`.
     """
-    project, run = find_run(config, run_id)
+    project, run = find_run(config, run_id, rows)
     settings = run.settings
     work = project.layout.declared.work(f"{run.id}-preflight")
     make_folder(work)
