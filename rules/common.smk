@@ -60,7 +60,7 @@ ASSETS = [
     for dataset in PROJECT.datasets.values()
     if PROJECT.azureml["register_data"]
 ]
-# What says where the ranks' environment is, where they have one of their own.
+# The file that names the ranks' environment, where they have one of their own.
 ENVIRONMENT = declared(PROJECT.environment) if PROJECT.environment else []
 HAS_SCRIPTS = any(is_script(run.model_class) for run in PROJECT.runs.values())
 EVALUATIONS = [declared(run.evaluation) for run in PROJECT.runs.values()]
@@ -94,7 +94,7 @@ def models_of_all(wildcards):
 
 
 # A job whose sealed output is there asks for nothing: ancient() alone would make
-# it again, and delete that output, when an input of it has to be made anew.
+# it again, and delete that output, when an input of it has to be made again.
 # A job that runs all the same, since it was forced, needs its inputs out of the storage.
 def unless_sealed(output, inputs):
     is_forced = STORAGE and not workflow.is_main_process
@@ -150,7 +150,7 @@ def model_of_run(wildcards):
     return unless_sealed(run.evaluation, declared(run.model))
 
 
-# A script has told its figures there, and they are taken over.
+# A script has written its figures there.
 def provenance_of_run(wildcards):
     run = run_of(wildcards)
     provenance = (

@@ -1,4 +1,4 @@
-"""Judge a sealed model on held-out data."""
+"""Evaluate a sealed model on held-out data."""
 
 from shardline.pipeline import evaluate, job
 

@@ -26,15 +26,23 @@ ACCELERATOR = os.environ.get("STEPS_ACCELERATOR", "cpu")  # or gpu
 _SAMPLES_PER_S = 400
 # The first that a stack's innermost frames meet names what a sample belongs to.
 _PARTS = (
-    ("data", ("shardline/streaming", "shardline/datamodule", "shardline/sampling", "utils/data/")),
+    ("data", ("shardline/data/", "utils/data/")),
     ("backward", ("autograd/", "_tensor.py:backward")),
     ("optimizer", ("torch/optim/",)),
     ("self.log", ("core/module.py:log", "logger_connector/", "torchmetrics/")),
-    ("loss, stop", ("shardline/divergence", "shardline/agreement", "shardline/stopping")),
-    ("seeds", ("shardline/stepping",)),
+    ("loss, stop", ("training/divergence", "training/agreement", "training/stop_agreement")),
+    ("seeds", ("training/steps",)),
     ("checkpoints", ("shardline/checkpoints/", "model_checkpoint.py")),
-    ("records", ("shardline/metrics", "loggers/", "csv_logs")),
-    ("clocks", ("shardline/stopwatch", "shardline/goodput", "shardline/heartbeat", "launch/pulse")),
+    ("records", ("training/metrics", "loggers/", "csv_logs")),
+    (
+        "clocks",
+        (
+            "training/stopwatch",
+            "training/goodput",
+            "training/heartbeat",
+            "supervision/heartbeat_memory",
+        ),
+    ),
     ("forward", ("steps/timed.py:training_step", "torch/nn/")),
     ("Lightning", ("pytorch_lightning/", "lightning_fabric/")),
 )

@@ -17,7 +17,7 @@ from shardline.core.files import json_bytes
 from shardline.sources import Schema, Source, Table
 from shardline.training import scoring
 from shardline.training.confusion import MAX_LISTED, MAX_TABLE_CLASSES, Confusion
-from shardline.training.evidence import MAX_POINTS, MAX_SAMPLES, NUM_BINS, Hardest, Spread
+from shardline.training.diagnostics import MAX_POINTS, MAX_SAMPLES, NUM_BINS, Hardest, Spread
 from tests.support.evaluated_model import evaluated
 
 SEEDS = st.integers(0, 2**32 - 1)

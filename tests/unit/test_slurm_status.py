@@ -12,12 +12,12 @@ import pytest
 from shardline.launch.slurm.sacct import (
     explain,
     plain_state,
+    read_reason,
     real_sacct,
-    reason_told,
     remember,
     stand_before_sacct,
     states_of_squeue,
-    tell_reason,
+    write_reason,
 )
 from tests.support.workspace import REPOSITORY, write_program
 
@@ -181,18 +181,18 @@ def test_without_a_real_sacct_there_is_no_such_program(tmp_path: Path):
 def test_a_failed_job_is_explained_by_what_it_told_itself(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert reason_told("7", "2026-01-01T12:00:00") == ""
-    tell_reason("rank 1 on n2: optim.lr is too high")
-    told = reason_told("7", "2026-01-01T12:00:00")
+    assert read_reason("7", "2026-01-01T12:00:00") == ""
+    write_reason("rank 1 on n2: optim.lr is too high")
+    told = read_reason("7", "2026-01-01T12:00:00")
     failed = {"JobState": "FAILED", "ExitCode": "1:0"}
     assert explain(failed, told) == "rank 1 on n2: optim.lr is too high"
     assert explain({**failed, "JobState": "CANCELLED"}, told).startswith("cancelled by")
-    assert reason_told("7", "2999-01-01T12:00:00") == "", "another cluster's job of this number"
-    assert reason_told("7", "Unknown") == ""
+    assert read_reason("7", "2999-01-01T12:00:00") == "", "another cluster's job of this number"
+    assert read_reason("7", "Unknown") == ""
 
 
 def test_outside_slurm_nothing_is_left(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    tell_reason("a reason")
+    write_reason("a reason")
     assert not list(tmp_path.iterdir())

@@ -136,7 +136,7 @@ def test_a_secret_may_stand_in_the_environment(
     assert files_below(tmp_path / "store") == [f"downloads/{SHA256}/rows.csv"]
 
 
-REMEDY = "fetch it again, or, if it was replaced on purpose, put what `shardline digest` says of it into source.files"
+REMEDY = "fetch it again, or, if it was replaced on purpose, put what `shardline digest` prints of it into source.files"
 
 
 @pytest.mark.parametrize(

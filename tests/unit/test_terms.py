@@ -18,14 +18,23 @@ EVERYWHERE = {
 FINISHED = (
     "README.md",
     "docs",
+    "rules",
+    "scripts",
+    "src/shardline/checkpoints",
     "src/shardline/cli",
+    "src/shardline/core",
+    "src/shardline/data",
     "src/shardline/drills",
     "src/shardline/environments",
-    "src/shardline/launch/preflight",
+    "src/shardline/identity",
+    "src/shardline/launch",
     "src/shardline/pipeline",
+    "src/shardline/provenance",
+    "src/shardline/report",
     "src/shardline/results",
     "src/shardline/supervision",
     "src/shardline/tracking",
+    "src/shardline/training",
 )
 IN_FINISHED = {
     r"pulse": "heartbeat",
@@ -39,8 +48,12 @@ IN_FINISHED = {
     r"put right": "restore",
     r"forget": "reset",
 }
-# The command's earlier name is a hidden alias.
-ALLOWED = {("src/shardline/cli/runs.py", "rehearse")}
+ALLOWED = {
+    ("src/shardline/cli/runs.py", "rehearse"),  # the command's earlier name is a hidden alias
+    # a key that `report/charts.js` reads, whose text counts in reports' identities
+    ("src/shardline/report/charts/scaling.py", "said"),
+    ("src/shardline/report/charts/varied.py", "said"),
+}
 
 
 def texts(*roots: str) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 A file `shard-00002-of-00004.safetensors` holds the parts of all sharded tensors that one rank
 has, and in its header where in the whole tensor each part begins, in the form of torch's
-`HuggingFaceStorageWriter`. So torch.distributed.checkpoint reads the shards back and cuts them
-anew for the ranks that there are, and nothing is ever unpickled.
+`HuggingFaceStorageWriter`. So torch.distributed.checkpoint reads the shards back and splits them
+again for the present ranks, and nothing is ever unpickled.
 """
 
 import json
@@ -50,9 +50,9 @@ class Shards:
 
     def write(self, folder: Path) -> Digests:
         """Write the file, bring it to disk and return its size and digest; calls no other rank."""
-        told = {name: {"saved_offsets": offsets} for name, offsets in self.offsets.items()}
+        saved = {name: {"saved_offsets": offsets} for name, offsets in self.offsets.items()}
         path = folder / self.name
-        save_file(self.parts, path, metadata={_OFFSETS: json.dumps(told)})
+        save_file(self.parts, path, metadata={_OFFSETS: json.dumps(saved)})
         sync_file(path)
         return {self.name: describe(path)}
 
@@ -117,18 +117,18 @@ class Writers:
             mine = (
                 f"rank {dist.get_rank()} could not write {folder / shards.name}: {_remedy(error)}"
             )
-        told: list[Any] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(told, mine, self._group)
-        for one in told:
+        gathered: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(gathered, mine, self._group)
+        for one in gathered:
             if isinstance(one, str):
                 raise DataError(one)
-        return {name: record for one in told for name, record in one.items()}
+        return {name: record for one in gathered for name, record in one.items()}
 
 
 def _remedy(error: Exception) -> str:
     if isinstance(error, OSError):
         return remedy_of(error)
-    # safetensors tells what the system said as text alone
+    # safetensors passes the system's error on as text alone
     found = re.search(r"os error (\d+)", str(error))
     return remedy_of(OSError(int(found[1]), str(error))) if found else str(error)
 

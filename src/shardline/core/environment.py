@@ -1,4 +1,4 @@
-"""The environment of the ranks: what another launcher left is taken away, the rest is said in full."""
+"""The environment of the ranks: what another launcher left is removed, the rest is set in full."""
 
 import os
 import re

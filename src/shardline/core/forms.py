@@ -1,4 +1,4 @@
-"""Documents of our own, held against the types that describe them when they are read."""
+"""Documents of our own, validated against the types that describe them when they are read."""
 
 from pathlib import Path
 from typing import Any

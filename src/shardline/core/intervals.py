@@ -35,7 +35,7 @@ def sampling_interval(old: float, new: float, num_samples: int) -> Interval:
 
     Newcombe's hybrid score interval, made from two Wilson intervals (Newcombe 1998, method 10,
     doi:10.1002/(SICI)1097-0258(19980430)17:8<873::AID-SIM779>3.0.CO;2-I). It takes the samples for
-    independent; where both models were judged on the same ones it is wider than need be.
+    independent; where both models were evaluated on the same samples it is wider than need be.
 
     Args:
         old: share of correct samples, 0 to 1, as is `new`.
@@ -70,18 +70,18 @@ def seed_interval(old: Sequence[float], new: Sequence[float]) -> Interval | None
 
 
 def but_seed(
-    identity: Mapping[str, Any], judged: Mapping[str, Any] | None
+    identity: Mapping[str, Any], evaluated: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Return all that a run's metrics depend on without its seed: equal for runs that repeat each other.
 
     Args:
         identity: document of the training.
-        judged: that of the evaluation; its inputs follow from the training.
+        evaluated: document of the evaluation; its inputs follow from the training.
     """
     settings = identity.get("settings") or {}
     settings = {key: value for key, value in settings.items() if key != "seed"}
-    return {**identity, "settings": settings}, None if judged is None else {
-        key: value for key, value in judged.items() if key != "inputs"
+    return {**identity, "settings": settings}, None if evaluated is None else {
+        key: value for key, value in evaluated.items() if key != "inputs"
     }
 
 

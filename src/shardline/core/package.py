@@ -11,7 +11,7 @@ from shardline.core.errors import ShardlineError
 def workflow_folder() -> Path:
     """Return the workflow's folder: that in the installed package, or the checkout."""
     package = Path(__file__).parents[1]
-    installed = package / "workflow"  # pyproject.toml says what a wheel has there
+    installed = package / "workflow"  # pyproject.toml lists what a wheel has there
     return installed if installed.is_dir() else package.parents[1]
 
 

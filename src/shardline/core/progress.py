@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 class ShardProgress:
-    """Counts shards and rows as they are written; says rows/s and the time left.
+    """Counts shards and rows as they are written; shows rows/s and the time left.
 
     A terminal gets a bar that vanishes at the end. Where there is none, a
     plain line goes to the stream and to the log.

@@ -1,4 +1,4 @@
-"""What lies outside the project: URLs, told without their secrets, and Delta tables."""
+"""What lies outside the project: URLs, shown without their secrets, and Delta tables."""
 
 import re
 from pathlib import Path

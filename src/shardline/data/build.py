@@ -29,7 +29,7 @@ _CLASSES_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecord:
-    """What a manifest says of one shard.
+    """What a manifest records of one shard.
 
     Attributes:
         rows: number of rows by split, in the order of the file.
@@ -158,9 +158,9 @@ def describe_part(
             item.to_json() for item in merge_siblings(map(Statistics.from_json, statistics))
         ],
         "skipped": {
-            shard_file(shard): {"count": len(told), "first": list(told[:SKIPPED_SHOWN])}
-            for shard, told in sorted(skipped.items())
-            if told and shard_file(shard) in {record.file for record in records}
+            shard_file(shard): {"count": len(sentences), "first": list(sentences[:SKIPPED_SHOWN])}
+            for shard, sentences in sorted(skipped.items())
+            if sentences and shard_file(shard) in {record.file for record in records}
         },
     }
 
@@ -232,7 +232,7 @@ def _check_splits(splits: Mapping[str, int], dataset: str) -> None:
 def _check_classes(
     counts: Mapping[str, Sequence[int]], classes: Sequence[str], dataset: str
 ) -> None:
-    """Refuse classes that are judged but never trained; one without any row does no harm."""
+    """Refuse classes that are evaluated but never trained; one without any row does no harm."""
     unlearnt, absent = [], []
     for index, name in enumerate(classes if counts else ()):
         rows = {split: counts[split][index] for split in SPLITS}
@@ -255,7 +255,7 @@ def _shown(classes: Sequence[str]) -> str:
 
 
 def _skipped(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    by_shard = {name: told for part in parts for name, told in part.get("skipped", {}).items()}
-    told = [by_shard[name] for name in sorted(by_shard, key=shard_number)]
-    first = [sentence for item in told for sentence in item["first"]][:SKIPPED_SHOWN]
-    return {"count": sum(item["count"] for item in told), "first": first}
+    by_shard = {name: item for part in parts for name, item in part.get("skipped", {}).items()}
+    items = [by_shard[name] for name in sorted(by_shard, key=shard_number)]
+    first = [sentence for item in items for sentence in item["first"]][:SKIPPED_SHOWN]
+    return {"count": sum(item["count"] for item in items), "first": first}

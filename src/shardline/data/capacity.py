@@ -36,7 +36,7 @@ class Capacity:
 
         Raises:
             DataError: `vm.max_map_count`, the limit of address space or that of open files does not
-                allow it; the message says how much would fit.
+                allow it; the message names how much would fit.
         """
         _check_files()
         self._needs.append(_Need(self._shards, order))

@@ -27,7 +27,7 @@ class Dataset:
     Args:
         manifest_path: the sealed `manifest.json`.
         folder: folder of the shards in the store.
-        verify: when a shard is held against its digest: `off`, `first` or `always`.
+        verify: when a shard is verified against its digest: `off`, `first` or `always`.
 
     Raises:
         DataError: the manifest or a shard is missing, or a shard has the wrong size.
@@ -197,7 +197,7 @@ class ShardDataModule(LightningDataModule):
         manifest_path: the sealed manifest of its dataset.
         folder: folder of the shards in the store.
         world: this rank's place.
-        verify: when a shard is held against its digest.
+        verify: when a shard is verified against its digest.
         pin: gather into page-locked memory, for a GPU.
     """
 

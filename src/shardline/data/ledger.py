@@ -1,7 +1,7 @@
 """The sample ledger: which rows each global step consumed, written by every rank.
 
 One file per rank and attempt, `from-{step}-rank-{r}-of-{W}.jsonl`, a line per
-batch. Attempts are told apart by the step that they resumed from: what a later
+batch. Attempts are distinguished by the step that they resumed from: what a later
 attempt did again takes the place of what an earlier one had done.
 """
 

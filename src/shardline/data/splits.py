@@ -1,4 +1,4 @@
-"""Splits: which rows train, which choose the weights, which judge them."""
+"""Splits: which rows train, which choose the weights, which evaluate them."""
 
 from collections.abc import Mapping
 

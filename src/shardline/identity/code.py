@@ -2,7 +2,7 @@
 
 Modules are found as Python finds them and parsed, never imported, so this is cheap enough
 for the Snakefile and safe for code whose import is slow or has side effects. Imports of names
-that only running the code would tell cannot be seen; docs/identity.md says what to do then.
+that only running the code would tell cannot be seen; docs/identity.md lists the remedies.
 """
 
 import ast

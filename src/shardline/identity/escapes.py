@@ -13,7 +13,7 @@ from shardline.identity.tokens import Note
 #   docstrings   docstrings
 #   text         the source text of every reached definition
 #   places       names of modules
-#   patches      the order of all that is executed, since any name may be bound anew
+#   patches      the order of all that is executed, since any name may be bound again
 #   main         what stands under `if __name__ == "__main__"`
 
 # Full names, each with all that lies below it.

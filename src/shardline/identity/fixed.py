@@ -77,7 +77,7 @@ class Fixed:
 
     @cached_property
     def _patched(self) -> set[Key]:
-        """Units of which some code binds the name, or an attribute, anew."""
+        """Units of which some code binds the name, or an attribute, again."""
         return {
             (part.label, part.place)
             for key, token in self._stores()

@@ -1,4 +1,4 @@
-"""What a module imports and where it has Python look for modules, as its syntax tree says it."""
+"""What a module imports and where it has Python look for modules, from its syntax tree."""
 
 import ast
 import re

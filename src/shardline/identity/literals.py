@@ -1,4 +1,4 @@
-"""The texts that an expression can have, where its module's source says so."""
+"""The texts that an expression can have, where its module's source determines them."""
 
 import ast
 import os.path

@@ -17,7 +17,7 @@ _OPTIONS = re.compile(r"\s+(?=--)")
 _HASH = re.compile(r"--hash[= ](?P<name>sha(256|384|512)):(?P<digest>[0-9a-f]+)")
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _WRITE = "write the lock with pip-compile or `uv pip compile`"
-# Where packages come from says nothing of which they are.
+# Where packages come from does not determine which they are.
 _WHERE = {
     "-f", "-i", "--extra-index-url", "--find-links", "--index-url", "--no-binary", "--no-index",
     "--only-binary", "--pre", "--prefer-binary", "--require-hashes", "--trusted-host", "--use-feature",
@@ -26,7 +26,7 @@ _REFUSED = {
     **dict.fromkeys(
         ("-e", "--editable"),
         "an editable package, whose content no lock pins; leave it out (`uv export --no-emit-project`), and name "
-        "your own code in the config, which counts by what it says",
+        "your own code in the config, which counts by its meaning",
     ),
     **dict.fromkeys(
         ("-r", "-c", "--requirement", "--constraint"),
@@ -80,7 +80,7 @@ def parse_lines(text: str, where: str, notes: re.Pattern[str]) -> Iterator[Line]
 
 
 def _parse(entry: str, where: str) -> Line | None:
-    """Return what an entry pins; None if it says where packages come from."""
+    """Return what an entry pins; None if it names where packages come from."""
     option = re.split(r"[\s=]", entry, maxsplit=1)[0]
     if option in _WHERE:
         return None
@@ -124,10 +124,10 @@ def _check_version(requirement: Requirement) -> None:
 
 
 def _pinned_url(url: str, hashes: list[str]) -> str:
-    """Return a URL that says which content it has, in one spelling.
+    """Return a URL that pins its content, in one spelling.
 
     Raises:
-        ValueError: it says no such thing.
+        ValueError: the URL pins no content.
     """
     parts = urlsplit(url)
     known = [f"{key}={value}" for key, value in parse_qsl(parts.fragment) if key != "egg"]

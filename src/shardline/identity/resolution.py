@@ -44,7 +44,7 @@ class Whole:
 
     Attributes:
         label: of the module.
-        reason: as a user is told.
+        reason: as shown to users.
         chain: the name that it has not, and the attributes behind it.
     """
 

@@ -1,4 +1,4 @@
-"""Which scope a name belongs to, so that local names can be told from a module's."""
+"""Which scope a name belongs to, to distinguish local names from a module's."""
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence

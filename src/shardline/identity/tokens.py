@@ -46,7 +46,7 @@ class Note:
 
     Attributes:
         effect: what counts because of it, see `escapes`.
-        text: how a user is told.
+        text: as shown to users.
         line: where it stands.
     """
 

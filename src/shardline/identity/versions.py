@@ -2,7 +2,7 @@
 
 Shardline's code does not count by its text, so a refactoring makes no result stale. What counts
 is a number for each stage, shipped model and shipped source: how often its results changed, as
-the histories below tell. CONTRIBUTING.md says when a line is added.
+the histories below record. CONTRIBUTING.md explains when a line is added.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -82,7 +82,7 @@ PUBLIC: dict[str, str] = {
 
 # The packages, by import name, that decide a value of what a stage, model or source makes. They
 # are listed and not read from imports, so that an import added to Shardline makes nothing stale;
-# `tests/unit/test_result_versions.py` compares the lists with the imports, and says why a
+# `tests/unit/test_result_versions.py` compares the lists with the imports, and lists why a
 # package that is imported is not here.
 _TORCH = ("numpy", "pytorch_lightning", "torch")
 PACKAGES: dict[str, tuple[str, ...]] = {

@@ -29,7 +29,7 @@ class Plan:
         interface: network interface between the machines; empty leaves it to the libraries.
         remote_shell: words that start a command on another host, which follows them.
         arguments: the site's own arguments for the launcher.
-        is_root: whether this user is root, which Open MPI refuses unless told.
+        is_root: whether this user is root, which Open MPI refuses unless an option allows it.
         timeout_s: seconds that the ranks have to meet.
         grace_s: seconds that they have to save when they are asked to stop.
         prefix: words that start a command on each process of an Azure ML job; empty outside of one.
@@ -137,7 +137,7 @@ def _srun(program: Sequence[str], plan: Plan) -> list[str]:
 
 
 def _step(plan: Plan, *, tasks_per_node: int, cpus: int) -> list[str]:
-    """Return the srun of a step whose geometry is said in full: nothing is left to inherit."""
+    """Return the srun of a step whose geometry is given in full: nothing is left to inherit."""
     return [
         "srun",
         f"--nodes={plan.nodes}",

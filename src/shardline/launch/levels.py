@@ -1,4 +1,4 @@
-"""What each level of launchers says of this process, read from its variables.
+"""What each level of launchers reports of this process, read from its variables.
 
 The variables are torch's (torch.distributed.run, docs.pytorch.org/docs/stable/elastic/run.html),
 Open MPI's (docs.open-mpi.org, section 11.1), those of PMI and the Hydra process
@@ -28,7 +28,7 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: the batch, interactive and external
 
 @dataclass
 class Level:
-    """What one level of launchers says: values and where they come from, by field of World.
+    """What one level of launchers reports: values and where they come from, by field of World.
 
     Attributes:
         launcher: name for messages and for World.

@@ -115,7 +115,7 @@ def check_hosts(hosts: Sequence[str], shell: Sequence[str], *, timeout_s: float)
         timeout_s: seconds for all of them to answer.
 
     Raises:
-        LaunchError: names the first of them, what it or the remote shell said, and the others.
+        LaunchError: names the first of them, the error of it or of the remote shell, and the others.
     """
     path = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
     line = _far_side(path, [sys.executable, "-c", "import shardline.launch.exit_on_stdin_close"])
@@ -141,16 +141,16 @@ def check_hosts(hosts: Sequence[str], shell: Sequence[str], *, timeout_s: float)
     bad = [host for host, (code, _) in answers.items() if code != 0]
     if not bad:
         return
-    code, said = answers[bad[0]]
+    code, output = answers[bad[0]]
     also = f" (nor do {', '.join(bad[1:])})" if bad[1:] else ""
     if code is None or code == _CONNECTION:
-        said = f"no answer within {timeout_s:g} s" if code is None else said
+        output = f"no answer within {timeout_s:g} s" if code is None else output
         raise LaunchError(
-            f"runtime.hosts: {bad[0]} does not answer to {socket.gethostname()}: {said}{also}; fix "
+            f"runtime.hosts: {bad[0]} does not answer to {socket.gethostname()}: {output}{also}; fix "
             f"the name, or see that `{shlex.join([*shell, bad[0], 'true'])}` works and asks for nothing"
         )
     raise LaunchError(
-        f"runtime.hosts: {bad[0]} does not start Python for the ranks: {said or f'code {code}'}{also}; "
+        f"runtime.hosts: {bad[0]} does not start Python for the ranks: {output or f'code {code}'}{also}; "
         f"{Path.cwd()} and {sys.executable} must be the same on every host"
     )
 
@@ -194,11 +194,11 @@ def _far_side(variables: Mapping[str, str], command: Sequence[str]) -> str:
     return f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(words)}"
 
 
-def _run(commands: Sequence[tuple[str, Sequence[str]]], told: str) -> int:
+def _run(commands: Sequence[tuple[str, Sequence[str]]], line: str) -> int:
     """Run each host's commands until one fails or all have ended well.
 
     Args:
-        told: a line for the standard input of each.
+        line: a line for the standard input of each.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -211,8 +211,8 @@ def _run(commands: Sequence[tuple[str, Sequence[str]]], told: str) -> int:
     try:
         for child in children:
             assert child.stdin is not None
-            with suppress(OSError):  # it has ended, which its code tells
-                child.stdin.write(told.encode())
+            with suppress(OSError):  # it has ended, as its exit code shows
+                child.stdin.write(line.encode())
                 child.stdin.flush()
         while not stop.is_set():
             codes = [child.poll() for child in children]

@@ -102,7 +102,7 @@ def _check_nesting(inner: Level, outer: Level, levels: Sequence[Level]) -> None:
 
 
 def _without_launcher(env: Mapping[str, str], levels: Sequence[Level]) -> World:
-    """Return the world of one process, if nothing says that there are more."""
+    """Return the world of one process, if no variable shows that there are more."""
     if levels:
         raise _partial(levels[0])
     if lost := [

@@ -35,42 +35,42 @@ def check_numbers(world: World) -> None:
         LaunchError: names the variables, their values and what contradicts them.
     """
 
-    def said(name: str) -> str:
+    def described(name: str) -> str:
         return world.origins.get(name, f"{name}={getattr(world, name)}")
 
     for name, limit_name in (("rank", "world_size"), ("local_rank", "local_world_size")):
         value, limit = getattr(world, name), getattr(world, limit_name)
         if limit < 1:
-            raise LaunchError(f"{said(limit_name)} counts no process; fix the launcher")
+            raise LaunchError(f"{described(limit_name)} counts no process; fix the launcher")
         if not 0 <= value < limit:
             raise LaunchError(
-                f"{said(name)} is outside 0..{limit - 1} ({said(limit_name)}); fix the launcher"
+                f"{described(name)} is outside 0..{limit - 1} ({described(limit_name)}); fix the launcher"
             )
     if world.world_size % world.local_world_size:
         raise LaunchError(
-            f"{said('world_size')} is no multiple of {said('local_world_size')}; "
+            f"{described('world_size')} is no multiple of {described('local_world_size')}; "
             "start equally many ranks on each node"
         )
     # collectives and sharding within a node rest on this order; torchrun knows no other
     if world.rank % world.local_world_size != world.local_rank:
         raise LaunchError(
-            f"{said('rank')} is not {said('local_rank')} of its node with "
-            f"{said('local_world_size')} ranks; count the ranks node by node "
+            f"{described('rank')} is not {described('local_rank')} of its node with "
+            f"{described('local_world_size')} ranks; count the ranks node by node "
             "(srun --distribution=block, mpirun --map-by slot)"
         )
     # on rank 0's own node it is right: some operators say localhost there
     if world.node_rank > 0 and is_loopback(world.master_addr):
         raise LaunchError(
-            f"{said('master_addr')} is this node alone, but {said('rank')} is on node {world.node_rank} "
+            f"{described('master_addr')} is this node alone, but {described('rank')} is on node {world.node_rank} "
             f"of {world.num_nodes}; set MASTER_ADDR to the name of rank 0's node"
         )
     if not (world.world_size == 1 or 0 < world.master_port < 65536):
         raise LaunchError(
-            f"{said('master_port')} is no TCP port; set MASTER_PORT to a free one, 1024..65535"
+            f"{described('master_port')} is no TCP port; set MASTER_PORT to a free one, 1024..65535"
         )
     if world.hosts and len(world.hosts) != world.num_nodes:
         raise LaunchError(
-            f"{said('hosts')} names {len(world.hosts)} nodes, but the ranks are on "
+            f"{described('hosts')} names {len(world.hosts)} nodes, but the ranks are on "
             f"{world.num_nodes}; name every node once, by node rank"
         )
 

@@ -16,7 +16,7 @@ from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.masked_output import MaskingFormatter, masked_output
 from shardline.core.redaction import mask
 from shardline.environments.installed import explain_differences, find_differences
-from shardline.launch.slurm.sacct import tell_reason
+from shardline.launch.slurm.sacct import write_reason
 from shardline.provenance.run_spec import locked
 
 _T = TypeVar("_T")
@@ -54,7 +54,7 @@ def _told(path: Path) -> Iterator[Path]:
 
 
 def _leave(message: str, code: int) -> None:
-    tell_reason(mask(message))
+    write_reason(mask(message))
     print(f"\n{message}\n", file=sys.stderr, flush=True)
     sys.exit(code)
 

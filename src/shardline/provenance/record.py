@@ -57,7 +57,7 @@ def make_provenance(
     """Return the provenance document of one trained run.
 
     Args:
-        preflight: what each rank said of itself, and what was measured between them.
+        preflight: what each rank reported of itself, and what was measured between the ranks.
         measured: `attempts` and what the training measured of itself.
         tracking: tracker -> where it shows the training.
     """

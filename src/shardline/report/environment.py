@@ -1,4 +1,4 @@
-"""What a run was trained in, beside what the lock says."""
+"""What a run was trained in, beside what the lock pins."""
 
 import hashlib
 import json

@@ -12,7 +12,7 @@ from typing import Any
 from shardline.report import charts
 from shardline.report.run import Run
 from shardline.report.seeds import name_of_repeats, repeats_of
-from shardline.report.significance import Repeats, Verdict, interval_of, judge
+from shardline.report.significance import Repeats, Verdict, compare_with_best, interval_of
 
 WHISKER_WIDTH = 84  # of the template's drawing
 _BOUNDS = {"accuracy": (0.0, 1.0)}
@@ -126,7 +126,7 @@ class Group:
 
     @property
     def bases(self) -> set[str]:
-        """By what the rows were told apart."""
+        """What the rows' verdicts rest on."""
         return {row.verdict.basis for row in self.rows} - {""}
 
 
@@ -231,7 +231,7 @@ def _rows(measured: Sequence[tuple[Repeats, Sequence[Entry]]], group: str, sign:
             # NaN equals nothing: runs without a value share no place
             place=1 + sum(other != repeats.mean for other in means[:index]),
             repeats=repeats,
-            verdict=judge(repeats, members[0].run, best, best_run),
+            verdict=compare_with_best(repeats, members[0].run, best, best_run),
             whisker=_whisker(repeats.mean, intervals[index], scale),
         )
         for index, (repeats, members) in enumerate(measured)

@@ -1,4 +1,4 @@
-"""The report's page, from what the report says."""
+"""The report's page, from the report's document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the page says about one run, derived from its sealed files."""
+"""What the page shows of one run, derived from its sealed files."""
 
 import math
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class Run:
         curves: Metric name to its curve, from metrics.jsonl.
         confusion: Its confusion matrix for the template, if it has one.
         files: Name of each file read to its SHA-256.
-        asked: What the run table says of it.
+        asked: What the run table holds of it.
         accepted: accepted.json, where an earlier result stands for it.
     """
 
@@ -108,7 +108,7 @@ class Run:
 
     @property
     def split(self) -> str:
-        """The held-out split that it was judged on."""
+        """The held-out split that the run was evaluated on."""
         return str(self.evaluation.get("split", "test"))
 
     @property

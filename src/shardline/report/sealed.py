@@ -32,7 +32,7 @@ class RunFiles:
         metrics: metrics.jsonl, one record a line.
         evaluation: evaluations/{id}.json, the held-out result.
         provenance: provenance.json, how the run was made.
-        asked: what the run table says of the run.
+        asked: what the run table holds of the run.
         accepted: accepted.json, where an earlier result stands for the run.
     """
 

@@ -33,8 +33,8 @@ def _but_seed(run: Run) -> str:
     """Return everything that a run's result depends on, except for its seed."""
     document = dict(run.identity) or {"model": run.spec.get("model")}
     settings = document.get("settings") or run.spec.get("settings")
-    judged = run.evaluation.get("identity")
+    evaluated = run.evaluation.get("identity")
     found = but_seed(
-        {**document, "settings": settings}, judged if isinstance(judged, Mapping) else None
+        {**document, "settings": settings}, evaluated if isinstance(evaluated, Mapping) else None
     )
     return json.dumps(found, sort_keys=True)

@@ -47,7 +47,7 @@ class Repeats:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What can be said of a difference from the best, at 95 % confidence.
+    """Whether a difference from the best is clear, at 95 % confidence.
 
     Attributes:
         standing: "best", "close" (the difference may be noise), "apart" (it is clear) or
@@ -62,8 +62,8 @@ class Verdict:
     difference: tuple[float, float] | None = None
 
 
-def judge(one: Repeats, run: Run, best: Repeats, best_run: Run) -> Verdict:
-    """Say what a difference from the best is worth.
+def compare_with_best(one: Repeats, run: Run, best: Repeats, best_run: Run) -> Verdict:
+    """Return whether a difference from the best is clear.
 
     Args:
         one: Values over seeds, and `run`, one of these.

@@ -60,8 +60,8 @@ class LossWatch(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *_: Any
     ) -> None:
         """Take in a batch's loss; at a step's end look at that of the step before."""
-        told = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
-        loss = None if LEFT_OUT in told else told.get("loss")
+        returned = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
+        loss = None if LEFT_OUT in returned else returned.get("loss")
         if isinstance(loss, torch.Tensor):
             # Lightning has divided it for the sum over the parts
             self._worst = _worse(self._worst, loss.detach(), trainer.accumulate_grad_batches)

@@ -11,7 +11,7 @@ from shardline.core.errors import name_in_messages
 from shardline.data.datamodule import Dataset, Normalizer
 from shardline.data.integrity import Policy
 from shardline.data.stream import Batch
-from shardline.training.evidence import MAX_SAMPLES, Hardest, Samples, Spread
+from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.training.model import make_model
 from shardline.training.scoring import Columns, Task, blocks, make_task
 

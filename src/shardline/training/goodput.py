@@ -12,7 +12,7 @@ PARTS = (
     "queue", "environment", "rendezvous", "data_wait", "compute", "validation", "checkpoint", "lost",
     "other",
 )  # fmt: skip
-# What can be told of a training script: the rest happens in the user's own program.
+# What can be measured of a training script: the rest happens in the user's own program.
 _OF_SCRIPT = ("queue", "environment", "rendezvous", "other")
 WARMUP_STEPS, WARMUP_SHARE = 10, 10
 MIN_STEPS = 10

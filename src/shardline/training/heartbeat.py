@@ -1,4 +1,4 @@
-"""Tells the watchdog of a rank that its training goes on."""
+"""Records heartbeats of a rank's training for its watchdog."""
 
 from typing import Any
 

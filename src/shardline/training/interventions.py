@@ -26,7 +26,7 @@ class Trouble:
         epoch: from 0.
         rank: where it was seen, where it was worst.
         cause: such as `the training loss is NaN`.
-        lr: learning rate of the step; None where no optimiser has told.
+        lr: learning rate of the step; None where no optimiser has recorded it.
     """
 
     step: int

@@ -94,7 +94,7 @@ class PreflightSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     Attributes:
         run: named in messages.
         accelerator: setting of the run.
-        work: folder in the store, where a rank that fails says so.
+        work: folder in the store, where a rank that fails records its error.
         rank_logs: folder for the logs of all ranks but the first.
         output: file for what they found.
         oversubscribe: allow ranks to share devices and cores.

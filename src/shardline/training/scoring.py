@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from shardline.core.errors import DataError
 from shardline.training.confusion import Confusion
-from shardline.training.evidence import MAX_POINTS, Bins, Spread, residuals
+from shardline.training.diagnostics import MAX_POINTS, Bins, Spread, residuals
 
 # Less than the 32,768 values from which torch splits a sum among threads, whose number would
 # then change its last bits.

@@ -74,7 +74,7 @@ def run_script(
     Raises:
         ConfigError: it read a file that no identity holds, and that is an error.
         ScriptError: it ended with another code than 0; carries the end of its traceback.
-        SystemExit: this rank was told to stop, and the script has ended.
+        SystemExit: this rank was asked to stop, and the script has ended.
     """
     path, *arguments = split_script(spec["model_class"])
     folders = {"RUN_JSON": run_json, "MANIFEST": manifest, "SHARDS": shards}
@@ -131,11 +131,11 @@ def _pass_on(stream: IO[bytes], tail: bytearray) -> None:
 
 @contextmanager
 def _sigterm_passed_on(child: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Pass SIGTERM on; afterwards end as a process that was told to, whatever the script did."""
-    told = []
+    """Pass SIGTERM on; afterwards end as a process that SIGTERM ended, whatever the script did."""
+    received = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        told.append(number)
+        received.append(number)
         child.send_signal(number)
 
     before = signal.signal(signal.SIGTERM, pass_on)
@@ -143,8 +143,8 @@ def _sigterm_passed_on(child: "subprocess.Popen[bytes]") -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-    if told:
-        sys.exit(128 + told[0])
+    if received:
+        sys.exit(128 + received[0])
 
 
 def _failure(path: str, code: int, tail: str) -> str:

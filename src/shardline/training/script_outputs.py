@@ -1,4 +1,4 @@
-"""What a training script says of its own model: checked when it is left, shown as an evaluation."""
+"""A training script's own figures: checked when the script has ended, shown as an evaluation."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_object
 
 # By task: the metric that runs are ranked by, and which end of it is better. The
-# same as of the models that Shardline judges itself, so that both stand in one table.
+# same as of the models that Shardline evaluates itself, so that both stand in one table.
 _HEADLINES = {"classification": ("accuracy", "max"), "regression": ("mse", "min")}
 _KEYS = {"metrics", "num_samples", "headline"}
 _FORM = 'write {"metrics": {"accuracy": 0.9}, "num_samples": 1000}'
@@ -76,11 +76,11 @@ def evaluation_of(
         manifest: the dataset's.
         settings: the run's.
     """
-    told = provenance["training"]["evaluation"] or {}
+    figures = provenance["training"]["evaluation"] or {}
     task, split = manifest["schema"]["task"], settings["evaluation"]["split"]
-    metrics, num_samples = told.get("metrics", {}), told.get("num_samples")
+    metrics, num_samples = figures.get("metrics", {}), figures.get("num_samples")
     metric, mode = _HEADLINES[task]
-    if headline := told.get("headline"):
+    if headline := figures.get("headline"):
         metric, mode = headline["metric"], headline["mode"]
     if num_samples not in (None, manifest["splits"][split]):
         # other samples than the split's: a ranking of its own

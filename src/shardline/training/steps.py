@@ -1,4 +1,4 @@
-"""How an optimiser step is done: seeded alike on any number of ranks, and as the run's plan says.
+"""How an optimiser step is done: seeded alike on any number of ranks, and by the run's plan.
 
 A global batch is cut into micro-batches, whose places in it are its *slots*: rank r of the ranks,
 in its p-th of `accumulate` parts, has slot r * accumulate + p. Fewer ranks take more parts each.
@@ -71,7 +71,7 @@ class StepSeeds(Callback):
 
 
 class Steps(Callback):
-    """Does each optimiser step as the run's plan says.
+    """Does each optimiser step by the run's plan.
 
     The samples of a step that is left out are consumed, but not looked at: neither weights nor
     statistics of the data within the model learn from them. Schedules and counts go on.

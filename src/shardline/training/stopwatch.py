@@ -18,7 +18,7 @@ _FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 _SAVE = "save_checkpoint"
 _READINGS_KEPT = 100_000
 # A GPU works behind the program, by two steps at most (see `agreement`), so that single steps
-# cannot be told apart. It is as far behind at both ends of a reading.
+# cannot be distinguished. It is as far behind at both ends of a reading.
 _STEPS_A_READING_GPU = 10
 
 Parts = dict[int, dict[str, float]]
@@ -35,7 +35,7 @@ class Stopwatch(Callback):
     Args:
         timeline: of this attempt.
         number: of this attempt.
-        on_start: told once, when the first step is about to begin: the step that is gone on
+        on_start: called once, before the first step: with the step that the training resumes
             from, and the kept parts of all attempts.
     """
 
@@ -81,7 +81,7 @@ class Stopwatch(Callback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Forget of which state the training went on: it may go back to the beginning."""
+        """Reset the state that the training resumed from: it may go back to the beginning."""
         self._earlier, self._at_state = {}, None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -26,7 +26,7 @@ class _SteadyBuckets(DistributedDataParallel):
 
     An all-reduce adds the ranks' values in an order that depends on where in its
     bucket an element lies, which decides the last bits from three ranks on. DDP lays
-    its buckets out anew after its first step, so that the first step after a resume
+    its buckets out again after its first step, so that the first step after a resume
     would add in another order than the same step of an unbroken training.
     """
 

@@ -187,9 +187,9 @@ def _train(rank: RankSpec, spec: dict[str, Any], world: World, timeline: Timelin
     if world.rank == 0:
         seal_model(trained, spec, rank.results / "model.safetensors")
         write_bytes(rank.results / "metrics.jsonl", (rank.work / "metrics.jsonl").read_bytes())
-    told = {key: value for key, value in asdict(trained).items() if key != "best"}
+    result = {key: value for key, value in asdict(trained).items() if key != "best"}
     readings = stopwatch.readings, stopwatch.steps_a_reading
-    return told, lambda: _measured(rank.work, spec, stopwatch.kept(), used, readings)
+    return result, lambda: _measured(rank.work, spec, stopwatch.kept(), used, readings)
 
 
 def _train_first_steps(
@@ -239,8 +239,8 @@ def _run_script(rank: RankSpec, spec: dict[str, Any], world: World, timeline: Ti
         work=rank.work,
         python_args=watch_reads.command_of_script(rank.runtime.watch_reads, rank.work),
     )
-    told = script.seal(spec, work=rank.work, results=rank.results) if world.rank == 0 else {}
-    return told, lambda: _measured(rank.work, spec, {rank.attempt: timeline.seconds()}, used)
+    result = script.seal(spec, work=rank.work, results=rank.results) if world.rank == 0 else {}
+    return result, lambda: _measured(rank.work, spec, {rank.attempt: timeline.seconds()}, used)
 
 
 def _measured(

@@ -164,7 +164,7 @@ class Csv(Tabular):
             try:
                 return pcsv.read_csv(io.BytesIO(lines.content), read, parse, convert)
             except pa.ArrowInvalid as error:
-                reason = str(error)  # as text, what is no number can be told by its row
+                reason = str(error)  # as text, what is no number can be named by its row
         _refuse_other_encodings(lines)
         raise _unreadable(lines.path, reason)
 
@@ -238,7 +238,7 @@ def _line_starts(content: bytes) -> np.ndarray:
 
 
 def _refuse_line_breaks(lines: _Lines) -> None:
-    """Refuse a field that goes on in the next line: nobody could start reading in between."""
+    """Refuse a field that continues in the next line: nobody could start reading in between."""
     if b'"' not in lines.content or not len(lines.starts):
         return
     is_quote = np.frombuffer(lines.content, dtype=np.uint8) == ord('"')

@@ -14,7 +14,7 @@ from shardline.core.errors import DataError
 from shardline.data.sources.base import Schema, Table, shard_slices
 from shardline.data.sources.from_files import FileSource, ids_in_file
 
-# The third byte says the type; numbers are big-endian (http://yann.lecun.com/exdb/mnist).
+# The third byte is the type; numbers are big-endian (http://yann.lecun.com/exdb/mnist).
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _STORED = {"u1": "uint8", "i1": "int32", "i2": "int32", "i4": "int32", "f4": "float32", "f8": "float64"}  # fmt: skip
 _REMEDY = "fetch it again, or drop it from source.files"
@@ -140,7 +140,7 @@ def read_idx(path: Path) -> np.ndarray:
             return np.frombuffer(content, dtype=dtype).reshape(shape)
     more = "or more" if found > size else "only"
     raise DataError(
-        f"{path}: {found:,} bytes {more} after its header, which says {size:,} for {shape}; {_REMEDY}"
+        f"{path}: {found:,} bytes {more} after its header, expected {size:,} for {shape}; {_REMEDY}"
     )
 
 

@@ -88,7 +88,7 @@ def _copy(entry: Mapping[str, Any], file: IO[bytes]) -> None:
 def _mismatch(entry: Mapping[str, Any], found: str, expected: str) -> DataError:
     return DataError(
         f"{without_secrets(entry['url'])}: has {found}, expected {expected}; fetch it again, or, if it was "
-        "replaced on purpose, put what `shardline digest` says of it into source.files"
+        "replaced on purpose, put what `shardline digest` prints of it into source.files"
     )
 
 
@@ -119,7 +119,7 @@ def _reading(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if error.__cause__ is None:
             raise DataError(f"{shown}: not found; check the URL or path") from None
-        # fsspec says so too of a server that does not answer, or that refuses
+        # fsspec raises this too of a server that does not answer, or that refuses
         raise DataError(
             f"{shown}: not found, or out of reach ({_reason(error.__cause__)}); check the URL, the network and "
             "the credentials"

@@ -24,7 +24,7 @@ class Block:
         file: the file's place in the source's `names`.
         rows: the used columns [N]; text where numbers are expected if the reader found no numbers.
         positions: places of the rows in the file [N], which never change.
-        where: says in words where row i of the block stands.
+        where: describes the place of row i of the block.
     """
 
     file: int

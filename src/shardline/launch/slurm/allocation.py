@@ -19,7 +19,7 @@ _REMEDY = "run the job again, or ask the site's administrators if it happens oft
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What a Slurm job holds, as the controller says.
+    """What a Slurm job holds, as the controller reports.
 
     Attributes:
         hosts: names of its nodes, in the order in which Slurm numbers them.
@@ -73,7 +73,7 @@ def allocation_of_launch(env: Mapping[str, str]) -> Allocation | None:
     """Return what this job holds, as Slurm reported it before the launch; asked once in a process.
 
     What a launch reads of it does not change while the job runs; ends and preemption do, for which
-    `find_allocation` asks anew.
+    `find_allocation` asks again.
 
     Raises:
         LaunchError: see `find_allocation`.
@@ -101,8 +101,8 @@ def _scontrol(job_id: str, env: Mapping[str, str]) -> str:
             "put Slurm's commands into PATH, or unset SLURM_JOB_ID"
         ) from None
     except subprocess.CalledProcessError as error:
-        told = error.stderr.strip() or f"code {error.returncode}"
-        raise LaunchError(f"{' '.join(command)} failed ({told}); {_REMEDY}") from None
+        reason = error.stderr.strip() or f"code {error.returncode}"
+        raise LaunchError(f"{' '.join(command)} failed ({reason}); {_REMEDY}") from None
     except subprocess.TimeoutExpired:
         raise LaunchError(
             f"{' '.join(command)} gave no answer in {_TIMEOUT_S} s; {_REMEDY}"
@@ -126,7 +126,7 @@ def parse_job(job_id: str, text: str) -> Allocation:
     is_own = bool(_OF_SNAKEMAKE.search(fields.get("JobName", "")))
     if is_own:
         started = _time(fields, "StartTime")
-        # a job that is queued again is submitted anew, and may start only after a while
+        # a job that is queued again has another time of submission, and may start only after a while
         queued = [time for name in ("SubmitTime", "EligibleTime") if (time := _time(fields, name))]
         queue_s = max(0.0, started - max(queued)) if started and queued else None
     return Allocation(

@@ -47,7 +47,7 @@ def watch_deadline(
 def end_of_job(
     env: Mapping[str, str], *, started: float, walltime_min: int
 ) -> tuple[float, float] | None:
-    """Return start and end of this job, as Slurm says now or the profile did.
+    """Return start and end of this job, as Slurm reports now or the profile set.
 
     Args:
         started: of the attempt, seconds since the epoch.

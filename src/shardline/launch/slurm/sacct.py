@@ -37,7 +37,7 @@ _ENDED_BY_SLURM = ("PREEMPTED", "NODE_FAIL")
 
 _WHY = {
     "CANCELLED": "cancelled by scancel or by an administrator",
-    "FAILED": "ended with exit code {ExitCode}, its log says why",
+    "FAILED": "ended with exit code {ExitCode}, see its log",
     "NODE_FAIL": "a node of {NodeList} failed and the job may not be queued again",
     "OUT_OF_MEMORY": "more memory than it asked for, raise mem_mb in the profile",
     "PREEMPTED": "preempted by a job that goes before it, and it may not be queued again",
@@ -77,11 +77,11 @@ def main(own: str, *words: str) -> int:
         if step != "0":  # asked for ten steps of the job: one answer is enough
             return 0
         if fields := _show_job(job):
-            print(explain(fields, reason_told(job, fields.get("StartTime", ""))))
+            print(explain(fields, read_reason(job, fields.get("StartTime", ""))))
             return 0
     if real:
         os.execv(real, ["sacct", *words])
-    return 127  # as a shell says that there is no such program
+    return 127  # as a shell reports that there is no such program
 
 
 def real_sacct(own: str, path: str) -> str | None:
@@ -213,35 +213,35 @@ def job_fields(text: str) -> dict[str, str]:
     return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
 
 
-def explain(fields: Mapping[str, str], told: str = "") -> str:
-    """Return in words why a job failed, and what to do.
+def explain(fields: Mapping[str, str], reason: str = "") -> str:
+    """Return as a sentence why a job failed, and what to do.
 
     Args:
         fields: as `scontrol show job` prints them.
-        told: what the job said of its own failure, see `tell_reason`.
+        reason: the job's own message of its failure, see `write_reason`.
     """
     state = fields.get("JobState", "")
-    if state == "FAILED" and told:
-        return told  # which names its own remedy
+    if state == "FAILED" and reason:
+        return reason  # which names its own remedy
     why = _WHY.get(state, "{JobState}, {Reason}").format_map(_Known(fields))
-    return f"{why}; run the same command again to go on from there"
+    return f"{why}; run the same command again to resume from there"
 
 
-def tell_reason(message: str) -> None:
-    """Within a Slurm job, leave for the terminal why it fails."""
+def write_reason(message: str) -> None:
+    """Within a Slurm job, write why the job fails, for the terminal."""
     if job := os.environ.get("SLURM_JOB_ID"):
         path = _reason_file(job)
-        with suppress(OSError):  # a full disk, and the log tells it too
+        with suppress(OSError):  # a full disk, and the log holds it too
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(message)
 
 
-def reason_told(job: str, start: str) -> str:
-    """Return what a job left by `tell_reason`; nothing if it left nothing.
+def read_reason(job: str, start: str) -> str:
+    """Return what a job wrote by `write_reason`; empty if it wrote nothing.
 
     Args:
         start: when it was started, as Slurm prints it: numbers of jobs come again
-            after a cluster was set up anew.
+            after a cluster was set up again.
     """
     path = _reason_file(job)
     try:

@@ -15,7 +15,7 @@ from shardline.provenance.crate.graph import Graph, refer
 
 
 def read_citation(contents: Contents) -> dict[str, Any]:
-    """Return what the project's CITATION.cff says; nothing where there is none.
+    """Return the content of the project's CITATION.cff; empty if there is none.
 
     Raises:
         ConfigError: it is no YAML of the expected form.

@@ -37,8 +37,8 @@ _README = f"""# The report of a Shardline pipeline, and what it was made from
 - `config/`: what was asked for, without what looks like a secret.
 - `workflow/`: the pipeline itself and its locked packages.
 
-Models and shards, where they are not here, are told of by their digests. The command `shardline verify`
-in the project holds files against these digests.
+Models and shards that are not here are described by their checksums. The command `shardline verify`
+in the project verifies files against these checksums.
 """
 _REMEDY = "run the pipeline again to write it"
 
@@ -49,7 +49,7 @@ class Item:
 
     Attributes:
         source: where it lies, or its content.
-        is_here: whether the crate holds it; else it stays where it is, and only its digest is told.
+        is_here: whether the crate holds the file; else the file stays where it is, and only its digest is recorded.
         known_sha256: its digest where that is known without reading the file.
     """
 

@@ -74,7 +74,7 @@ def _describe_files(graph: Graph, contents: Contents) -> None:
 def _describe_workflow(graph: Graph, contents: Contents, engine: str) -> Entity:
     path = f"{WORKFLOW}/Snakefile"
     item = contents.items[path]
-    told = {
+    properties = {
         "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
         "name": "Shardline",
         "description": "From a table of experiments to shards, distributed training, evaluation and a report.",
@@ -87,7 +87,7 @@ def _describe_workflow(graph: Graph, contents: Contents, engine: str) -> Entity:
         "license": spdx(graph, "MIT"),
         "softwareRequirements": graph.get(f"{WORKFLOW}/{contents.project.lock_file.name}"),
     }
-    return graph.workflow(path, engine, **told)
+    return graph.workflow(path, engine, **properties)
 
 
 def _describe_root(graph: Graph, contents: Contents, steps: list[Step]) -> None:

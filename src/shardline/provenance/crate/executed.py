@@ -103,7 +103,9 @@ def _source(graph: Graph, contents: Contents, dataset: str) -> Entity:
 
 def _environment(graph: Graph, record: Mapping[str, Any]) -> list[Entity]:
     """Return versions of software and the recorded environment variables."""
-    versions = [graph.value("software", name, told) for name, told in record["software"].items()]
+    versions = [
+        graph.value("software", name, version) for name, version in record["software"].items()
+    ]
     git = record.get("git") or {}
     commit = git.get("commit") and f"{git['commit']}{'-dirty' if git.get('dirty') else ''}"
     variables = [
@@ -116,7 +118,7 @@ def _machine(graph: Graph, step: Step) -> Entity:
     """Return the machine of a job, as an IndividualProduct: what ran there has no other place for it."""
     record, devices = step.action, sorted(set(step.devices))
     size = f"{record['num_cpus']} CPUs, {record['memory_bytes']} bytes of memory"
-    told = [
+    properties = [
         graph.value("hardware", "num_cpus", record["num_cpus"], unitText="CPUs"),
         graph.value("hardware", "memory", record["memory_bytes"], unitCode="AD", unitText="bytes"),
         *(graph.value("hardware", "device", device) for device in devices),
@@ -124,7 +126,7 @@ def _machine(graph: Graph, step: Step) -> Entity:
     name = "/".join([record["host"], str(record["num_cpus"]), *devices])
     return graph.local(
         "machine", name, "IndividualProduct", name=record["host"],
-        description=", ".join([size, *devices]), additionalProperty=told,
+        description=", ".join([size, *devices]), additionalProperty=properties,
     )  # fmt: skip
 
 

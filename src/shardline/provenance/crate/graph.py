@@ -40,8 +40,8 @@ class Graph:
     def entity(self, identifier: str, kind: str | list[str], /, **properties: Any) -> Entity:
         """Return a contextual entity; made now unless it is there. Properties of None are left out."""
         if identifier not in self._known:
-            told = {key: value for key, value in properties.items() if value is not None}
-            made = ContextEntity(self.crate, identifier, {"@type": kind, **told})
+            given = {key: value for key, value in properties.items() if value is not None}
+            made = ContextEntity(self.crate, identifier, {"@type": kind, **given})
             self._known[identifier] = self.crate.add(made)
         return self._known[identifier]
 
@@ -62,10 +62,10 @@ class Graph:
         """Add a file, with its digest and size.
 
         One that is not in the crate has a local identifier, as the files that
-        a crate tells of without holding them (RO-Crate issue 400).
+        a crate describes without holding them (RO-Crate issue 400).
         """
         size = item.bytes
-        told = {
+        described = {
             "name": path.rpartition("/")[2],
             "encodingFormat": _type_of(path),
             **({} if item.sha256 is None else {"sha256": item.sha256}),
@@ -73,10 +73,10 @@ class Graph:
             **properties,
         }
         if not item.is_here:
-            told["description"] = f"Not in this crate; in the project it is {path}."
-            self._known[path] = self.entity(f"#{_quoted(path)}", "File", **told)
+            described["description"] = f"Not in this crate; in the project it is {path}."
+            self._known[path] = self.entity(f"#{_quoted(path)}", "File", **described)
         else:
-            self._known[path] = self.crate.add_file(dest_path=path, properties=told)
+            self._known[path] = self.crate.add_file(dest_path=path, properties=described)
         return self._known[path]
 
     def folder(self, path: str, /, *, is_here: bool, **properties: Any) -> Entity:

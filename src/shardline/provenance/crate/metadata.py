@@ -45,8 +45,8 @@ def check_crate_seal(path: Path, document: Mapping[str, Any]) -> str | None:
         return f"{path} has another form than it was written in"
     stated = [entity.get("value") for entity in document["@graph"] if entity["@id"] == SEAL]
     if stated != [found]:
-        told = ", ".join(map(str, stated))
-        return f"{path}: the digest of its entities is {found}, expected {told} (its {SEAL})"
+        expected = ", ".join(map(str, stated))
+        return f"{path}: the digest of its entities is {found}, expected {expected} (its {SEAL})"
     return None
 
 

@@ -14,7 +14,7 @@ RULES = {
     "seal_dataset": "Merge a dataset's parts into its manifest",
     "resolve_run": "Write a run's resolved settings and its identity",
     "train": "Train a run, from its settings to sealed weights",
-    "evaluate": "Judge a sealed model on held-out data",
+    "evaluate": "Evaluate a sealed model on held-out data",
     "render_report": "Compare all runs on one page",
 }
 
@@ -99,7 +99,7 @@ def _run_steps(contents: Contents) -> Iterator[Step]:
             "provenance": [f"{folder}/provenance.json"],
         }
         settings = {"model": spec["model_class"], **flatten(spec.get("settings", {}))}
-        judged = {key: value for key, value in settings.items() if key.startswith("evaluation.")}
+        evaluated = {key: value for key, value in settings.items() if key.startswith("evaluation.")}
         if "action" in spec:
             outputs = {"spec": read["spec"], "identity": [f"{folder}/identity.json"]}
             yield Step(action=spec["action"], inputs=asked, outputs=outputs)
@@ -108,7 +108,7 @@ def _run_steps(contents: Contents) -> Iterator[Step]:
                 action=provenance["action"],
                 inputs=read,
                 outputs=trained,
-                settings={key: settings[key] for key in settings if key not in judged},
+                settings={key: settings[key] for key in settings if key not in evaluated},
                 devices=tuple(_devices(provenance)),
                 peak_bytes=_peak(provenance),
             )
@@ -117,7 +117,7 @@ def _run_steps(contents: Contents) -> Iterator[Step]:
                 action=documents["evaluation"]["action"],
                 inputs={**read, **model},
                 outputs={"evaluation": [str(paths.evaluation(run.id, run.evaluation_id))]},
-                settings=judged,
+                settings=evaluated,
             )
 
 

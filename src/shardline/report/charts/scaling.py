@@ -45,7 +45,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
-    """A measured size held against the smallest one.
+    """A measured size compared with the smallest one.
 
     Attributes:
         measured: The size.
@@ -130,7 +130,7 @@ def _panel(labels: Sequence[str], index: int, title: str, pairs: _Pairs) -> Any:
             "kind": kind,
             "value": float(f"{value:.5g}"),
             "run": label,
-            "said": [_said(kind, title, value)],
+            "said": [_tooltip_line(kind, title, value)],
         }
         for label, pair in zip(labels, pairs, strict=True)
         for kind, value in zip(("measured", "ideal"), pair, strict=True)
@@ -158,5 +158,5 @@ def _panel(labels: Sequence[str], index: int, title: str, pairs: _Pairs) -> Any:
     )
 
 
-def _said(kind: str, title: str, value: float) -> str:
+def _tooltip_line(kind: str, title: str, value: float) -> str:
     return f"{kind}: {title.partition(',')[0]} {value:.4g}{title.partition(',')[2]}"

@@ -15,7 +15,7 @@ import altair as alt
 
 from shardline.report.charts.series import Series
 
-# From the worst result to the best; told apart by the colour-blind, legible on both backgrounds.
+# From the worst result to the best; distinguished by the colour-blind, legible on both backgrounds.
 RESULT_COLORS = ("#d9730d", "#8a8f98", "#3f74d1")
 _RULE_COLOR = "#8a8f98"
 _MAX_TICKS = 7
@@ -229,7 +229,7 @@ def _texts(rows: Sequence[Mapping[str, Any]], **style: Any) -> Any:
 
 
 def _tip(trial: Trial, axes: Sequence[_Axis], metric: str) -> dict[str, Any]:
-    """Return what a tooltip says: the run and, below, its result and varied settings."""
+    """Return a tooltip's lines: the run and, below, its result and varied settings."""
     settings = [f"{axis.key} {shown(trial.settings[axis.key])}" for axis in axes]
     return {"run": trial.series.run, "said": [f"{metric} {shown(trial.value)}", *settings]}
 

@@ -11,7 +11,7 @@ from PIL import Image
 from shardline.data.datamodule import Dataset
 from shardline.data.sampling import split_pieces
 from shardline.data.sources.digits import Digits
-from shardline.training import evidence
+from shardline.training import diagnostics
 from shardline.training.pictures import is_image, picture
 from tests.support.evaluated_model import CLASSES, Rows, evaluated
 
@@ -36,7 +36,7 @@ def outputs_of(model, source, samples):
 def test_calibration_equals_a_sum_by_hand():
     confidence = np.array([0.05, 1 / 15, 0.61, 0.65, 0.99, 1.0])
     is_right = np.array([False, True, True, False, True, True])
-    bins = evidence.Bins()
+    bins = diagnostics.Bins()
     for part in (slice(0, 1), slice(1, 6)):
         bins.add(confidence[part], is_right[part])
     found = bins.describe()
@@ -57,7 +57,7 @@ def test_an_evaluation_of_images_shows_rows_that_the_source_knows(tmp_path):
     result, model = evaluated(tmp_path, source)
     assert sum(one["count"] for one in result["calibration"]["bins"]) == result["num_samples"]
     for samples in result["samples"].values():
-        assert len(samples) == evidence.MAX_SAMPLES
+        assert len(samples) == diagnostics.MAX_SAMPLES
         places, logits = outputs_of(model, source, samples)
         shares = logits.double().softmax(dim=1)
         for index, (sample, place) in enumerate(zip(samples, places, strict=True)):
@@ -81,8 +81,8 @@ def test_the_hardest_are_the_mistakes_of_the_largest_loss(tmp_path):
         logits = model(torch.from_numpy(source.features[places])).double()
     loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     wrong = logits.argmax(dim=1) != labels
-    expected = torch.where(wrong, loss, -1).argsort(descending=True)[: evidence.MAX_SAMPLES]
-    assert int(wrong.sum()) > evidence.MAX_SAMPLES
+    expected = torch.where(wrong, loss, -1).argsort(descending=True)[: diagnostics.MAX_SAMPLES]
+    assert int(wrong.sum()) > diagnostics.MAX_SAMPLES
     hardest = result["samples"]["hardest"]
     assert [one["row"] for one in hardest] == ids[expected.numpy()].tolist()
     assert hardest[0]["loss"] == pytest.approx(float(loss[wrong].max()), rel=1e-4)
@@ -144,7 +144,7 @@ def test_a_large_image_is_reduced_and_a_small_one_never_enlarged():
 
 def test_the_middle_of_each_stretch_stands_for_it():
     def kept(num_rows, num_kept):
-        spread = evidence.Spread(num_rows, num_kept)
+        spread = diagnostics.Spread(num_rows, num_kept)
         for first in range(0, num_rows, 1000):
             spread.add({"place": np.arange(first, min(first + 1000, num_rows))})
         return spread.rows["place"].tolist()
