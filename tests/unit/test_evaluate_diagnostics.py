@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from shardline.data.datamodule import Dataset
-from shardline.data.sampling import split_pieces
+from shardline.data.pieces import split_pieces
 from shardline.data.sources.digits import Digits
 from shardline.training import diagnostics
 from shardline.training.pictures import is_image, picture

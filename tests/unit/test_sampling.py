@@ -6,7 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardline.data.sampling import HeldOutOrder, Line, Piece, TrainOrder, permutation
+from shardline.data.pieces import Line, Piece
+from shardline.data.sampling import HeldOutOrder, TrainOrder, permutation
 from shardline.errors import DataError
 
 ROWS = [37, 50, 0, 61, 44, 58, 23, 70]  # rows of the split in each shard; one shard has none

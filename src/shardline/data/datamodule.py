@@ -16,7 +16,8 @@ from shardline.core.files import read_json
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity
 from shardline.data.integrity import Policy, Verifier
-from shardline.data.sampling import HeldOutOrder, Order, TrainOrder, split_pieces
+from shardline.data.pieces import split_pieces
+from shardline.data.sampling import HeldOutOrder, Order, TrainOrder
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import Batch, ShardStream
 

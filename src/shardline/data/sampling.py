@@ -7,26 +7,18 @@ each global batch. Nothing here opens a file.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from shardline.core.errors import DataError
+from shardline.data.pieces import Line, Piece, num_rows
 
 # 2**64 / golden ratio: its multiples modulo 2**64 lie evenly, however many (Weyl's sequence)
 _GOLDEN = 0x9E3779B97F4A7C15
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows [first, last) of one shard's file."""
-
-    shard: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True)
@@ -77,16 +69,6 @@ class Order(Protocol):
         """Return a window."""
 
 
-def split_pieces(manifest: Mapping[str, Any], split: str) -> tuple[Piece, ...]:
-    """Return where the rows of a split lie, shard by shard."""
-    pieces = []
-    for shard, record in enumerate(manifest["shards"]):
-        names = list(record["rows"])
-        first = sum(record["rows"][name] for name in names[: names.index(split)])
-        pieces.append(Piece(shard, first, first + record["rows"][split]))
-    return tuple(pieces)
-
-
 def _generator(*key: object) -> np.random.Generator:
     digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], dtype=np.uint64)))
@@ -104,33 +86,6 @@ def permutation(num_rows: int, *key: object) -> np.ndarray:
     words.sort()
     words &= np.uint64(0xFFFFFFFF)
     return words.view(np.int64)
-
-
-def num_rows(pieces: Iterable[Piece]) -> int:
-    """Return the rows of all pieces."""
-    return sum(piece.last - piece.first for piece in pieces)
-
-
-class Line:
-    """The rows of pieces one after another; a part is found without a walk through all pieces."""
-
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self.pieces = pieces
-        self._ends = np.cumsum([piece.last - piece.first for piece in pieces])
-
-    def cut(self, first: int, last: int) -> tuple[Piece, ...]:
-        """Return rows [first, last), as pieces."""
-        found = []
-        begin = int(np.searchsorted(self._ends, first, side="right"))
-        for place in range(begin, len(self.pieces)):
-            piece = self.pieces[place]
-            start = int(self._ends[place]) - (piece.last - piece.first)
-            if start >= last:
-                break
-            low, high = max(first - start, 0), min(last - start, piece.last - piece.first)
-            if low < high:
-                found.append(Piece(piece.shard, piece.first + low, piece.first + high))
-        return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)

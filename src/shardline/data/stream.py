@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardline.data.sampling import Order, Piece, Window, num_rows
+from shardline.data.pieces import Piece, num_rows
+from shardline.data.sampling import Order, Window
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import WindowMap
 

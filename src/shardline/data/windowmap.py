@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from shardline.core.errors import DataError
+from shardline.data.pieces import Piece, num_rows
 from shardline.data.raw_files import quick_libc, read_exactly
-from shardline.data.sampling import Piece, num_rows
 from shardline.data.shard_format import HEADER_BYTES
 from shardline.data.shard_map import ShardMap
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardline.data.datamodule import Dataset
-from shardline.data.sampling import Line, split_pieces
+from shardline.data.pieces import Line, split_pieces
 from shardline.data.windowmap import read_features
 from shardline.training.pictures import is_image, picture
 
