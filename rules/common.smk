@@ -39,7 +39,7 @@ try:
         is_apart=workflow.remote_exec
         and SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage,
     )
-    if IS_MAKING and PROJECT.identity["environment"] != "exact":
+    if IS_MAKING and PROJECT.identity.environment != "exact":
         from shardline.results.accept import (
             accept_unasked,
         )  # which most starts do not need
@@ -58,7 +58,7 @@ PARTS = PATHS.folder_of("dataset") if STORAGE else PATHS.all_shards
 ASSETS = [
     declared(dataset.asset)
     for dataset in PROJECT.datasets.values()
-    if PROJECT.azureml["register_data"]
+    if PROJECT.azureml.register_data
 ]
 # The file that names the ranks' environment, where they have one of their own.
 ENVIRONMENT = declared(PROJECT.environment) if PROJECT.environment else []

@@ -16,10 +16,11 @@ JOB = """
 import json, os, sys
 from pathlib import Path
 from shardline.config.geometry import ActualGeometry
+from shardline.config.settings.runtime import Runtime
 from shardline.pipeline import job
 from shardline.launch.start import prepare_start
 from shardline.supervision.supervisor import run_ranks
-work, program, runtime = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
+work, program, runtime = Path(sys.argv[1]), json.loads(sys.argv[2]), Runtime(**json.loads(sys.argv[3]))
 work.mkdir(parents=True, exist_ok=True)
 with job(str(work / "log")) as log:
     start = prepare_start(

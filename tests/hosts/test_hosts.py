@@ -108,11 +108,12 @@ JOB = """
 import json, os, sys
 from pathlib import Path
 from shardline.config.geometry import ActualGeometry
+from shardline.config.settings.runtime import Runtime
 from shardline.pipeline import job
 from shardline.launch.remote import check_machines
 from shardline.launch.start import prepare_start
 from shardline.supervision.supervisor import run_ranks
-work, runtime = Path(sys.argv[1]), json.loads(sys.argv[2])
+work, runtime = Path(sys.argv[1]), Runtime(**json.loads(sys.argv[2]))
 (work / "job-pid").write_text(str(os.getpid()))
 with job(str(work / "log")) as log:
     start = prepare_start(

@@ -229,8 +229,8 @@ def test_the_store_is_named_by_the_config_or_before_it_by_the_environment(
 
 def test_a_profiles_config_values_arrive_as_text(load: Load) -> None:
     runtime = load(runtime={"oversubscribe": "true", "log_every_steps": "4"}).runtime
-    assert runtime["oversubscribe"] is True
-    assert runtime["log_every_steps"] == 4
+    assert runtime.oversubscribe is True
+    assert runtime.log_every_steps == 4
 
 
 def test_several_ranks_without_a_launcher(load: Load) -> None:

@@ -4,6 +4,7 @@ import os
 from itertools import product
 
 import pytest
+from msgspec import structs
 
 from shardline.config.checks import check_devices
 from shardline.config.geometry import (
@@ -38,7 +39,7 @@ def fitted(*planned, **there):
 
 
 def here(given, *, env=None, num_cpus=8, num_gpus=0, **runtime):
-    known = {**RUNTIME, "oversubscribe": False, **runtime}
+    known = structs.replace(RUNTIME, **runtime)
     found = find_geometry(
         given, run="r", runtime=known, env=env or {}, num_cpus=num_cpus, num_gpus=num_gpus
     )
@@ -111,13 +112,12 @@ def test_too_little_without_elastic_names_it_as_a_remedy(monkeypatch):
     with pytest.raises(LaunchError, match=r"runtime.hosts lists 1 \(a\); .*set elastic: true"):
         prepare_start(
             ["-m", "x"], run_id="r", geometry=of(2, 1), accelerator="cpu", env={}, num_cpus=2,
-            runtime={**RUNTIME, "hosts": ["a"]},
+            runtime=structs.replace(RUNTIME, hosts=["a"]),
         )  # fmt: skip
-    runtime = {"launcher": "torchrun", "hosts": [], "oversubscribe": False}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    check_devices(settings(1, 2), runtime, "row 2")
+    check_devices(settings(1, 2), RUNTIME, "row 2")
     with pytest.raises(ConfigError, match="has 1 CPU cores; use at most 1.*set elastic: true"):
-        check_devices(settings(1, 2, elastic=False), runtime, "row 2")
+        check_devices(settings(1, 2, elastic=False), RUNTIME, "row 2")
 
 
 def test_counts_of_micro_batches_at_another_number_a_step():

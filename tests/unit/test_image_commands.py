@@ -7,6 +7,7 @@ import pytest
 
 from shardline.config.forms import defaults_of
 from shardline.config.settings.environments import Image
+from shardline.config.settings.runtime import Runtime
 from shardline.core.digests import file_sha256
 from shardline.environments import container, image
 from shardline.environments.container import container_command, image_python, with_variables
@@ -97,7 +98,7 @@ def start(tmp_path, monkeypatch):
         document.write_text(json.dumps(made))
         return image_python(
             document, settings=settings,
-            runtime={"variables": {"NCCL_DEBUG": "WARN"}, "pass_env": [], "interface": "ib0"},
+            runtime=Runtime(variables={"NCCL_DEBUG": "WARN"}, interface="ib0"),
             lock=lock, folders=[tmp_path], gpus=False,
         )  # fmt: skip
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from msgspec import structs
 
 from shardline.config.geometry import ActualGeometry
+from shardline.config.settings.runtime import Runtime
 from shardline.core.environment import rank_variables, without_place
 from shardline.errors import LaunchError
 from shardline.launch import start as start_module
@@ -22,25 +24,14 @@ JOB = (
     "JobId=17 JobName=x UserId=root(0) JobState=RUNNING Restarts=1 BatchFlag=1 NodeList=n[1-2] "
     "BatchHost=n1 NumNodes=2 NumCPUs=4 NumTasks=4 CPUs/Task=1 TRES=cpu=4,node=2 Features=(null)"
 )  # fmt: skip
-RUNTIME = {
-    "launcher": "torchrun",
-    "hosts": [],
-    "threads_per_rank": 0,
-    "interface": "",
-    "variables": {},
-    "pass_env": [],
-    "remote_shell": "ssh",
-    "launcher_args": [],
-    "rendezvous_timeout_s": 60,
-    "stop_grace_s": 25,
-}
+RUNTIME = Runtime(remote_shell="ssh", rendezvous_timeout_s=60)
 TWO_BY_TWO = ActualGeometry(nodes=2, devices=2)
 
 
 def start(geometry=TWO_BY_TWO, env=None, num_cpus=8, *, accelerator="cpu", **runtime):
     return prepare_start(
         ["-m", "x"], run_id="run-0123456789ab", geometry=geometry, accelerator=accelerator,
-        runtime={**RUNTIME, **runtime},
+        runtime=structs.replace(RUNTIME, **runtime),
         env={"PATH": "/bin", **(env or {})}, num_cpus=num_cpus,
     )  # fmt: skip
 

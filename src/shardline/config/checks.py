@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.geometry import REMEDY as ELASTIC
+from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.core.suggest import suggest
@@ -63,9 +64,9 @@ def check_geometry(settings: Mapping[str, Any], where: str) -> None:
         )
 
 
-def check_environment(runtime: Mapping[str, Any], where: str) -> None:
+def check_environment(runtime: Runtime, where: str) -> None:
     """Refuse an environment that the launcher cannot start ranks in."""
-    environment, launcher = runtime["environment"], runtime["launcher"]
+    environment, launcher = runtime.environment, runtime.launcher
     if launcher == "azureml" and environment != "here":
         raise ConfigError(
             f"{where}: runtime.environment={environment}, but runtime.launcher=azureml starts the ranks in the "
@@ -93,9 +94,9 @@ def check_shards(settings: Mapping[str, Any], dataset: str, shards: int, where: 
         )
 
 
-def check_devices(settings: Mapping[str, Any], runtime: Mapping[str, Any], where: str) -> None:
+def check_devices(settings: Mapping[str, Any], runtime: Runtime, where: str) -> None:
     """Refuse more ranks than this machine has devices, where jobs run on this machine."""
-    nodes, launcher, hosts = settings["nodes"], runtime["launcher"], runtime["hosts"]
+    nodes, launcher, hosts = settings["nodes"], runtime.launcher, runtime.hosts
     if launcher == "none" and settings["devices"] > 1 and nodes == 1:
         raise ConfigError(
             f"{where}: devices={settings['devices']}, but runtime.launcher=none starts one rank; "
@@ -120,7 +121,7 @@ def check_devices(settings: Mapping[str, Any], runtime: Mapping[str, Any], where
             f"{where}: accelerator=gpu, but this machine shows no GPU; use cpu or auto"
         )
     available, kind = (gpus, "GPUs") if gpus else (num_cpus(), "CPU cores")
-    is_too_many = settings["devices"] > available and (gpus or not runtime["oversubscribe"])
+    is_too_many = settings["devices"] > available and (gpus or not runtime.oversubscribe)
     if is_too_many and not settings["elastic"]:
         remedy = "" if gpus else ", or set runtime.oversubscribe: true"
         raise ConfigError(

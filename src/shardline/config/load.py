@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
+
 from shardline.config import checks, credentials, scripts, source_files, sources
 from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
@@ -15,7 +17,9 @@ from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
-from shardline.config.settings.config import Config
+from shardline.config.settings.config import Config, Identity
+from shardline.config.settings.environments import AzureML, Conda
+from shardline.config.settings.runtime import Runtime
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
@@ -56,19 +60,20 @@ def load_project(
     allowed = credentials.allowed_of(config)
     credentials.refuse_credentials(config, where, allowed)
     config, rows = _check_form(config, workdir, where, allowed)
-    pass_on(config["runtime"]["pass_env"])
-    checks.check_environment(config["runtime"], where)
+    runtime = convert(config["runtime"], Runtime)
+    pass_on(runtime.pass_env)
+    checks.check_environment(runtime, where)
     lock_file = workdir / config.get("lock", workflow_folder() / "requirements.lock")
     project = Project(
         layout=ResultsLayout(
             root=workdir,
-            named_store=Path(os.environ.get("SHARDLINE_STORE") or config["runtime"]["store"]),
+            named_store=Path(os.environ.get("SHARDLINE_STORE") or runtime.store),
         ),
         table=config["runs"],
-        runtime=config["runtime"],
-        identity=config["identity"],
-        azureml=config["azureml"],
-        conda=config["conda"],
+        runtime=runtime,
+        identity=convert(config["identity"], Identity),
+        azureml=convert(config["azureml"], AzureML),
+        conda=convert(config["conda"], Conda),
         image=config["image"],
         lock_file=lock_file,
         lock=load_lock(lock_file, config.get("lock")),

@@ -13,6 +13,9 @@ from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
 from shardline.config.notes import Note, read_notes
 from shardline.config.run import Run
+from shardline.config.settings.config import Identity
+from shardline.config.settings.environments import AzureML, Conda
+from shardline.config.settings.runtime import Runtime
 from shardline.config.studies import Study
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
@@ -42,10 +45,10 @@ class Project:
 
     layout: ResultsLayout
     table: str
-    runtime: dict[str, Any]
-    identity: dict[str, Any]
-    azureml: dict[str, Any]
-    conda: dict[str, Any]
+    runtime: Runtime
+    identity: Identity
+    azureml: AzureML
+    conda: Conda
     image: dict[str, Any]
     lock_file: Path
     lock: Lock
@@ -151,13 +154,13 @@ class Project:
     def environment(self) -> Path | None:
         """What says where the ranks' environment is; None where it is the job's own."""
         known = {"conda": self.layout.environment("train"), "image": self.layout.image}
-        return known.get(self.runtime["environment"])
+        return known.get(self.runtime.environment)
 
     @property
     def envs(self) -> Path:
         """The folder of the stages' conda environment files."""
-        folder = self.conda.get("folder")
-        return self.workdir / folder if folder else workflow_folder() / "envs"
+        folder = self.conda.folder
+        return self.workdir / folder if isinstance(folder, str) else workflow_folder() / "envs"
 
     def manifests_of_report(self, exists: Callable[[Path], bool] = Path.exists) -> list[Path]:
         """Return the datasets' manifests that the report tells the lineage from.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import Project
+from shardline.config.settings.runtime import Runtime
 from shardline.core.digests import file_sha256
 from shardline.core.environment import PLACE, rank_variables
 from shardline.core.errors import ConfigError, LaunchError
@@ -37,7 +38,7 @@ _GPUS = {
 
 
 def image_python(
-    document: Path, *, settings: Mapping[str, Any], runtime: Mapping[str, Any],
+    document: Path, *, settings: Mapping[str, Any], runtime: Runtime,
     lock: Path, folders: Sequence[Path], gpus: bool,
 ) -> tuple[str, ...]:  # fmt: skip
     """Return the words that start Python inside of the image; its arguments follow them.
@@ -69,8 +70,8 @@ def image_python(
             )
     known = sorted(RUNNERS, key=lambda name: name != image["tool"])  # what built it has it
     tool = find_tool("image.run_with", settings["run_with"], known)
-    variables = [*rank_variables(1, runtime["variables"], runtime["interface"])]
-    variables += [*runtime["pass_env"], *([PASSED] if runtime["pass_env"] else [])]
+    variables = [*rank_variables(1, runtime.variables, runtime.interface)]
+    variables += [*runtime.pass_env, *([PASSED] if runtime.pass_env else [])]
     command = container_command(
         tool, settings, image=image, folders=folders, variables=variables, gpus=gpus,
         user=f"{os.getuid()}:{os.getgid()}",

@@ -71,7 +71,7 @@ def existing_pin_file(project: Project, env: str) -> Path:
     if not path.is_file():
         raise ConfigError(
             f"there is no {path}, from which the environment {env!r} is made; write it with `make lock` (or "
-            f"`snakemake lock_envs`) where conda.channels={project.conda['channels']} can be reached"
+            f"`snakemake lock_envs`) where conda.channels={project.conda.channels} can be reached"
         )
     return path
 

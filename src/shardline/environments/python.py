@@ -41,7 +41,7 @@ def python_of_ranks(
         DataError: it is not made yet, or not there any more.
     """
     named = environment or project.environment
-    if named and project.runtime["environment"] == "image":
+    if named and project.runtime.environment == "image":
         return image_python(
             Path(named),
             settings=project.image,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import UNSET
 from packaging.requirements import Requirement
 
 from shardline.config.checks import SHIPPED_MODELS
@@ -98,14 +99,14 @@ def specs_of(project: Project, env: str) -> list[str]:
     entries |= {*stage.programs, *_own_classes(project, env)}
     entries.add("shardline.core.credentials")  # masks what any job shows; counts in no identity
     if env == "train":
-        entries |= {f"shardline.tracking.backends.{name}" for name in project.runtime["tracking"]}
+        entries |= {f"shardline.tracking.backends.{name}" for name in project.runtime.tracking}
     found = [_environment(project, project.code, *sorted(entries))]
     if env == "train":
         scripts = {r.model_class for r in project.runs.values() if is_script(r.model_class)}
         for script in sorted(scripts):
             index = script_index(project.code, project.workdir, split_script(script)[0])
             found.append(_environment(project, index, "__main__"))
-    names = {**_CONDA_NAMES, **project.conda["names"]}
+    names = {**_CONDA_NAMES, **project.conda.names}
     packages = {name for environment in found for name in environment["packages"]}
     locked = [*map(Requirement, project.lock.requirements(packages))]
     if by_url := sorted({f"{one.name} ({pinned(one)})" for one in locked if one.url}):
@@ -153,11 +154,11 @@ def write_specs(project: Project, env: str) -> None:
         ConfigError: it would be Shardline's own, written from another project's lock and models.
         DataError: it cannot be written.
     """
-    if "folder" not in project.conda and project.envs.parent != project.workdir:
+    if project.conda.folder is UNSET and project.envs.parent != project.workdir:
         raise ConfigError(
             f"conda.folder is not set, and {project.envs} is Shardline's own; set it to a folder of this project (envs)"
         )
-    channels, specs = [*project.conda["channels"], "nodefaults"], specs_of(project, env)
+    channels, specs = [*project.conda.channels, "nodefaults"], specs_of(project, env)
     head = (
         f"# Conda environment of the stage {env}, written by `make lock` from the pip lock: Python and the\n"
         "# packages that the stage's code imports. A .pin.txt beside it is its solution; docs/environments.md.\n"

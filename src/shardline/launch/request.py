@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from shardline.config.settings.runtime import Runtime
+
 REQUESTED = (
     "nodes", "tasks", "tasks_per_node", "cpus_per_task", "gres", "tasks_per_gpu", "mpi",
 )  # fmt: skip
 
 
-def requested(settings: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, int | str]:
+def requested(settings: Mapping[str, Any], runtime: Runtime) -> dict[str, int | str]:
     """Return the resources of a run's job, by the names of Snakemake's Slurm plugin.
 
     The plugin's `mpi` has it run the job on the first node, outside of any
@@ -20,11 +22,11 @@ def requested(settings: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[s
         runtime: the profile's `launcher` and `threads_per_rank`.
     """
     nodes, devices = settings["nodes"], settings["devices"]
-    if runtime["launcher"] == "azureml":
+    if runtime.launcher == "azureml":
         return {"nodes": nodes}  # what a node has follows from the compute's size
-    cpus = runtime["threads_per_rank"] or 1
+    cpus = runtime.threads_per_rank or 1
     # one task for each rank; torchrun and none start a node's ranks themselves
-    per_node = devices if runtime["launcher"] in ("srun", "mpirun") else 1
+    per_node = devices if runtime.launcher in ("srun", "mpirun") else 1
     asked: dict[str, int | str] = {"nodes": nodes, "cpus_per_task": cpus * devices // per_node}
     if settings["accelerator"] == "gpu":
         asked |= {"gres": f"gpu:{devices}", "tasks_per_gpu": 0}  # 0: tasks are counted by node
@@ -36,7 +38,7 @@ def requested(settings: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[s
 
 
 def threads_of(
-    settings: Mapping[str, Any], runtime: Mapping[str, Any], *, cores: int | None, is_alone: bool
+    settings: Mapping[str, Any], runtime: Runtime, *, cores: int | None, is_alone: bool
 ) -> int:
     """Return the threads that a run's job takes of Snakemake's cores on this machine.
 
@@ -47,6 +49,6 @@ def threads_of(
             there are.
         is_alone: no job may run beside it, which would spoil what it measures.
     """
-    devices, per_rank = settings["devices"], runtime["threads_per_rank"]
+    devices, per_rank = settings["devices"], runtime.threads_per_rank
     takes_all = is_alone or not per_rank
     return int(max(devices * (per_rank or 1), (cores or 1) if takes_all else 1))

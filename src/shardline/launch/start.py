@@ -16,6 +16,7 @@ from shardline.config.geometry import (
     PlannedGeometry,
     fit_geometry,
 )
+from shardline.config.settings.runtime import Runtime
 from shardline.core.environment import check_passed, rank_variables, without_place
 from shardline.core.errors import LaunchError
 from shardline.core.redaction import PASSED, mask
@@ -63,7 +64,7 @@ class Start:
 
 def prepare_start(
     program: Sequence[str], *, run_id: str, geometry: ActualGeometry, accelerator: str,
-    runtime: Mapping[str, Any], env: Mapping[str, str], num_cpus: int, files: Sequence[str] = (),
+    runtime: Runtime, env: Mapping[str, str], num_cpus: int, files: Sequence[str] = (),
     python: Sequence[str] = (sys.executable,),
 ) -> Start:  # fmt: skip
     """Decide how the ranks are started here.
@@ -81,16 +82,16 @@ def prepare_start(
     Raises:
         LaunchError: what the run asks for is not here, or the launcher cannot start it.
     """
-    nodes, devices, launcher = geometry.nodes, geometry.devices, runtime["launcher"]
+    nodes, devices, launcher = geometry.nodes, geometry.devices, runtime.launcher
     processes = _azure_processes(env, nodes, devices) if launcher == "azureml" else None
     is_slurm = launcher in ("srun", "mpirun") or (nodes > 1 and launcher != "azureml")
-    allocation = allocation_of_launch(env) if is_slurm and not runtime["hosts"] else None
-    hosts = processes.hosts if processes else _hosts(allocation, runtime["hosts"], nodes)
+    allocation = allocation_of_launch(env) if is_slurm and not runtime.hosts else None
+    hosts = processes.hosts if processes else _hosts(allocation, runtime.hosts, nodes)
     cpus = _cpus_per_rank(allocation, runtime, nodes, devices, num_cpus)
     if allocation:
         check_allocation(allocation, nodes=nodes, cpus=cpus * nodes * devices)
-    variables = rank_variables(cpus, runtime["variables"], runtime["interface"])
-    passed = tuple(runtime["pass_env"])
+    variables = rank_variables(cpus, runtime.variables, runtime.interface)
+    passed = tuple(runtime.pass_env)
     check_passed(passed, env)
     if passed:
         variables[PASSED] = ",".join(passed)  # so that the ranks know what to mask
@@ -121,12 +122,12 @@ def prepare_start(
         port=port,
         variables=(*variables, *named),
         passed=passed,
-        interface=runtime["interface"],
-        remote_shell=tuple(shlex.split(runtime["remote_shell"])),
-        arguments=tuple(runtime["launcher_args"]),
+        interface=runtime.interface,
+        remote_shell=tuple(shlex.split(runtime.remote_shell)),
+        arguments=tuple(runtime.launcher_args),
         is_root=os.geteuid() == 0,
-        timeout_s=runtime["rendezvous_timeout_s"],
-        grace_s=runtime["stop_grace_s"],
+        timeout_s=runtime.rendezvous_timeout_s,
+        grace_s=runtime.stop_grace_s,
         prefix=processes.prefix if processes else (),
         processes=len(processes.nodes) if processes else 1,
         files=tuple(files),
@@ -139,7 +140,7 @@ def prepare_start(
 
 
 def find_geometry(
-    settings: Mapping[str, Any], *, run: str, runtime: Mapping[str, Any], env: Mapping[str, str],
+    settings: Mapping[str, Any], *, run: str, runtime: Runtime, env: Mapping[str, str],
     num_cpus: int, num_gpus: int,
 ) -> ActualGeometry:  # fmt: skip
     """Return the machines and ranks that a run gets here: as planned, or fewer if it is elastic.
@@ -155,17 +156,17 @@ def find_geometry(
     """
     planned = PlannedGeometry.of(settings)
     nodes, devices = planned.nodes, planned.devices
-    if not planned.elastic or runtime["launcher"] == "azureml":
+    if not planned.elastic or runtime.launcher == "azureml":
         return ActualGeometry(nodes=nodes, devices=devices)
     if nodes == 1:
         most = devices
         if settings["accelerator"] != "cpu" and num_gpus:
             most = num_gpus
-        elif not runtime["oversubscribe"] and not env.get("SLURM_JOB_ID"):
+        elif not runtime.oversubscribe and not env.get("SLURM_JOB_ID"):
             most = num_cpus
         return fit_geometry(planned, run=run, nodes=1, devices=most)
-    if runtime["hosts"]:
-        return fit_geometry(planned, run=run, nodes=len(runtime["hosts"]), devices=devices)
+    if runtime.hosts:
+        return fit_geometry(planned, run=run, nodes=len(runtime.hosts), devices=devices)
     allocation = allocation_of_launch(env)
     held = len(allocation.hosts) if allocation else nodes
     return fit_geometry(planned, run=run, nodes=held, devices=devices, uses_all=True)
@@ -210,13 +211,13 @@ def _meeting_place(
 
 def _cpus_per_rank(
     allocation: Allocation | None,
-    runtime: Mapping[str, Any],
+    runtime: Runtime,
     nodes: int,
     devices: int,
     num_cpus: int,
 ) -> int:
-    if runtime["threads_per_rank"]:
-        return int(runtime["threads_per_rank"])
+    if runtime.threads_per_rank:
+        return int(runtime.threads_per_rank)
     if allocation:
         return max(1, allocation.cpus // (nodes * devices))
     return max(1, num_cpus // devices)

@@ -99,7 +99,7 @@ def check_environment(project: Project, document: Mapping[str, Any]) -> None:
         ConfigError: it differs, and `runtime.strict_env` is `error`.
     """
     problem = explain_differences(find_differences(**locked(project, document)))
-    if problem and project.runtime["strict_env"] == "error":
+    if problem and project.runtime.strict_env == "error":
         raise ConfigError(problem)
     if problem:
         logging.warning("%s", problem)

@@ -38,8 +38,8 @@ def lock_envs(config: Mapping[str, Any]) -> None:
     solved = {
         env: solve(
             specs_of(project, env),
-            channels=project.conda["channels"],
-            virtual_packages=project.conda["virtual_packages"],
+            channels=project.conda.channels,
+            virtual_packages=project.conda.virtual_packages,
             what=str(env_file(project, env)),
         )
         for env in STAGES

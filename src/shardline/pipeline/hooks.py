@@ -67,10 +67,8 @@ def open_project(
     # of a storage's remote jobs each has the store on its own node
     if not (storage and is_remote) and not sealed:
         check_writable(project.store)
-    if (
-        not sealed and project.runtime["launcher"] != "azureml"
-    ):  # whose jobs get them from the service
-        check_passed(project.runtime["pass_env"], os.environ)
+    if not sealed and project.runtime.launcher != "azureml":  # whose jobs get them from the service
+        check_passed(project.runtime.pass_env, os.environ)
     # going back to earlier settings runs nothing, so no job would fetch them or move the links
     if storage:
         storage.fetch(found)

@@ -22,7 +22,7 @@ def publish(project: Project) -> None:
     for link, target in (*_result_links(project), *_all_log_links(project)):
         if target.exists():
             _link(link, target)
-    if "tensorboard" in project.runtime["tracking"]:
+    if "tensorboard" in project.runtime.tracking:
         for link, target in _tensorboard_links(project):
             _link(link, target)  # before it is there, so that TensorBoard finds it once it is
 

@@ -74,7 +74,7 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
         model_file=files["model"],
         manifest=files["manifest"],
         shards=project.layout.declared.shards(run.dataset.id),
-        verify=project.runtime["verify"],
+        verify=project.runtime.verify,
     )
     end_watch()
     return {**result, "files": {run.model.name: file_sha256(files["model"])}}

@@ -173,7 +173,7 @@ def results_of(project: Project) -> Iterator[Path]:
     for dataset in project.datasets.values():
         yield dataset.manifest
         yield dataset.provenance
-        if project.azureml["register_data"]:
+        if project.azureml.register_data:
             yield dataset.asset
     for run in project.runs.values():
         names = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")

@@ -10,12 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import convert, structs
+from msgspec import convert, structs, to_builtins
 
 from shardline.checkpoints.folder import last_step
 from shardline.config.geometry import ActualGeometry, PlannedGeometry
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus
@@ -64,7 +65,7 @@ def train(
     named = files_of(run, inputs)
     spec = structs.replace(
         _rank_spec(project, run, named, work, "train", results=Path(model).parent),
-        tracking=tuple(runtime["tracking"]),
+        tracking=tuple(runtime.tracking),
     )
     context = tracking_context_of(run, layout.store, work, manifest=named["manifest"], model=model)
     python = _python(project, run, inputs)
@@ -79,7 +80,7 @@ def train(
         try:
             with (
                 attempted(work, **known) as number,
-                tracked(runtime["tracking"], context),
+                tracked(runtime.tracking, context),
                 _log_kept(log, log_of_attempt(logs, number)),
             ):
                 spec = structs.replace(spec, attempt=number)
@@ -137,7 +138,7 @@ def _rank_spec(
         work=work,
         results=results,
         rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
-        runtime=convert(project.runtime, RankRuntime),
+        runtime=convert(to_builtins(project.runtime), RankRuntime),
         set_by_row=tuple(run.set_by_row),
     )
 
@@ -191,8 +192,8 @@ def run_preflight(
         work=work,
         rank_logs=project.layout.declared.logs_of_parts("run_preflight", run.id),
         output=Path(output),
-        oversubscribe=project.runtime["oversubscribe"],
-        rendezvous_timeout_s=project.runtime["rendezvous_timeout_s"],
+        oversubscribe=project.runtime.oversubscribe,
+        rendezvous_timeout_s=project.runtime.rendezvous_timeout_s,
         geometry=ActualGeometry(nodes=settings["nodes"], devices=settings["devices"]),
     )
     python = _python(project, run, inputs)
@@ -275,18 +276,18 @@ def _start_ranks(
         work=spec.work,
         title=run.name,
         ranks=start.plan.ranks,
-        grace_s=project.runtime["stop_grace_s"] if saves else 0.0,
+        grace_s=project.runtime.stop_grace_s if saves else 0.0,
         watch=_deadline(project.runtime, spec.work) if saves else None,
     )
 
 
-def _deadline(runtime: Mapping[str, Any], work: Path) -> Callable[..., None]:
+def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
     """Return what asks the ranks to stop before this job's time is over."""
     from shardline.launch.slurm.deadline import end_of_job, watch_deadline
 
     started = started_s(read_attempts(work)[-1])
-    times = partial(end_of_job, os.environ, started=started, walltime_min=runtime["walltime_min"])
-    return partial(watch_deadline, end_of_job=times, margin_s=runtime["stop_margin_s"])
+    times = partial(end_of_job, os.environ, started=started, walltime_min=runtime.walltime_min)
+    return partial(watch_deadline, end_of_job=times, margin_s=runtime.stop_margin_s)
 
 
 def files_of(run: Run, inputs: Mapping[str, str]) -> dict[str, Path]:

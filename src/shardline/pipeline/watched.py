@@ -33,7 +33,7 @@ def watch_run(project: Project, run: Run) -> None:
 
 def write_watched_files(project: Project, run: Run) -> None:
     """Write the list of files that a run's ranks may read without a report."""
-    if project.runtime["watch_reads"] != "off":
+    if project.runtime.watch_reads != "off":
         file = project.layout.work(run.id) / watch_reads.COUNTED_FILE
         files, folders = _files_of_run(project, run), _folders_of_run(project, run)
         watch_reads.write_counted(file, project.workdir, files, folders)
@@ -51,7 +51,7 @@ def end_watch() -> None:
 
 
 def _watch(project: Project, files: Iterator[Path], folders: list[Path], remedy: str) -> None:
-    mode = project.runtime["watch_reads"]
+    mode = project.runtime.watch_reads
     if mode != "off":
         known = watch_reads.counted(project.workdir, map(str, files), map(str, folders))
         watch_reads.start(watch_reads.Watch(known=known, mode=mode, remedy=remedy))

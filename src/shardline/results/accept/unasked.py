@@ -18,7 +18,7 @@ def accept_unasked(project: Project) -> None:
 
     The log names the accepted results. What cannot be accepted is made again, and the log names the reason.
     """
-    level = project.identity["environment"]
+    level = project.identity.environment
     if level == "exact":
         return
     # one after the other: a run is looked for when its dataset has been taken over
