@@ -299,7 +299,7 @@ def test_runs_share_no_settings(load: Load) -> None:
     [
         ("runs: a\nruns: b\n", r"config.yaml, line 2: runs stands twice in one table; drop one"),
         ("defaults:\n  optim: {lr: 1, lr: 2}\n", "line 2: lr stands twice"),
-        ("[1", r"not valid YAML \(.*\); mend it"),
+        ("[1", r"not valid YAML \(.*\); fix it"),
         ("- a\n", "holds no keys; see config/README.md"),
         ("", "holds no keys; see config/README.md"),
         ("a: &a {b: *a}\n", "holds itself; drop the YAML alias"),

@@ -465,7 +465,7 @@ def test_delta_that_is_not_there(tmp_path: Path) -> None:
         "Delta table nowhere: not found; check source.table"
     )
     assert re.fullmatch(
-        r"config/config.yaml: datasets.d.source.table_id=x, but data has .*; it was made anew, so correct the id",
+        r"config/config.yaml: datasets.d.source.table_id=x, but data has .*; it was created again, so correct the id",
         message(tmp_path, source | {"table_id": "x"}),
     )
 

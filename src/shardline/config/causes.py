@@ -123,7 +123,7 @@ def _plain_causes(
 
 
 def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    # an empty table (`model_args: {}`) says nothing, so its keys come and go alone
+    # an empty table (`model_args: {}`) sets nothing, so its keys come and go alone
     flat_old = {key: value for key, value in flatten(old).items() if value != {}}
     flat_new = {key: value for key, value in flatten(new).items() if value != {}}
     for key in flat_new | flat_old:
@@ -192,11 +192,11 @@ def _code(
         yield "code was counted by file, as versions of Shardline before result versions did"
         return
     for part, before, after in _unequal(old, new):
-        if before is None or after is None:  # told by the model's or source's name
+        if before is None or after is None:  # the model's or source's name shows it
             continue
-        told = list(_changed_modules(*(_part(known, part) for known in definitions)))
-        yield from (f"code of the {part}: {text}" for text in told)
-        if not told:
+        texts = list(_changed_modules(*(_part(known, part) for known in definitions)))
+        yield from (f"code of the {part}: {text}" for text in texts)
+        if not texts:
             yield f"code of the {part} changed"
 
 
@@ -230,8 +230,8 @@ def _definitions(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     changed = [name for name in new if name in old and old[name] != new[name]]
     # a class and a module list what they define: with a method its class changes too
     owners = {name.rpartition(".")[0] or "<module>" for name in (*added, *removed)}
-    told = [name for name in changed if name not in owners]
-    parts = ((told, "changed"), (_outermost(added), "added"), (_outermost(removed), "removed"))
+    own = [name for name in changed if name not in owners]
+    parts = ((own, "changed"), (_outermost(added), "added"), (_outermost(removed), "removed"))
     return "; ".join(f"{', '.join(names)} {verb}" for names, verb in parts if names).replace(
         "<module>", "top level"
     )

@@ -23,7 +23,7 @@ _KEYWORDS = {
 
 
 def texts_of(table: type[Settings]) -> dict[str, str]:
-    """Return the text below each key of a table, on one line; else what its type says."""
+    """Return the text below each key of a table, on one line; else the text of its type."""
     known = keys_of(table)
     found = {key: one.form.description for key, one in known.items()}
     for base in reversed(table.__mro__):

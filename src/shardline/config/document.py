@@ -26,7 +26,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise ConfigError(
-            f"{path}: not valid YAML ({' '.join(str(error).split())}); mend it"
+            f"{path}: not valid YAML ({' '.join(str(error).split())}); fix it"
         ) from None
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: holds no keys; see config/README.md for those it needs")

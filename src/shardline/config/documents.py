@@ -25,7 +25,7 @@ class Program:
     """What runs in a stage beside Shardline itself: a model, a source or a script.
 
     Attributes:
-        named: what the document says of it: a shipped class by name, a class of an installed
+        named: what the document holds of it: a shipped class by name, a class of an installed
             package by import path, a script with its arguments. None of a user's class, which
             is the same wherever it lies.
         history: the history of the shipped class that it is.
@@ -111,7 +111,7 @@ class Documents:
         program, is_script = self.program(model_class), scripts.is_script(model_class)
         counted = counted_settings(settings)
         evaluation = counted.pop("evaluation", None)
-        # a script judges its model while it trains
+        # a script evaluates its model while it trains
         own = {"evaluation": evaluation} if is_script and evaluation else {}
         if files:
             own["code_files"] = dict(files)

@@ -93,7 +93,7 @@ def keys_of(table: type[Settings]) -> dict[str, Key]:
 
 
 def form_of(hint: Any) -> Form:
-    """Return what an annotation says."""
+    """Return the form that an annotation describes."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         form = form_of(args[0])

@@ -147,7 +147,7 @@ def _read_history(file: Path, size: int, mtime_ns: int) -> _History:
 
 
 def _history(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, name and identity, the oldest first; a line that was cut off says nothing."""
+    """Yield kind, name and identity, the oldest first; a line that was cut off is skipped."""
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -61,7 +61,7 @@ These two rows are five runs: `linear`, `mlp_lr=0.001_hidden=64`, `mlp_lr=0.001_
 ## What a change makes stale
 
 Every result's path holds a digest of what it was made from
-(Shardline's `docs/identity.md`). The last column of each table below says in whose digest a
+(Shardline's `docs/identity.md`). The last column of each table below names in whose digest a
 key counts; what is made from that is stale with it. A value's notation does not count: `0.1`, `0.10`
 and `1e-1` are one value. Neither does the order of rows, nor a dataset that no run uses. A key that is newer
 than a result counts only where it is set to something else than what was computed before there was the key.
@@ -93,7 +93,7 @@ How the work is done on this machine. Profiles may set these, as may
 _AZUREML = """
 ## `azureml`
 
-What is told to Azure ML besides its jobs (Shardline's `docs/azureml.md`).
+What Azure ML gets besides its jobs (Shardline's `docs/azureml.md`).
 """
 _CONDA = """
 ## `conda`
@@ -142,7 +142,7 @@ def reference() -> str:
     return "\n".join(page.strip("\n") + "\n" for page in pages)
 
 
-# where a key counts, unless the table that it stands in says it
+# where a key counts, unless the table that it stands in names it
 _COUNTS = {
     "name": "nothing",
     "code_files": "train, by their bytes",

@@ -100,5 +100,5 @@ class Run:
 
 
 def pointer(file: Path) -> Path:
-    """Return the file that says where in the storage a file is that was too large to be fetched."""
+    """Return the file that names where in the storage a file is that was too large to be fetched."""
     return file.with_name(f"{file.name}.url")

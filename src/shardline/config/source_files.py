@@ -155,7 +155,7 @@ def splits_of_files(
 ) -> dict[str, Any]:
     """Return the split of each file, and the share of the train files' rows that validates.
 
-    A pattern is held against a file's name below the common folder and against
+    A pattern is matched with a file's name below the common folder and with
     its path; `*` matches `/` too.
 
     Raises:

@@ -30,7 +30,7 @@ class Located:
     """A source whose content was found.
 
     Attributes:
-        source: its settings, with what it is told of its files: their names and splits.
+        source: its settings, with what it gets of its files: their names and splits.
         counted: those of its settings that the identity holds.
         files: the files that it reads, absolute; remote ones may not be fetched yet.
         content: digests by name, as the identity holds them.
@@ -164,7 +164,7 @@ def _delta_content(source: Mapping[str, Any], workdir: Path, where: str) -> dict
         found = str(open_table(str(workdir / table), version).metadata().id)
         if given not in (None, found):
             raise ConfigError(
-                f"{where}.source.table_id={given}, but {table} has {found}; it was made anew, so correct the id"
+                f"{where}.source.table_id={given}, but {table} has {found}; it was created again, so correct the id"
             )
         given = found
     elif not given:
@@ -179,7 +179,7 @@ def _found_options(
     source: Mapping[str, Any], splits: Mapping[str, Any], files: Sequence[Path],
     content: Mapping[str, str], workdir: Path, where: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what a shipped source is told beside its options: names and splits of its files.
+    """Return what a shipped source gets beside its options: names and splits of its files.
 
     Args:
         content: the identity's `source`, whose keys hold the files' names.

@@ -136,7 +136,7 @@ def _problems_of_table(value: Mapping[str, Any], form: Form, key: str) -> Iterat
         yield f"{key} is empty; add an entry"
     table = form.table_of(value)
     known = keys_of(table) if table else {}
-    told: set[str] = set()
+    named: set[str] = set()
     for name, item in value.items():
         if name in known or table is None or not table.__struct_config__.forbid_unknown_fields:
             if form.name:
@@ -147,10 +147,10 @@ def _problems_of_table(value: Mapping[str, Any], form: Form, key: str) -> Iterat
             hint = suggest_setting(
                 name, {*known, *table.others}, dotted_keys(table), _elsewhere(key)
             )
-            told.update(missing for missing in known if f'"{missing}"' in hint)
+            named.update(missing for missing in known if f'"{missing}"' in hint)
             yield f"{below}{name} is not a known key; {hint}"
     for name, one in known.items():
-        if one.is_required and name not in value and name not in told:
+        if one.is_required and name not in value and name not in named:
             yield f"{below}{name} is missing; add it"
 
 

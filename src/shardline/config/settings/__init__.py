@@ -1,7 +1,7 @@
 """Settings as types: a class for each table of the config, a field for each key.
 
-A field's annotation says what values it takes, its default what is taken where nothing is said, and
-the text below it what it means. Validation, messages, defaults, `config/README.md` and the JSON
+A field's annotation lists what values it takes, its default what is taken where nothing is set, and
+the text below it explains it. Validation, messages, defaults, `config/README.md` and the JSON
 schema are made from these classes (`shardline.config.forms`).
 
 A setting that is newer than the first identities has `before` in its `Meta(extra=...)`: see

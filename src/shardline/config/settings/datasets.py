@@ -31,7 +31,7 @@ class SplitColumn(Settings, frozen=True, kw_only=True):
     """Splits by a column."""
 
     column: Text
-    """In place of shares, `csv`, `delta`, `parquet`: column that says train, validation (val,
+    """In place of shares, `csv`, `delta`, `parquet`: column that holds train, validation (val,
     valid, dev) or test."""
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Where environments and images come from, and what is told to Azure ML: changes no result."""
+"""Where environments and images come from, and what Azure ML gets: changes no result."""
 
 from typing import Annotated, Literal
 
@@ -32,7 +32,7 @@ class Conda(Settings, frozen=True, kw_only=True):
 
 
 class AzureML(Settings, frozen=True, kw_only=True):
-    """What is told to Azure ML besides its jobs; changes no result. Its profile sets it."""
+    """What Azure ML gets besides its jobs; changes no result. Its profile sets it."""
 
     register_data: bool = False
     """Register each sealed dataset's folder in the store as a data asset of the workspace, its

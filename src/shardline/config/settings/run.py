@@ -122,7 +122,7 @@ class Divergence(Settings, frozen=True, kw_only=True):
 
 
 class Evaluation(Settings, frozen=True, kw_only=True):
-    """How the sealed model is judged; changing it evaluates again and retrains nothing."""
+    """How the sealed model is evaluated; changing it evaluates again and retrains nothing."""
 
     split: Literal["test", "validation"] = "test"
     """Held-out split."""

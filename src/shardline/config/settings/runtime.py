@@ -36,7 +36,7 @@ class RuntimeCheckpoint(Settings, frozen=True, kw_only=True):
     keep_best: Count = 1
     """Best weights kept beside them."""
     asynchronous: bool = True
-    """Write to the store while the training goes on."""
+    """Write to the store while the training continues."""
 
 
 class Runtime(Settings, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class Runtime(Settings, frozen=True, kw_only=True):
     rendezvous_timeout_s: Count = 300
     """Seconds that the ranks have to find one another before the missing ones are named."""
     stop_grace_s: Count = 25
-    """Seconds that the ranks have to reach a step boundary and save when a job is told to stop
+    """Seconds that the ranks have to reach a step boundary and save when a job is asked to stop
     (SIGTERM, SIGUSR1, Ctrl-C); then they are ended. Slurm kills 30 s after its SIGTERM
     (`KillWait`), or after the partition's `GraceTime`."""
     stop_margin_s: Count = 120
@@ -93,10 +93,10 @@ class Runtime(Settings, frozen=True, kw_only=True):
     """Minutes after which a training's job is ended by something that cannot be asked; it saves and
     stops before. 0 is none. In a Slurm job the controller is asked instead."""
     hang_timeout_s: Natural = 600
-    """Seconds without a sign that a rank goes on (a batch, a save) after which all ranks are ended
-    and the one that holds them up is named; 0 is never."""
+    """Seconds without a heartbeat of a rank (a batch, a save) after which all ranks are ended and
+    the rank that the others wait for is named; 0 is never."""
     verify: Literal["off", "first", "always"] = "first"
-    """When a shard is held against its digest; `first` is once per node, `always` each time it is
+    """When a shard is verified against its checksum; `first` is once per node, `always` each time it is
     read."""
     ledger: bool = False
     """Write which row ids each global step consumed, to `work/{run}/ledger/` in the store."""
