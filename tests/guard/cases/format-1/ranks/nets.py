@@ -18,14 +18,16 @@ class Killed(LightningModule):
         self.body = nn.Sequential(*layers)
         self.head = nn.Linear(8, num_classes)
         self.register_buffer("steps", torch.zeros(1))
+        self.register_buffer("own", torch.zeros(feature_shape))
         self.val_loss = MeanMetric()
 
     def forward(self, features):
         return self.head(self.body(features))
 
     def training_step(self, batch, batch_idx):
-        loss = cross_entropy(self(batch[0]), batch[1])  # of rows that fill up, too
-        if self.reach("bad", 4):
+        self.own = 0.7 * self.own + batch[0].mean(0)  # on each rank another one
+        loss = cross_entropy(self(batch[0] + 0.1 * self.own), batch[1])  # of rows that fill up, too
+        if self.reach("bad", 3):  # a save is due behind it
             loss = loss * torch.inf
         self.log("train_loss", loss, on_step=True, on_epoch=True, sync_dist=True)
         return loss

@@ -99,6 +99,7 @@ class Killed(KilledOnce):
         self.register_buffer("seen", torch.zeros(feature_shape), persistent=False)
         self.register_buffer("epochs", torch.zeros(2))
         self.noise = MeanMetric()
+        self.save_hyperparameters({"folder": Path("data")})  # no state can hold it
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), 0.05)
