@@ -247,7 +247,7 @@ def opened(config: Mapping[str, Any]) -> Any:
     from shardline.pipeline import common, datasets
 
     project = load_project(config)
-    common.load_project = datasets.load_project = lambda _: project  # type: ignore[assignment]
+    common.load_project = datasets.load_project = lambda *_, **__: project  # type: ignore[assignment]
     return project
 
 
