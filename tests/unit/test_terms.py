@@ -22,6 +22,7 @@ FINISHED = (
     "scripts",
     "src/shardline/checkpoints",
     "src/shardline/cli",
+    "src/shardline/config",
     "src/shardline/core",
     "src/shardline/data",
     "src/shardline/drills",

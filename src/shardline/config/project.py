@@ -33,7 +33,7 @@ class Project:
         runtime: settings that change no result.
         identity: how closely an earlier result must fit to be taken over.
         digests: what is known of external files.
-        azureml: what is told to Azure ML; changes no result either.
+        azureml: what is registered with Azure ML; changes no result either.
         conda: what the stages' conda environments are solved with.
         image: how the container image is built and run; nor does this.
         lock_file: pins of every package.
@@ -152,7 +152,7 @@ class Project:
 
     @property
     def environment(self) -> Path | None:
-        """What says where the ranks' environment is; None where it is the job's own."""
+        """The file that records where the ranks' environment is; None where it is the job's own."""
         known = {"conda": self.layout.environment("train"), "image": self.layout.image}
         return known.get(self.runtime.environment)
 
@@ -179,10 +179,10 @@ class Project:
 
     def provenances_of_report(self, exists: Callable[[Path], bool] = Path.exists) -> list[Path]:
         """Return the provenances of these datasets; those that an earlier version sealed have none."""
-        told = [
+        recorded = [
             (path, path.with_name("provenance.json")) for path in self.manifests_of_report(exists)
         ]
-        return [path for manifest, path in told if exists(path) or not exists(manifest)]
+        return [path for manifest, path in recorded if exists(path) or not exists(manifest)]
 
     def check_store_stays(self) -> None:
         """Refuse a store in the working folder of a job whose machine shares no disk with others.
