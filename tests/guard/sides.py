@@ -12,6 +12,7 @@ from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import yaml
+from filelock import FileLock
 
 from shardline.config.load import load_project
 from tests.guard.bumps import run_git
@@ -57,7 +58,7 @@ def present(project: Path, place: Path) -> dict[str, Result]:
 def earlier(project: Path, commit: str) -> dict[str, Result]:
     """Make a project by an earlier version, with its own lock; what is known of it is read from the cache.
 
-    The cache is in `XDG_CACHE_HOME`, by the commit, its lock, the processor and the project's files.
+    The cache is in `XDG_CACHE_HOME`: results by the commit, its lock, the processor and the project's files.
     """
     path = _cached(project, commit)
     if not path.exists():
@@ -105,11 +106,25 @@ def _worktree(commit: str) -> Iterator[Path]:
 
 
 def environment(tree: Path) -> Path:
-    """Return the folder of programs of an earlier version: those of here where the locks are the same."""
-    if (tree / LOCK).read_bytes() == (REPOSITORY / LOCK).read_bytes():
+    """Return the folder of programs of an earlier version: those of here where the locks are the same.
+
+    Another lock's environment is made once and kept: `_make` puts the version's own code before it.
+    """
+    lock = (tree / LOCK).read_bytes()
+    if lock == (REPOSITORY / LOCK).read_bytes():
         return Path(sys.executable).parent
-    subprocess.run(["make", "env", f"PYTHON={sys.executable}"], cwd=tree, check=True)
-    return tree / ".venv/bin"
+    digest = hashlib.sha256(lock + sys.version.encode()).hexdigest()
+    folder = _cache() / "environments" / digest[:16]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / ".installed").exists():
+            command = ["make", "env", f"PYTHON={sys.executable}", f"VENV={folder}"]
+            subprocess.run(command, cwd=tree, check=True)
+    return folder / "bin"
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shardline-guard"
 
 
 def _cached(project: Path, commit: str) -> Path:
@@ -128,8 +143,7 @@ def _cached(project: Path, commit: str) -> Path:
         reader,
     ]
     digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "shardline-guard" / f"{commit[:12]}-{project.name}-{digest[:16]}.json"
+    return _cache() / f"{commit[:12]}-{project.name}-{digest[:16]}.json"
 
 
 def _processor() -> str:

@@ -1,6 +1,8 @@
 """How an earlier side is made and kept, with a made `_make`."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,15 +46,25 @@ def test_an_earlier_side_is_made_once_in_a_worktree_that_is_removed(
     assert len(made) == 2
 
 
-def test_an_environment_of_its_own_is_made_where_locks_differ(tmp_path: Path) -> None:
+def test_an_environment_of_its_own_is_made_once_where_locks_differ(
+    made: list[Path], tmp_path: Path
+) -> None:
     lock = tmp_path / sides.LOCK
     lock.write_bytes((REPOSITORY / sides.LOCK).read_bytes())
-    assert not sides.environment(tmp_path).is_relative_to(tmp_path)
+    assert sides.environment(tmp_path) == Path(sys.executable).parent
     lock.write_text("numpy==1\n")
     (tmp_path / "Makefile").write_text(
-        "env:\n\tmkdir -p .venv/bin; echo $(PYTHON) > .venv/bin/python\n"
+        "env:\n\tmkdir -p $(VENV)/bin; echo $(PYTHON) >> $(VENV)/bin/python\n"
+        "\t[ ! -e fail ] && touch $(VENV)/.installed\n"
     )
-    assert (sides.environment(tmp_path) / "python").read_text().strip()
+    (tmp_path / "fail").touch()
+    with pytest.raises(subprocess.CalledProcessError):
+        sides.environment(tmp_path)
+    (tmp_path / "fail").unlink()
+    for _ in range(2):
+        programs = sides.environment(tmp_path)
+    assert programs.is_relative_to(tmp_path / "cache")
+    assert (programs / "python").read_text().split() == 2 * [sys.executable]
 
 
 def test_all_histories_but_the_class_that_users_derive_from_have_a_case() -> None:
