@@ -1,12 +1,16 @@
 """Mutants: what is changed, what is left alone, and where a mutated module takes its place."""
 
 import ast
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.guard import driver
 from tests.guard.mutants import MODULES, Mutant, files_of, mutants_of
+from tests.support.workspace import REPOSITORY
 
 CODE = '''"""Text of 1 < 2."""
 
@@ -58,3 +62,30 @@ def test_every_module_is_there_and_has_mutants() -> None:
         for path in files_of(name)
         if path.stem != "__init__"
     )
+
+
+LEARNING = """
+import json, shutil, sys
+from pathlib import Path
+from tests.guard.mutants import CASES, Cases, Unit, driver
+
+folder = Path(sys.argv[1])
+shutil.copytree(CASES / "format-1/single", folder / "single")
+cases = Cases(folder)
+assert driver.forked(lambda: cases._list("single", folder / "runs.json")) == 0
+run, dataset = next(iter(json.loads((folder / "runs.json").read_text()).items()))
+for unit in (Unit("single", "data", dataset), Unit("single", "train", run)):
+    cases._learn(unit, frozenset({str(driver.SRC / "shardline/data/build.py")}))
+print([len(known.values) for known in cases.known.values()])
+print([any(known.lines.values()) for known in cases.known.values()])
+"""
+
+
+@pytest.mark.rotating
+def test_a_dataset_and_a_run_are_made_and_traced(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEARNING, str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, values, traced = done.stdout.splitlines()
+    assert min(json.loads(values)) > 0
+    assert traced == "[True, False]"  # a training builds no shard
