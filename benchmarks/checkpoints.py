@@ -1,7 +1,7 @@
 """What a training checkpoint costs: steps with an asynchronous save, a synchronous one and none.
 
-One training; its steps are taken in blocks, which begin in turn with no save, one that is written
-beside the training, and one that is waited for. A block is longer than a write takes, so that it
+One training; its steps are taken in blocks, which begin in turn with no save, an
+asynchronous save, and a synchronous one. A block is longer than a write takes, so that it
 bears the whole cost: the copy, and the cores and disk that the writer takes from the steps. The
 model is a multilayer perceptron with Adam, whose state is three times its weights. `--store`
 names the folder, and so the disk, that is written to.
@@ -88,7 +88,7 @@ def measure(width: int, batch: int, length: int, rounds: int, store: str) -> Non
         rows, order = TensorDataset(torch.randn(batch, width)), [*range(batch)] * steps
         trainer.fit(model, DataLoader(rows, batch_size=batch, sampler=order))
         size = list_saved(folder)[0].bytes
-    tell(model, size, blocks, writes, length)
+    show(model, size, blocks, writes, length)
 
 
 def time_writes(manager: CheckpointManager) -> list[float]:
@@ -104,7 +104,7 @@ def time_writes(manager: CheckpointManager) -> list[float]:
     return seconds
 
 
-def tell(model: nn.Module, size: int, blocks: Blocks, writes: list[float], length: int) -> None:
+def show(model: nn.Module, size: int, blocks: Blocks, writes: list[float], length: int) -> None:
     millions = sum(weight.numel() for weight in model.parameters()) / 1e6
     plain = statistics.median(blocks.seconds["none"])
     print(

@@ -34,7 +34,7 @@ def centres(num_classes: int) -> np.ndarray:
 
 
 class Clouds(Source):
-    """Rows around the middle of their class, so that near classes are taken for each other."""
+    """Rows around the middle of their class, so that near classes are confused."""
 
     def __init__(self, num_shards: int, num_classes: int) -> None:
         super().__init__(num_shards=num_shards)

@@ -9,7 +9,7 @@ each writing the same rows (10,000 of 1,000 float32 features a shard):
   summarised, digested, written, fsynced and renamed.
 
 The goal is half the disk's rate or five times the reference's, whichever is
-lower. `ours without digest` is a control: it says what BLAKE3 costs here.
+lower. `ours without digest` is a control: it measures the cost of BLAKE3.
 """
 
 import argparse
@@ -40,7 +40,7 @@ ME = Path(__file__)
 
 @cache
 def prepared() -> memoryview:
-    """Return a shard's worth of bytes; not zeros, which a file system may call a hole."""
+    """Return a shard's worth of bytes; not zeros, which a file system may store as a hole."""
     return memoryview(np.random.default_rng(0).bytes(SHARD_BYTES))
 
 
@@ -129,7 +129,7 @@ def rate(writer: str, processes: int, num_shards: int, parent: Path) -> tuple[fl
 
 
 def work(options: argparse.Namespace) -> None:
-    """Be one of the processes: say that all is imported, wait for the word, write, say the cost."""
+    """Run one of the processes: report that it is ready, wait for the start, write, print the CPU seconds."""
     extra: dict[str, Any] = {"part": options.part} if options.writer.startswith("ours") else {}
     prepared()
     print("ready", flush=True)
@@ -173,7 +173,7 @@ def main() -> int:
 
 
 def report(rates: dict[str, list[tuple[float, float]]], options: argparse.Namespace) -> int:
-    """Print medians and ratios; the exit code says whether the goal is met."""
+    """Print medians and ratios; the exit code is 0 if the goal is met."""
     print(f"median of {options.rounds} rounds of {options.shards} shards (lowest to highest):")
     medians = {}
     for name, values in rates.items():

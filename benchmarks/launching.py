@@ -1,8 +1,8 @@
 """How long a training takes from its submission to its first step, for each launcher, on a real Slurm.
 
-The cluster is that of the tests: two nodes of two CPUs, posed by namespaces of
+The cluster is that of the tests: two nodes of two CPUs, emulated by namespaces of
 this machine, so the figures compare launchers with one another and with the
-plain start on this machine; they say little of another cluster. Run as root:
+plain start on this machine; they do not predict another cluster. Run as root:
 `python -m benchmarks.launching`.
 """
 
@@ -43,13 +43,13 @@ def measure(built: Pipeline, folder: Path, launcher: str) -> dict[str, float]:
     if done.returncode:
         sys.exit(done.stdout)
     job = done.stdout.split("SLURM jobid ")[1].split()[0]
-    told = dict(
+    shown = dict(
         part.split("=", 1)
         for part in pipeline.cluster.scontrol("--oneliner", "show", "job", job).split()
         if "=" in part
     )
     submitted, began, ended = (
-        datetime.fromisoformat(told[key]).timestamp()
+        datetime.fromisoformat(shown[key]).timestamp()
         for key in ("SubmitTime", "StartTime", "EndTime")
     )
     ranks = datetime.fromisoformat(pipeline.provenance()["started"]).timestamp()

@@ -1,6 +1,6 @@
 """What ten thousand runs cost: starts of Snakemake, `shardline ls` and `shardline why`.
 
-One project is asked twice: while all of its runs are new, and once all of them are sealed (files of a
+One project is measured in each state: while all of its runs are new, and once all of them are sealed (files of a
 training's form, written by this program; nothing is trained). Snakemake's own share is that of a
 Snakefile which declares the same files in rules that do nothing.
 """

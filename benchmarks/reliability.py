@@ -1,8 +1,8 @@
-"""The same faults put into a training by Shardline and by plain Lightning + Snakemake (benchmarks/plain).
+"""The same faults injected into a training with Shardline and with plain Lightning + Snakemake (benchmarks/plain).
 
 Both train a small network on two ranks for 60 steps, save every 7, and wait before the 31st step
-while the fault is injected. Where a command ends without a model, the fault is taken away and the
-same command is given again, as a user would. Sides take turns; medians of the rounds are printed.
+while the fault is injected. Where a command ends without a model, the fault is removed and the
+same command is run again, as a user would. Sides take turns; medians of the rounds are printed.
 """
 
 import argparse
@@ -47,12 +47,12 @@ class Trial:
     """What a fault cost.
 
     Attributes:
-        commands: given until the model was there; None if it never was.
-        unlocked: whether `--unlock` had to be given as well.
-        steps_lost: optimiser steps that were done again.
-        seconds: from the first command to the model, without mending the fault.
-        same: whether the model has the bits of this side's unbroken training.
-        said: what the first command ended with.
+        commands: number of commands until the model existed; None if it never did.
+        unlocked: whether `--unlock` was needed as well.
+        steps_lost: optimiser steps that were repeated.
+        seconds: from the first command to the model, without the time to fix the fault.
+        same: whether the model is bit-identical to this side's uninterrupted training.
+        said: last error message of the first command (the name is the results file's).
     """
 
     commands: int | None
@@ -64,7 +64,7 @@ class Trial:
 
 
 class Side:
-    """One of the two, in a folder of its own."""
+    """One of the two sides, in a folder of its own."""
 
     job = rank = checkpoints = ""
     saves_in = ""
@@ -237,7 +237,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def unbroken(side: Side) -> tuple[str | None, float]:
+def uninterrupted(side: Side) -> tuple[str | None, float]:
     """Train without a fault; return the model's digest and the seconds."""
     side.prepare()
     (side.folder / "go").touch()
@@ -247,7 +247,7 @@ def unbroken(side: Side) -> tuple[str | None, float]:
 
 
 def trial(side: Side, fault: Fault, whole: str | None) -> Trial:
-    """Train with a fault, and give the command again until there is a model."""
+    """Train with a fault, and run the command again until there is a model."""
     side.prepare()
     begin = time.monotonic()
     process = side.start()
@@ -258,7 +258,7 @@ def trial(side: Side, fault: Fault, whole: str | None) -> Trial:
     undo = fault(side, process.pid)
     (side.folder / "go").touch()
     is_waiting = ended(process)
-    said = f"nothing within {PATIENCE_S} s" if is_waiting else last_words(side)
+    message = f"nothing within {PATIENCE_S} s" if is_waiting else last_message(side)
     commands, unlocked = 1, False
     while side.model() is None and commands < COMMANDS:
         if undo:
@@ -279,12 +279,12 @@ def trial(side: Side, fault: Fault, whole: str | None) -> Trial:
         steps_lost=len(steps) - STEPS,
         seconds=round(time.monotonic() - begin, 1),
         same=model == whole,
-        said=said,
+        said=message,
     )
 
 
 def ended(process: "subprocess.Popen[bytes]") -> bool:
-    """Wait for a command's end; end it if none comes, and return whether that was so."""
+    """Wait for a command to end; kill it after `PATIENCE_S`, and return whether that was necessary."""
     try:
         process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -297,8 +297,8 @@ def ended(process: "subprocess.Popen[bytes]") -> bool:
     return False
 
 
-def last_words(side: Side) -> str:
-    """Return the line that tells most: the last that names an error; commands are none."""
+def last_message(side: Side) -> str:
+    """Return the last line that names an error, by the first of these patterns; commands do not count."""
     marks = (
         "saved at step",
         r"rank \d+ on ",
@@ -310,12 +310,12 @@ def last_words(side: Side) -> str:
         "rror",
     )
     lines = [line.strip() for line in side.logs().splitlines() if " -m " not in line]
-    told = next((line for mark in marks for line in reversed(lines) if re.search(mark, line)), "")
-    return told.replace(f"{side.folder}/", "")[:300]
+    found = next((line for mark in marks for line in reversed(lines) if re.search(mark, line)), "")
+    return found.replace(f"{side.folder}/", "")[:300]
 
 
 def folder_of(kind: type[Side], scratch: Path, *, small_disk: bool) -> Side:
-    """Make a side in a new folder; what it saves lies on a disk of 24 MB if that is to fill up."""
+    """Make a side in a new folder; for the fault of a full disk it saves to a disk of 24 MB."""
     side = kind(Path(tempfile.mkdtemp(dir=scratch)))
     if small_disk:
         disk = side.folder / side.saves_in
@@ -336,7 +336,7 @@ def main() -> None:
         scratch = Path(name)
         for _ in range(args.rounds):
             for kind in (Shardline, Plain):
-                whole, took = unbroken(folder_of(kind, scratch, small_disk=False))
+                whole, took = uninterrupted(folder_of(kind, scratch, small_disk=False))
                 seconds.setdefault(kind.__name__, []).append(took)
                 for fault in args.faults:
                     side = folder_of(kind, scratch, small_disk=fault == "disk full")
@@ -367,7 +367,7 @@ def main() -> None:
 def table(found: dict[str, dict[str, list[Trial]]], unbroken_s: dict[str, float]) -> str:
     """Return the medians as a Markdown table."""
     lines = [
-        "| fault | side | commands | steps lost | seconds lost | unbroken bits |",
+        "| fault | side | commands | steps lost | seconds lost | bit-identical |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for fault, by in found.items():
@@ -384,7 +384,7 @@ def table(found: dict[str, dict[str, list[Trial]]], unbroken_s: dict[str, float]
 
 
 def commands_of(trial: Trial) -> str:
-    """Return how often a user had to give the command."""
+    """Return how often a user had to run the command."""
     if trial.commands is None:
         return "no model"
     return f"{trial.commands}{' and --unlock' if trial.unlocked else ''}"

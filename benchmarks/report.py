@@ -1,7 +1,7 @@
 """How large the report's page is, how long it takes to write, and how soon Chromium shows it.
 
 Made-up runs of the files' true form, with as many images as an evaluation may hold, 8 seeds to a line.
-Interactive is when the filter has answered: it counts the rows, and stands after all of them.
+Interactive is when the filter has answered: it counts the rows, and comes after them in the page.
 """
 
 import argparse
@@ -60,9 +60,9 @@ def opening(browser: webdriver.Chrome, page: Path) -> float:
     """Return the seconds from the start of the page's loading to the filter's answer."""
     browser.get("about:blank")
     browser.get(page.as_uri())
-    milliseconds, told = browser.execute_script(ASK)
-    if "runs shown" not in told:
-        raise SystemExit(f"the filter did not answer: {told!r}")
+    milliseconds, shown = browser.execute_script(ASK)
+    if "runs shown" not in shown:
+        raise SystemExit(f"the filter did not answer: {shown!r}")
     return milliseconds / 1000
 
 

@@ -1,4 +1,4 @@
-"""What is put into the trainings of both sides: a record of their steps, and a place to wait for a fault."""
+"""The callback in the trainings of both sides: it records their steps, and waits for the fault."""
 
 import time
 from pathlib import Path
@@ -9,9 +9,9 @@ FAULT_STEP = 30
 
 
 class Faults(pl.Callback):
-    """Writes each optimiser step that is done, and waits before the 31st until `go` is there.
+    """Records each optimiser step, and waits before the 31st until a file `go` exists.
 
-    Where a file `nan` is there, the 31st step's gradients are NaN.
+    Where a file `nan` exists, the 31st step's gradients are NaN.
     """
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):

@@ -1,4 +1,4 @@
-"""Trains on two ranks with Lightning; goes on from the last checkpoint where there is one."""
+"""Trains on two ranks with Lightning; resumes from the last checkpoint where there is one."""
 
 import argparse
 from pathlib import Path
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     args = parser.parse_args()
     pl.seed_everything(0, workers=True)
-    from faults import Faults  # the pause and the record of steps that both sides have
+    from faults import Faults  # the pause and the record of steps are the same on both sides
 
     saving = ModelCheckpoint(args.checkpoints, save_last=True, every_n_train_steps=7)
     trainer = pl.Trainer(

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.reader import cold, machine, plan, speed, training
 from benchmarks.reader.competitors import COMPETITORS, Competitor
 from benchmarks.reader.crew import REPOSITORY, CompetitorError
-from benchmarks.reader.goals import judge
+from benchmarks.reader.goals import evaluate_goals
 from benchmarks.reader.tables import tables
 from rich.console import Console
 
@@ -51,7 +51,9 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reader", description=__doc__)
     parser.add_argument("--full", action="store_true", help="all cells, 5 rounds, 20 GB, the page")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="these; others stay as they were")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, help="measure these; keep the others' results"
+    )
     parser.add_argument("--competitors", nargs="+", choices=list(COMPETITORS), help="only these")
     parser.add_argument("--gigabytes", type=float, help="data of the memory measurement")
     parser.add_argument(
@@ -65,22 +67,22 @@ def _measure(
 ) -> None:
     start = time.monotonic()
 
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         print(f"[{time.monotonic() - start:5.0f} s] {text}", file=sys.stderr, flush=True)
 
     results["machine"] = machine.describe()
     measures: dict[str, Callable[[], Any]] = {
-        "speed": lambda: speed.measure(competitors, chosen, say),
-        "cold": lambda: cold.measure(competitors, _variants(results), chosen, say),
-        "stalls": lambda: training.measure_stalls(chosen, say),
-        "memory": lambda: training.measure_memory(chosen, say),
+        "speed": lambda: speed.measure(competitors, chosen, log),
+        "cold": lambda: cold.measure(competitors, _variants(results), chosen, log),
+        "stalls": lambda: training.measure_stalls(chosen, log),
+        "memory": lambda: training.measure_memory(chosen, log),
     }
     for part in parts:
         try:
             results[part] = measures[part]()
         except CompetitorError as error:
-            say(f"{part} failed: {error}")
-    results["goals"] = judge(results)
+            log(f"{part} failed: {error}")
+    results["goals"] = evaluate_goals(results)
 
 
 def _variants(results: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def _variants(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_page(results: dict[str, Any]) -> None:
-    """Replace what stands between the marks of `docs/benchmarks.md` by these results."""
+    """Replace the text between the marks of `docs/benchmarks.md` by these results."""
     found = results["machine"]
     versions = [f"{name} {number}" for name, number in found["packages"].items()]
     versions += [pins[0].replace("==", " ") for pins in found["peers"].values()]

@@ -18,7 +18,7 @@ def measure(
     competitors: Iterable[Competitor],
     variants: Mapping[str, dict[str, Any]],
     plan: Plan,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Return an entry for each competitor, with the median of its rounds.
 
@@ -32,13 +32,13 @@ def measure(
     rates: dict[str, list[float]] = {name: [] for name in named}
     failed: dict[str, str] = {}
     for number in range(plan.cold_rounds):
-        say(f"cold page cache, round {number + 1} of {plan.cold_rounds}")
+        log(f"cold page cache, round {number + 1} of {plan.cold_rounds}")
         for name in (name for name in named if name not in failed):
             options = variants.get(name, named[name].variants[0])
             try:
                 rates[name].append(_turn(named[name], options, plan))
             except CompetitorError as error:
-                say(f"{name} failed: {error}")
+                log(f"{name} failed: {error}")
                 failed[name] = str(error)
     return [
         {"competitor": name, "failed": failed[name]}

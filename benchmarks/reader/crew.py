@@ -20,7 +20,7 @@ _NO_REPLY = json.dumps({"error": f"the process ended, or was ended after {TIMEOU
 
 
 class CompetitorError(Exception):
-    """A competitor could not do what was asked; the message says why."""
+    """A competitor failed to carry out a command; the message names the cause."""
 
 
 class Crew:
@@ -40,7 +40,7 @@ class Crew:
     ) -> None:
         self.competitor, self.world_size = competitor, world_size
         self._path = {"PYTHONPATH": checkout.resolve() / "src"} if checkout else {}
-        self._meeting = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._rendezvous = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         try:
             python = python_of(competitor.environment, cache / "environments")
         except RuntimeError as error:
@@ -81,7 +81,7 @@ class Crew:
         return replies
 
     def stop(self) -> None:
-        """End the processes: when they are ready, and by force where they are not."""
+        """End the processes, by force after `END_S`."""
         for process in self._ranks:
             with suppress(OSError):
                 process.stdin.close()
@@ -89,7 +89,7 @@ class Crew:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_S)
         self._kill()
-        self._meeting.cleanup()
+        self._rendezvous.cleanup()
 
     def _kill(self) -> None:
         """End the processes and what they started; a peer's own helpers may outlive it."""
@@ -99,10 +99,10 @@ class Crew:
             process.wait()
 
     def _start(self, python: Path, rank: int) -> subprocess.Popen[str]:
-        store = Path(self._meeting.name) / "store"
+        store = Path(self._rendezvous.name) / "store"
         places = {"RANK": rank, "LOCAL_RANK": rank}
-        # what peers leave behind in the folder of temporary files goes with the crew
-        folders = {"TMPDIR": self._meeting.name}
+        # temporary files that peers leave behind are removed with the crew
+        folders = {"TMPDIR": self._rendezvous.name}
         sizes = {"WORLD_SIZE": self.world_size, "LOCAL_WORLD_SIZE": self.world_size}
         own = places | sizes | folders | self._path
         command = [

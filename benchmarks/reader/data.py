@@ -20,7 +20,7 @@ from shardline.data.shard_map import ShardMap
 from shardline.sources import Schema, Source, Table
 
 SHARES = {"train": 0.98, "validation": 0.01, "test": 0.01}
-_NUM_BLOCKS = 4  # random numbers are dear: all shards are cut from these blocks, in turn
+_NUM_BLOCKS = 4  # random numbers are slow: all shards are copies of these blocks, in turn
 
 
 class Noise(Source):
@@ -85,7 +85,7 @@ def _digest_of_writer() -> str:
 
 
 def verify(folder: Path) -> None:
-    """Hold each shard against its digest once, so that no later reading has to.
+    """Verify each shard against its checksum once, so that no later reading has to.
 
     The first training on a node does this beside its reading.
     """

@@ -24,13 +24,13 @@ class Goal:
     is_most: bool = False
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, with the verdict."""
+        """Return the goal as JSON can hold it, with whether it is met."""
         is_met = self.value <= self.limit if self.is_most else self.value >= self.limit
         return asdict(self) | {"is_met": is_met}
 
 
-def judge(results: Results) -> list[dict[str, Any]]:
-    """Return the goals that these results tell something of."""
+def evaluate_goals(results: Results) -> list[dict[str, Any]]:
+    """Return the goals that these results have figures for."""
     found = [*_speed(results), *_two_ranks(results), *_stalls(results), *_memory(results)]
     return [goal.document() for goal in found]
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """Return what the manifest of a dataset's folder says of each shard."""
+    """Return each shard's record in the manifest of a dataset's folder."""
     return json.loads((folder / "manifest.json").read_bytes())["shards"]
 
 

@@ -14,7 +14,7 @@ from benchmarks.reader.data import verify
 from benchmarks.reader.formats import folder_of, home_of, warm
 from benchmarks.reader.plan import Plan
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Turn:
@@ -78,43 +78,43 @@ class Turn:
         return num_batches * self._where["batch"] * self._crew.world_size / rate
 
 
-def measure(competitors: Iterable[Competitor], plan: Plan, say: Say) -> list[dict[str, Any]]:
+def measure(competitors: Iterable[Competitor], plan: Plan, log: Log) -> list[dict[str, Any]]:
     """Return an entry for each cell and competitor, with the median of its rounds."""
     competitors, results = list(competitors), []
-    _prepare(competitors, plan, say)
+    _prepare(competitors, plan, log)
     for ranks in sorted({cell[2] for cell in plan.cells}):
-        crews = _start(competitors, plan, ranks, say)
+        crews = _start(competitors, plan, ranks, log)
         for shape, batch, _ in (cell for cell in plan.cells if cell[2] == ranks):
-            say(f"{shape}, batch {batch}, {ranks} rank{'s' * (ranks > 1)}")
+            log(f"{shape}, batch {batch}, {ranks} rank{'s' * (ranks > 1)}")
             cell = {"shape": shape, "batch": batch, "ranks": ranks}
-            results += [cell | entry for entry in _measure_cell(crews, plan, shape, batch, say)]
+            results += [cell | entry for entry in _measure_cell(crews, plan, shape, batch, log)]
         for crew in crews.values():
             crew.stop()
     return results
 
 
-def _prepare(competitors: list[Competitor], plan: Plan, say: Say) -> None:
-    """Write what is not there yet, and bring all of it into the page cache."""
+def _prepare(competitors: list[Competitor], plan: Plan, log: Log) -> None:
+    """Write the files that are missing, and read all files into the page cache."""
     for shape in dict.fromkeys(cell[0] for cell in plan.cells):
         for competitor in competitors:
-            say(f"{shape} rows for {competitor.name}")
-            with suppress(CompetitorError):  # told where it is to take part
+            log(f"{shape} rows for {competitor.name}")
+            with suppress(CompetitorError):  # reported when its turn is opened
                 warm(folder_of(competitor, shape, plan.shards[shape], plan.cache))
         verify(home_of(shape, plan.shards[shape], plan.cache) / "shardline")
 
 
-def _start(competitors: list[Competitor], plan: Plan, ranks: int, say: Say) -> dict[str, Crew]:
+def _start(competitors: list[Competitor], plan: Plan, ranks: int, log: Log) -> dict[str, Crew]:
     crews = {}
     for competitor in competitors:
         try:
             crews[competitor.name] = Crew(competitor, plan.cache, ranks)
         except CompetitorError as error:
-            say(f"{competitor.name} left out: {error}")
+            log(f"{competitor.name} left out: {error}")
     return crews
 
 
 def _measure_cell(
-    crews: dict[str, Crew], plan: Plan, shape: str, batch: int, say: Say
+    crews: dict[str, Crew], plan: Plan, shape: str, batch: int, log: Log
 ) -> list[dict[str, Any]]:
     turns: dict[str, Turn] = {}
     failed: dict[str, str] = {}
@@ -123,7 +123,7 @@ def _measure_cell(
         try:
             action()
         except CompetitorError as error:
-            say(f"{name} failed: {error}")
+            log(f"{name} failed: {error}")
             failed[name] = str(error)
             crews[name].stop()
             crews[name] = Crew(crews[name].competitor, plan.cache, crews[name].world_size)

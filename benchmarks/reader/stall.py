@@ -10,7 +10,7 @@ STEP_S = 0.005
 
 
 def trace(stream: Iterator[Batch], num_batches: int, step: str) -> dict[str, list[float]]:
-    """Return, for each batch, the wait for it and the time since the one before was asked for.
+    """Return, for each batch, the wait for it and the time since the previous batch was requested.
 
     Args:
         step: `sleep` leaves the processor alone, as a step on a GPU does;

@@ -1,4 +1,4 @@
-"""What a competitor is asked for: which rows, in what batches, as which rank."""
+"""The task of a competitor: which rows, in what batches, as which rank."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

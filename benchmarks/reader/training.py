@@ -12,12 +12,12 @@ from benchmarks.reader.plan import Plan
 from benchmarks.reader.rows import records
 from benchmarks.reader.task import SHAPES
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 SHAPE, BATCH = "wide", 256
 STEPS = ("sleep", "compute")
 
 
-def measure_stalls(plan: Plan, say: Say) -> list[dict[str, Any]]:
+def measure_stalls(plan: Plan, log: Log) -> list[dict[str, Any]]:
     """Return, by competitor and kind of step, the waits within windows and at their ends.
 
     Raises:
@@ -29,7 +29,7 @@ def measure_stalls(plan: Plan, say: Say) -> list[dict[str, Any]]:
         folder = folder_of(competitor, SHAPE, plan.shards[SHAPE], plan.cache)
         warm(folder)
         for step in STEPS:
-            say(f"waits with a step of 5 ms ({step}): {name}")
+            log(f"waits with a step of 5 ms ({step}): {name}")
             with Crew(competitor, plan.cache) as crew:
                 options = competitor.variants[0]
                 crew.ask("open", folder=str(folder), shape=SHAPE, batch=BATCH, options=options)
@@ -44,7 +44,7 @@ def summarise(
     """Return medians and maxima in ms; the first batch, which opens the data, does not count.
 
     Args:
-        waits_s: how long each batch was waited for.
+        waits_s: the wait for each batch.
         periods_s: from the taking of a batch to that of the next, the step included.
         boundaries: which batches are the first of a window.
     """
@@ -65,7 +65,7 @@ def summarise(
     }
 
 
-def measure_memory(plan: Plan, say: Say) -> dict[str, Any]:
+def measure_memory(plan: Plan, log: Log) -> dict[str, Any]:
     """Train through many gigabytes and return the anonymous memory, window by window.
 
     Raises:
@@ -73,7 +73,7 @@ def measure_memory(plan: Plan, say: Say) -> dict[str, Any]:
     """
     shape = SHAPES[SHAPE]
     shards = max(4, round(plan.gigabytes * 1e9 / (shape.rows_per_shard * shape.row_bytes)))
-    say(f"memory: {shards} shards, {shards * shape.rows_per_shard * shape.row_bytes / 1e9:.1f} GB")
+    log(f"memory: {shards} shards, {shards * shape.rows_per_shard * shape.row_bytes / 1e9:.1f} GB")
     is_kept = shards == plan.shards[SHAPE]  # the speed tables' own data
     _check_space(plan, 0 if is_kept else shards * shape.rows_per_shard * (shape.row_bytes + 16))
     try:

@@ -1,4 +1,4 @@
-"""The process of one rank of one competitor: it opens a stream and takes batches when told.
+"""The process of one rank of one competitor: it opens a stream and takes batches on command.
 
 Commands and replies are lines of JSON on standard input and output. Everything
 that libraries print goes to standard error.
@@ -42,14 +42,14 @@ class Worker:
         return {}
 
     def open(self, folder: str, shape: str, **task: Any) -> dict[str, Any]:
-        """Begin a stream; what an earlier one held is let go first."""
+        """Begin a stream; an earlier one is closed first."""
         self.close()
         self._task = Task(folder=Path(folder), shape=SHAPES[shape], **task)
         self._stream = self._module.batches(self._task)
         return {}
 
     def close(self) -> dict[str, Any]:
-        """Let go of the stream."""
+        """Close the stream."""
         self._stream = iter(())
         gc.collect()
         return {}
@@ -81,12 +81,12 @@ class Worker:
         return {"rows": rows, "seconds": elapsed}
 
     def trace(self, num_batches: int, step: str) -> dict[str, Any]:
-        """Train with steps of at least 5 ms and tell how long each batch was waited for."""
+        """Train with steps of at least 5 ms and return the wait for each batch."""
         times = stall.trace(self._stream, num_batches, step)
         return {**times, "boundaries": self._module.boundaries(self._task, num_batches)}
 
     def train(self, num_batches: int) -> dict[str, Any]:
-        """Train a small model and tell the memory in use at each boundary."""
+        """Train a small model and return the memory in use at each boundary."""
         boundaries = self._module.boundaries(self._task, num_batches)
         return {"samples": memory.train(self._stream, self._task, num_batches, boundaries)}
 
@@ -115,11 +115,13 @@ def main() -> None:
     parser.add_argument("module")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world-size", type=int, default=1)
-    parser.add_argument("--store", help="file where the ranks meet")
+    parser.add_argument("--store", help="file of the ranks' rendezvous")
     arguments = parser.parse_args()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    torch.set_num_threads(1)  # as torchrun does; a second one helps nobody here and harms some
+    torch.set_num_threads(
+        1
+    )  # as torchrun does; a second one makes no competitor faster and some slower
     if arguments.world_size > 1:
         torch.distributed.init_process_group(
             "gloo",

@@ -30,7 +30,7 @@ from shardline.training.rank_spec import write_spec
 
 REPOSITORY = Path(__file__).parents[2]
 USUAL, OURS = "Lightning, logger, checkpoints", "Shardline"
-# the latter has each process compile what it imports
+# the latter makes each process compile its imports
 _LEFT_OUT = {"MKL_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"}
 _TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
@@ -87,7 +87,7 @@ class Program:
         return ["-m", "shardline.training.worker", str(project / "rank.json")]
 
     def train(self, *, is_profiled: bool = False) -> dict[str, Any]:
-        """Train once, and return what the clock has told."""
+        """Train once, and return the clock's measurements."""
         made = self._folder / "made"
         shutil.rmtree(made, ignore_errors=True)
         (made / "results").mkdir(parents=True)
@@ -97,14 +97,14 @@ class Program:
         self._python(
             *several, *self._words, **{OUT: str(out), PROFILED: "1" if is_profiled else ""}
         )
-        told: dict[str, Any] = json.loads(out.read_text())
-        return told
+        timed: dict[str, Any] = json.loads(out.read_text())
+        return timed
 
     def take_turn(self) -> None:
         """Train once, and keep the median step."""
-        told = self.train()
-        self.steps_s.append(statistics.median(told["seconds"]))
-        self.cores.append(told["cores"])
+        timed = self.train()
+        self.steps_s.append(statistics.median(timed["seconds"]))
+        self.cores.append(timed["cores"])
 
     def _python(self, *words: str, **variables: str) -> str:
         env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
@@ -150,7 +150,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--accelerator", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--before", type=Path, help="checkout of another version of Shardline")
-    parser.add_argument("--no-parts", action="store_true", help="leave out where the time goes")
+    parser.add_argument("--no-parts", action="store_true", help="omit the time by part of a step")
     return parser.parse_args()
 
 

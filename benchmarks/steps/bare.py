@@ -39,7 +39,7 @@ def main() -> None:
             optimizer.step()
             loss.item()
             clock.read(epoch)
-    clock.tell()
+    clock.write()
 
 
 if __name__ == "__main__":

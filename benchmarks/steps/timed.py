@@ -49,10 +49,10 @@ _PARTS = (
 
 
 class Clock:
-    """Reads the time as each step ends, and tells it when the training is over.
+    """Reads the time as each step ends, and writes the times when the training is over.
 
     Args:
-        rank: this process's; only rank 0 tells.
+        rank: this process's; only rank 0 writes.
     """
 
     def __init__(self, rank: int) -> None:
@@ -71,16 +71,16 @@ class Clock:
         self._epochs.append(epoch)
         self._ends.append(time.perf_counter())
 
-    def tell(self) -> None:
-        """Write the seconds of each step but an epoch's first, the cores at work, and where they were."""
+    def write(self) -> None:
+        """Write the seconds of each step but an epoch's first, the cores in use, and the samples of each part."""
         if self._rank:
             return
         ends, epochs = self._ends, self._epochs
         steps = range(WARM_UP + 1, len(ends))
         seconds = [ends[i] - ends[i - 1] for i in steps if epochs[i] == epochs[i - 1]]
         cores = (time.process_time() - self._cpu_s) / (time.perf_counter() - ends[WARM_UP])
-        told = {"seconds": seconds, "cores": cores, "parts": self._parts}
-        Path(os.environ[OUT]).write_text(json.dumps(told))
+        measured = {"seconds": seconds, "cores": cores, "parts": self._parts}
+        Path(os.environ[OUT]).write_text(json.dumps(measured))
 
 
 class _Sampler(threading.Thread):
@@ -88,12 +88,12 @@ class _Sampler(threading.Thread):
 
     def __init__(self, parts: Counter[str]) -> None:
         super().__init__(daemon=True)
-        self._parts, self._looked_at = parts, threading.main_thread().ident or 0
+        self._parts, self._observed_thread = parts, threading.main_thread().ident or 0
 
     def run(self) -> None:
         while True:
             time.sleep(1 / _SAMPLES_PER_S)
-            if frame := sys._current_frames().get(self._looked_at):
+            if frame := sys._current_frames().get(self._observed_thread):
                 self._parts[part_of(frame)] += 1
 
 
@@ -137,7 +137,7 @@ class Linear(pl.LightningModule):
 
     def on_train_end(self) -> None:
         assert self._clock
-        self._clock.tell()
+        self._clock.write()
 
 
 class Wide(Linear):

@@ -145,7 +145,7 @@ class Reports:
         own.secrets = {"STORE": KEY}
         own.logger = SimpleNamespace(info=self.said.append, warning=self.warnings.append)
         own._live, own.shutdown = {}, lambda: None
-        own._states, own._misses, own._taken_back, own._last_warning = {}, {}, set(), ""
+        own._states, own._misses, own._preempted, own._last_warning = {}, {}, set(), ""
         own._submitting = ThreadPoolExecutor(1)
         own.report_job_error = lambda info, msg: self.errors.append(msg)
         own.report_job_success = lambda info: self.done.append(info.external_jobid)
@@ -174,7 +174,7 @@ def test_a_failed_job_says_why():
     client.jobs[f"{REQUEST.stem}-1"] = replace(named("Failed"), url="https://studio/runs/x")
     client.why = "UserError: process exited with code 1"
     client.tails = {
-        "user_logs/std_log_process_0.txt": "all came\nazureml node: rank 1 (node 1, host b) ended with code 7",
+        "user_logs/std_log_process_0.txt": "all 2 processes joined\nazureml node: rank 1 (node 1) ended with code 7",
         "user_logs/std_log_process_1.txt": f"step 1\nValueError: AccountKey={KEY} {KEY} is wrong\n",
     }
     reports = Reports(client)
@@ -204,9 +204,9 @@ def test_a_cancelled_job_and_a_preempted_one_are_told_apart_from_failures():
     reports.check(f"{REQUEST.stem}-1")
     client.why = "JobNodePreempted: the node was preempted"
     reports.check(f"{REQUEST.stem}-2")
-    assert "was cancelled, by somebody or at its time limit" in reports.errors[0]
-    assert "lost its nodes to others (low priority)" in reports.errors[1]
-    assert "no failure of the rule" in reports.errors[1]
+    assert "was cancelled, by a user or at its time limit" in reports.errors[0]
+    assert "was preempted (low priority)" in reports.errors[1]
+    assert "a preemption is not a failure of the rule" in reports.errors[1]
 
 
 def test_a_job_that_azure_ml_queues_again_is_waited_for_and_mentioned_once():
@@ -216,7 +216,7 @@ def test_a_job_that_azure_ml_queues_again_is_waited_for_and_mentioned_once():
         client.set(name, status)
         assert reports.check(name) == [name]
     assert len(reports.said) == 1
-    assert "took back the nodes" in reports.said[0]
+    assert "Azure ML preempted job" in reports.said[0]
     client.set(name, "Completed")
     assert reports.check(name) == []
     assert reports.done == [name]
@@ -235,7 +235,7 @@ def test_a_status_that_cannot_be_read_ends_no_job():
 def test_a_job_that_the_service_does_not_know_is_given_up_after_some_lists():
     reports = Reports(FakeClient())
     assert [reports.check("gone-1") for _ in range(3)] == [["gone-1"], ["gone-1"], []]
-    assert "knows no job gone-1 any more" in reports.errors[0]
+    assert "Azure ML job gone-1 no longer exists in the workspace" in reports.errors[0]
 
 
 def test_cancelling_asks_for_every_job_and_names_those_that_cannot_be_asked_for():

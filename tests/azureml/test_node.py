@@ -153,7 +153,10 @@ def test_a_follower_that_fails_ends_the_others(job):
     job.start(f"{shell(command)}; echo $? >$SHARED/code; exit 6", FOUR)
     assert job.codes() == [6] * 4, job.logs()
     assert (job.shared / "code").read_text() == "4\n"
-    assert "rank 3 (node 1, host node-b, 10.0.0.5) ended with code 4; all others" in job.log(0)
+    assert (
+        "rank 3 (node 1, host node-b, 10.0.0.5) ended with code 4; all other processes"
+        in job.log(0)
+    )
 
 
 def test_rank_0_that_fails_ends_the_others(job):
@@ -179,8 +182,8 @@ def test_a_different_file_on_a_follower_starts_nothing(job):
     (job.folder / "node-b" / "in" / "f.json").write_text("other")
     job.start(launch("touch", f"{job.shared}/started", options="--file in/f.json"), TWO)
     assert job.codes() == [1, 1], job.logs()
-    assert "nothing was started: rank 1 (node 1, host node-b, 10.0.0.5)" in job.log(0)
-    assert "f.json is there already and differs from the leader's" in job.log(0)
+    assert "no process was started: rank 1 (node 1, host node-b, 10.0.0.5)" in job.log(0)
+    assert "f.json already exists and differs from the leader's" in job.log(0)
     assert not (job.shared / "started").exists()
     assert (job.folder / "node-b" / "in" / "f.json").read_text() == "other"
 
@@ -190,7 +193,7 @@ def test_a_leader_that_dies_is_named_by_its_followers(job):
     job.wait_for("at-0", "at-1")
     job.kill(0)
     assert job.codes(15)[1] == 1, job.logs()
-    assert "the leader, rank 0, was lost before it told an end: the connection" in job.log(1)
+    assert "the leader, rank 0, was lost before the job ended: the connection" in job.log(1)
 
 
 def test_a_follower_that_dies_is_named_by_the_leader(job):
@@ -217,8 +220,8 @@ def test_a_node_that_falls_silent_is_named(job, machines):
 @pytest.mark.parametrize(
     ("geometry", "but", "named"),
     [
-        (FOUR, (3,), "rank 3 (node 1) did not come within 3 s"),
-        (FOUR, (2, 3), "rank 2 (node 1), rank 3 (node 1) did not come within 3 s"),
+        (FOUR, (3,), "rank 3 (node 1) did not join within 3 s"),
+        (FOUR, (2, 3), "rank 2 (node 1), rank 3 (node 1) did not join within 3 s"),
         (("azureml-v1-mpi-2x4", 2, 1), (1,), "rank 1 (node 1), of host 10.0.0.5 by AZ_BATCH_NODE_LIST, did not"),
     ],
 )  # fmt: skip
@@ -227,7 +230,7 @@ def test_one_that_never_comes_is_named_before_the_deadline(job, geometry, but, n
     assert set(job.codes(10)) == {1}, job.logs()
     for rank in job.processes:  # the others hear it before they give up by themselves
         assert named in job.log(rank)
-    assert "did not come yet" in job.log(0)
+    assert "did not join yet" in job.log(0)
     assert not (job.shared / "started").exists()
 
 
@@ -244,7 +247,7 @@ def test_an_environment_that_does_not_tell_where_the_leader_is(job):
     job.start("true", ("azureml-v2-mpi-2x1-localhost", 2, 1), wait_s=1)
     assert job.codes(10) == [1, 1]
     assert "no MASTER_ADDR, AZ_BATCH_MASTER_NODE, MASTER_IP" in job.log(1)
-    assert "rank 1 (node 1) did not come" in job.log(0)
+    assert "rank 1 (node 1) did not join" in job.log(0)
 
 
 HOLDER = """
@@ -267,12 +270,15 @@ def test_a_port_that_is_taken_is_named_and_the_next_is_used(job, machines, how):
     finally:
         kill_group(holder, signal.SIGKILL)
         holder.communicate()
-    assert f"port {port} cannot be used on node-a: Address already in use; the next" in job.log(0)
+    assert (
+        f"port {port} cannot be used on node-a: Address already in use; trying the next port"
+        in job.log(0)
+    )
 
 
 STRANGERS = """
 import dataclasses, os, socket, sys, time
-from snakemake_executor_plugin_azureml.node.follower import _knock
+from snakemake_executor_plugin_azureml.node.follower import _join
 from snakemake_executor_plugin_azureml.node.place import find_place
 from snakemake_executor_plugin_azureml.node.secret import folder_of
 place = find_place(os.environ)
@@ -283,7 +289,7 @@ for words in (b"GET / HTTP/1.0", bytes(2**10), b"\\xff" * 8):
         except ConnectionRefusedError: time.sleep(0.05)
         else: break
 place = dataclasses.replace(place, job="another")
-_knock(place, folder_of(place, {"SHARED": "/tmp"}), at, 5.0, 5.0)
+_join(place, folder_of(place, {"SHARED": "/tmp"}), at, 5.0, 5.0)
 """
 
 
@@ -292,7 +298,9 @@ def test_strangers_and_another_jobs_processes_are_turned_away(job, machines):
     job.start(command, TWO, but=(1,))
     env = environment(*TWO, 1)
     done = machines["node-b"].run(sys.executable, "-c", STRANGERS, env=env, check=False)
-    assert "LostError: another job's leader listens there" in done.stdout, done.stdout + job.logs()
+    assert "LostError: another job's leader listens on this port" in done.stdout, (
+        done.stdout + job.logs()
+    )
     port = find_place(env).ports[0]
     assert f"10.0.0.4:{port} " in machines["node-a"].run("ss", "-ltnH").stdout
     (secret,) = (job.shared / ".snakemake-azureml").glob("*/*")
@@ -353,7 +361,7 @@ def test_a_follower_command_that_fails_ends_the_job(job):
     job.start("sleep 1000", TWO, "--follower-command", encoded("exit 3"))
     assert job.codes() == [3, 3], job.logs()
     assert (
-        "rank 1 (node 1, host node-b, 10.0.0.5): its follower command ended with code 3"
+        "rank 1 (node 1, host node-b, 10.0.0.5): the follower command ended with code 3"
         in job.log(0)
     )
 
@@ -382,5 +390,5 @@ def test_started_by_a_real_mpirun(job, machines):
     env = {"AZUREML_RUN_ID": "real", "AZ_BATCHAI_MPI_MASTER_NODE": "localhost"}
     done = machines["node-a"].run(*words, cwd=job.folder / "node-a", env=env, check=False)
     assert done.returncode == 5, done.stdout
-    assert "all 3 came" in done.stdout
+    assert "all 3 processes joined" in done.stdout
     assert "(node 0, host node-a, 127.0.0.1) ended with code" in done.stdout

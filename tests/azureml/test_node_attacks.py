@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 from snakemake_executor_plugin_azureml.node import hub as hub_module
-from snakemake_executor_plugin_azureml.node.doors import listen
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.files import below
-from snakemake_executor_plugin_azureml.node.follower import Follower, _knock, follow
+from snakemake_executor_plugin_azureml.node.follower import Follower, _join, follow
 from snakemake_executor_plugin_azureml.node.hub import Hub
+from snakemake_executor_plugin_azureml.node.listeners import listen
 from snakemake_executor_plugin_azureml.node.place import Place, find_place
 from snakemake_executor_plugin_azureml.node.secret import (
     GREETING_BYTES,
@@ -53,7 +53,7 @@ class Served:
         self.folder = folder_of(self.place, {"STORE": str(mount)})
         self.secret = make_secret(self.folder)
         self.hub = Hub(self.place, self.secret, wait_s=60, grace_s=1, silence_s=5)
-        self.at: tuple[str, int] = self.hub._network_door.getsockname()
+        self.at: tuple[str, int] = self.hub._network_listener.getsockname()
         self._is_over = threading.Event()
         self._reply: tuple[int, dict[str, object]] | None = None
         self._thread = threading.Thread(target=self._drive)
@@ -65,7 +65,7 @@ class Served:
             if self._reply and self._reply[0] in self.hub.members:
                 rank, document = self._reply
                 self._reply = None
-                self.hub.tell(self.hub.members[rank], document)
+                self.hub.send_to(self.hub.members[rank], document)
 
     def answer(self, rank: int, document: dict[str, object]) -> None:
         """Have a process be told something as soon as it has joined, by the hub's own thread."""
@@ -73,14 +73,14 @@ class Served:
 
     def join(self, **other: object) -> Connection:
         place = replace(place_of(1, self.place.job), **other)
-        return _knock(place, self.folder, self.at, PATIENCE_S, PATIENCE_S)[0]
+        return _join(place, self.folder, self.at, PATIENCE_S, PATIENCE_S)[0]
 
     def end(self) -> None:
         self._is_over.set()
         self._thread.join()
-        self.hub.close_network_door()
+        self.hub.close_network_listener()
         for member in self.hub.followers:
-            self.hub.forget(member.line)
+            self.hub.close_connection(member.connection)
         self.hub.close(0)
 
 
@@ -162,12 +162,12 @@ def test_a_hub_is_not_joined_with_another_secret(served, tmp_path):
     folder.mkdir()
     (folder / false.identifier).write_bytes(false.key)
     with pytest.raises(LostError, match=r"the connection was closed|reset by peer"):
-        _knock(place_of(1, served.place.job), folder, served.at, PATIENCE_S, PATIENCE_S)
+        _join(place_of(1, served.place.job), folder, served.at, PATIENCE_S, PATIENCE_S)
 
 
 def test_a_hub_is_not_joined_by_replay_or_reflection(served):
     with recorded(served.at) as (at, seen):
-        _knock(
+        _join(
             place_of(1, served.place.job), served.folder, at, PATIENCE_S, PATIENCE_S
         )[0].close()  # fmt: skip
     hello, welcome = seen["up"], seen["down"][GREETING_BYTES:]
@@ -179,17 +179,17 @@ def test_a_hub_is_not_joined_by_replay_or_reflection(served):
 
 
 def test_a_flood_of_silent_lines_keeps_nobody_out(served, monkeypatch):
-    monkeypatch.setattr(hub_module, "_STRANGERS", 8)
+    monkeypatch.setattr(hub_module, "_MAX_PENDING", 8)
     lines = [socket.create_connection(served.at, PATIENCE_S) for _ in range(50)]
     served.join().close()
-    assert len(served.hub._strangers) <= 8 + 2
+    assert len(served.hub._pending) <= 8 + 2
     for line in lines:
         line.close()
 
 
 @pytest.mark.parametrize("rank", [-1, 2, 10**30, True, 1.0, float("nan"), "1", None, [1], {}])
 def test_a_rank_that_the_job_does_not_have_is_refused(served, rank):
-    with pytest.raises(NodeError, match=r"but the job has ranks 0 to 1; see what has changed"):
+    with pytest.raises(NodeError, match=r"but the job has ranks 0 to 1; check what has changed"):
         served.join(rank=rank)
 
 
@@ -204,14 +204,14 @@ def test_a_hello_without_a_nonce_is_refused(served, nonce):
         )  # fmt: skip
         joined.send({"type": "hello", "nonce": nonce, "rank": 1, "size": 2})
         with pytest.raises(LostError, match=r"was closed|reset by peer"):
-            joined.first(PATIENCE_S)
+            joined.receive_first(PATIENCE_S)
 
 
 def test_a_follower_that_sends_more_than_it_may_is_lost_and_named(served):
     line = served.join()
     with suppress(LostError):
         line.send({"type": "ended", "number": 1}, bytes(SMALL))
-        line.first(PATIENCE_S)
+        line.receive_first(PATIENCE_S)
     (member,) = served.hub.followers
     assert "more than 65536" in member.lost
     served.hub.members.pop(1)
@@ -219,11 +219,11 @@ def test_a_follower_that_sends_more_than_it_may_is_lost_and_named(served):
 
 def test_no_port_is_open_once_all_have_come(served):
     served.join().close()
-    served.hub.close_network_door()
+    served.hub.close_network_listener()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(served.at, PATIENCE_S)
-    served.hub._network_door = listen(served.place)
-    served.hub._selector.register(served.hub._network_door, 1, lambda: None)
+    served.hub._network_listener = listen(served.place)
+    served.hub._selector.register(served.hub._network_listener, 1, lambda: None)
 
 
 def test_the_leader_listens_at_the_narrowest_address():
@@ -294,7 +294,7 @@ def test_a_follower_obeys_no_false_leader(served, tmp_path, kind, monkeypatch):
     }  # fmt: skip
     if kind == "replay":
         with recorded(served.at) as (at, seen):
-            _knock(place, served.folder, at, PATIENCE_S, PATIENCE_S)[0].close()
+            _join(place, served.folder, at, PATIENCE_S, PATIENCE_S)[0].close()
         contents[kind] = [seen["down"]]
         del served.hub.members[1]
     # the port before that of the true hub
@@ -335,8 +335,8 @@ def test_a_follower_leaves_its_working_folder_for_nobody(tmp_path, monkeypatch, 
         near.send({**prepare, "command": ["touch", str(outside / "marker")]})
         near.send({"type": "start", "number": 1})
         near.send({"type": "end", "code": 0, "reason": ""})
-        assert follower.obey(None, SimpleNamespace(number=0, code=0)) == 0
-        answer = near.first(5)[0]
+        assert follower.serve(None, SimpleNamespace(number=0, code=0)) == 0
+        answer = near.receive_first(5)[0]
     assert answer["type"] == "refused"
     assert f"{folder} is not below {home}" in answer["reason"]
     assert list(outside.iterdir()) == []

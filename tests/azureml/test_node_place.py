@@ -81,12 +81,12 @@ def test_all_processes_know_the_same_ports_and_other_jobs_others():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (without(MPI, "OMPI_COMM_WORLD_LOCAL_SIZE"), "OMPI_COMM_WORLD_LOCAL_SIZE not set; see what"),
+        (without(MPI, "OMPI_COMM_WORLD_LOCAL_SIZE"), "OMPI_COMM_WORLD_LOCAL_SIZE not set; check what"),
         ({**MPI, "RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, "RANK=1, WORLD_SIZE=8, but OMPI_COMM_.*=5"),
-        ({**MPI, "OMPI_COMM_WORLD_RANK": "8"}, "OMPI_COMM_WORLD_RANK=8.* are no place among 8 processes"),
+        ({**MPI, "OMPI_COMM_WORLD_RANK": "8"}, "OMPI_COMM_WORLD_RANK=8.* are not a rank among 8 processes"),
         ({**MPI, "OMPI_COMM_WORLD_RANK": "-1"}, "OMPI_COMM_WORLD_RANK=-1 is not a whole number"),
         (without(PYTORCH, "LOCAL_RANK"), "NODE_RANK=1, but LOCAL_RANK is not set"),
-        (without(PYTORCH, "NODE_RANK"), "nothing tells the number of this node; set NODE_RANK"),
+        (without(PYTORCH, "NODE_RANK"), "no variable gives the number of this node; set NODE_RANK"),
         (without(MPI, "AZUREML_RUN_ID"), "AZUREML_RUN_ID is not set, by which the processes"),
         ({"AZUREML_NODE_COUNT": "2"}, "AZUREML_NODE_COUNT=2, but .* azureml_distribution: pytorch or mpi"),
     ],
@@ -99,8 +99,8 @@ def test_half_an_environment_is_refused(env, message):
 def test_mounts(tmp_path):
     assert parse_mounts([f"STORE={tmp_path}/"]) == {"STORE": str(tmp_path)}
     for text, message in (
-        ("STORE=", "STORE=: nothing is no folder"),
-        (f"STORE={tmp_path}/x", "x is no folder on .* see whether Azure ML mounted"),
+        ("STORE=", "STORE=: an empty path is not a folder"),
+        (f"STORE={tmp_path}/x", "x is not a folder on .* check in Azure ML's own log"),
         ("2=/", "'2' cannot be a variable; write NAME=PATH"),
     ):
         with pytest.raises(NodeError, match=message):
@@ -142,7 +142,7 @@ def test_another_file_is_never_overwritten(tmp_path):
     there, here = folders(tmp_path)
     (there / "f").write_text("new")
     (here / "f").write_text("mine")
-    with pytest.raises(NodeError, match="f is there already and differs from the leader's"):
+    with pytest.raises(NodeError, match="f already exists and differs from the leader's"):
         write_files(*read_files(["f"], there), here)
     assert (here / "f").read_text() == "mine"
 
@@ -180,7 +180,7 @@ def test_missing_and_bulky_files_are_refused(tmp_path):
 def test_changed_content_is_refused(tmp_path):
     (tmp_path / "f").write_text("one")
     entries, _ = read_files(["f"], tmp_path)
-    with pytest.raises(NodeError, match="f came changed"):
+    with pytest.raises(NodeError, match="f was changed on the way"):
         write_files(entries, b"two", tmp_path)
 
 

@@ -378,7 +378,7 @@ def test_a_local_rule_runs_here(run):
 def test_a_job_ends_at_the_time_limit_of_its_rule(run):
     job = run.the("late")
     assert (job.spec.timeout_s, job.status) == (60, "Canceled")
-    told = f"Azure ML job {job.name} was cancelled, by somebody or at its time limit (the resource runtime)"
+    told = f"Azure ML job {job.name} was cancelled, by a user or at its time limit (the resource runtime)"
     assert told in run.told(2)
 
 

@@ -88,7 +88,7 @@ def outlived(run: Pipeline) -> None:
     (job,) = run.jobs()
     service.ways.nodes = 0  # others have them now
     service.preempt(job.name)
-    run.wait_until(lambda: "took back the nodes" in run.told(), "word of the preemption")
+    run.wait_until(lambda: "Azure ML preempted job" in run.told(), "word of the preemption")
     service.ways.nodes = len(job.nodes)
     service.state.scheduler.dispatch()
     run.wait_until(lambda: job.attempts == 2, "second attempt")
@@ -263,7 +263,7 @@ def test_nothing_is_lost_or_submitted_twice(run, local):
     assert f"{job.name} has completed by now and is adopted" in run.told()
     assert run.service.faults_left() == []
     assert run.results.provenance()["attempts"] == 2
-    assert run.told(3).count(f"Azure ML took back the nodes of job {job.name} (low priority)") == 1
+    assert run.told(3).count(f"Azure ML preempted job {job.name} (low priority)") == 1
     (step,) = run.results.resumed()
     assert 0 < int(step) < NUM_STEPS
     for what in ("samples", "losses", "weights"):
@@ -273,12 +273,12 @@ def test_nothing_is_lost_or_submitted_twice(run, local):
 @by_both_sdks("outlived")
 def test_what_is_tried_again_is_told_in_one_line(run):
     told = run.told(1) + run.told(3)
-    tried = re.findall(r".*tried again in \d+ s", told)
+    tried = re.findall(r".*retrying in \d+ s", told)
     assert re.search(
-        r": \w+: TooManyRequests: Too many requests\. Please retry later\.; tried", told
+        r": \w+: TooManyRequests: Too many requests\. Please retry later\.; retrying", told
     )
     assert re.search(
-        r": \w+: InternalServerError: An internal server error occurred\. .*; tried", told
+        r": \w+: InternalServerError: An internal server error occurred\. .*; retrying", told
     )
     assert [line for line in tried if "{" in line] == []
 
@@ -319,7 +319,7 @@ def test_no_metric_is_lost_or_sent_twice(run):
 
 @by_both_sdks("failing")
 def test_a_node_that_does_not_come_is_named_before_the_deadline(run):
-    assert re.search(rf"rank \d \(node 1\).* did not come within {NODE_WAIT_S} s", run.told(1))
+    assert re.search(rf"rank \d \(node 1\).* did not join within {NODE_WAIT_S} s", run.told(1))
     times = {status: datetime.fromisoformat(time) for status, time in run.jobs()[0].history}
     assert (times["Failed"] - times["Running"]).total_seconds() < NODE_WAIT_S + 5
 

@@ -9,7 +9,7 @@ import pytest
 from snakemake_executor_plugin_azureml import retries
 from snakemake_executor_plugin_azureml.client import Job, State
 from snakemake_executor_plugin_azureml.errors import AzureMLError, text_of
-from snakemake_executor_plugin_azureml.logs import own_logs, telling_logs
+from snakemake_executor_plugin_azureml.logs import own_logs, relevant_logs
 from snakemake_executor_plugin_azureml.retries import (
     Interrupted,
     Throttle,
@@ -155,15 +155,15 @@ def test_the_logs_that_tell_most():
     assert list(logs) == names[::-1]
     tails = dict.fromkeys(names[::-1], "fine")
     leader = names[2]  # who ran the rule
-    assert telling_logs(tails, "") == [leader]
-    assert telling_logs({**tails, names[1]: "Traceback ..."}, "") == [names[1], leader]
-    assert telling_logs(tails, f"see {names[0]}") == [names[0], leader]
+    assert relevant_logs(tails, "") == [leader]
+    assert relevant_logs({**tails, names[1]: "Traceback ..."}, "") == [names[1], leader]
+    assert relevant_logs(tails, f"see {names[0]}") == [names[0], leader]
     for said in (
         "azureml node: rank 10 (node 5) is lost",
         "rank 10 on node5: ValueError: nonsense",
     ):
-        assert telling_logs({**tails, leader: said}, f"see {names[1]}") == [names[0], leader]
-    assert telling_logs({}, "") == []
+        assert relevant_logs({**tails, leader: said}, f"see {names[1]}") == [names[0], leader]
+    assert relevant_logs({}, "") == []
 
 
 def test_of_several_starts_the_last_ones_logs_count():

@@ -189,7 +189,7 @@ def test_a_rule_without_compute_is_named():
 def test_serverless_is_of_the_second_sdk():
     resources = {"azureml_instance_type": "Standard_D2_v3"}
     assert read_resources(SETTINGS, resources, rule="a").compute == "serverless"
-    with pytest.raises(AzureMLError, match="azureml-core does not know"):
+    with pytest.raises(AzureMLError, match="azureml-core does not support"):
         read_resources(replace(SETTINGS, sdk="v1"), resources, rule="a")
 
 
@@ -224,7 +224,7 @@ def test_declared_variables_stay_behind_unless_they_are_named():
     assert list(passed_variables(given, declared, None, warnings.append)) == [
         "SNAKEMAKE_STORAGE_AZURE_ACCOUNT_NAME"
     ]
-    assert "jobs are not given MY_TOKEN, THREADS" in warnings[0]
+    assert "not passed to jobs: MY_TOKEN, THREADS" in warnings[0]
     assert list(passed_variables(given, declared, "THREADS", warnings.append)) == [
         "SNAKEMAKE_STORAGE_AZURE_ACCOUNT_NAME",
         "THREADS",

@@ -1,6 +1,6 @@
 """Hugging Face Datasets: Arrow files, streamed through a shuffle buffer.
 
-As documented, rows come formatted as torch tensors or NumPy arrays. "By hand"
+As documented, rows are formatted as torch tensors or NumPy arrays. "By hand"
 takes Arrow tables and views their memory as tensors, which needs knowledge of
 Arrow's layout.
 """

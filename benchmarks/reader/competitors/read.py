@@ -9,7 +9,7 @@ _BLOCK_BYTES = 4 << 20
 
 
 def batches(task: Task) -> Iterator[Batch]:
-    """Yield the buffer cut into batches, whatever the bytes are; no label is told apart."""
+    """Yield the buffer split into batches, whatever the bytes are; all labels are 0."""
     row_bytes = task.shape.row_bytes
     block = max(1, _BLOCK_BYTES // (task.batch * row_bytes)) * task.batch
     features = torch.empty(block, task.shape.features, dtype=getattr(torch, task.shape.dtype))

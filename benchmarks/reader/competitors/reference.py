@@ -1,6 +1,6 @@
 """The reference design: one pickled dict for each partition, read row by row.
 
-Every epoch each rank loads every partition anew, makes a map-style dataset of
+Every epoch each rank loads every partition again, makes a map-style dataset of
 it, and lets a DistributedSampler and a DataLoader take the rank's rows.
 """
 

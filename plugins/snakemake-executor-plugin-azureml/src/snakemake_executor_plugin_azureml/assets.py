@@ -1,9 +1,9 @@
 """Folders of datastores as data assets: what a rule of a workflow may register.
 
-The executor tells local jobs where its workspace and its mounts are, in the
+The executor gives local jobs its workspace and its mounts, in the
 service's own variables and in one per mount: of `NAME=DATASTORE:PATH`, `NAME_URI`
 is the folder's address. Asset versions do not change, so registering the same
-folder again is nothing, and another folder under the same version is an error.
+folder again has no effect, and another folder under the same version is an error.
 """
 
 import os
@@ -17,7 +17,7 @@ from snakemake_executor_plugin_azureml.options import Mount
 from snakemake_executor_plugin_azureml.retries import retry
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
-# As jobs on the service find them.
+# As they are set in jobs on the service.
 _WORKSPACE = {
     "subscription": "AZUREML_ARM_SUBSCRIPTION",
     "resource_group": "AZUREML_ARM_RESOURCEGROUP",
@@ -47,7 +47,7 @@ def register_folder(
         `id` (which names it within Azure), `name`, `version` and `path` of the asset.
 
     Raises:
-        AzureMLError: not within a workflow of this executor, the service refuses, or the
+        AzureMLError: not within a workflow of this executor, the service rejects the request, or the
             version names another folder.
     """
     try:
@@ -65,7 +65,7 @@ def register_folder(
         from azure.core.exceptions import ResourceNotFoundError
     except ModuleNotFoundError as error:
         raise AzureMLError(
-            f"a data asset needs azure-ai-ml, of which {error.name} cannot be imported; install it"
+            f"a data asset needs azure-ai-ml, of which {error.name} cannot be imported; install azure-ai-ml"
         ) from None
     client = MLClient(make_credential(), *workspace, enable_telemetry=False, show_progress=False)
     wanted = Data(
@@ -86,8 +86,8 @@ def register_folder(
         )  # fmt: skip
     except Exception as error:
         raise AzureMLError(
-            f"data asset {name}:{version} could not be registered ({redact(text_of(error))}); it "
-            "takes the role AzureML Data Scientist of the workspace"
+            f"data asset {name}:{version} could not be registered ({redact(text_of(error))}); check "
+            "that you have the role AzureML Data Scientist in the workspace"
         ) from None
     _check_same(f"{name}:{version}", str(asset.path), folder)
     return {"id": str(asset.id), "name": name, "version": version, "path": str(asset.path)}
@@ -98,7 +98,7 @@ def _check_same(asset: str, there: str, folder: str) -> None:
     if _within_workspace(there) != _within_workspace(folder):
         raise AzureMLError(
             f"data asset {asset} exists and names {there}, not {folder}; archive it (az ml data "
-            "archive) and choose another name or version, or go back to its datastore"
+            "archive) and choose another name or version, or use its datastore again"
         )
 
 

@@ -110,7 +110,7 @@ def serve(make: Callable[..., Any]) -> None:
             number, method, arguments, options = connection.recv()
             pool.submit(carry_out, number, getattr(client, method), arguments, options)
     except (EOFError, OSError):
-        os._exit(0)  # at once: nobody waits for the calls that are under way
+        os._exit(0)  # at once: no caller waits for the calls in progress
 
 
 def _receive(connection: Connection, pending: dict[int, "Future[Any]"], module: str) -> None:

@@ -47,10 +47,10 @@ _STATES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job as the service knows it.
+    """A job as the service reports it.
 
     Attributes:
-        status: in the service's own word, such as `Preparing`.
+        status: in the service's own term, such as `Preparing`.
         url: page of the job in Azure ML studio, or an empty string.
         code: digest of what it runs (the tag `snakemake_code`), or an empty string.
     """
@@ -73,7 +73,7 @@ class Job:
 
 
 class Client(Protocol):
-    """What the executor asks of the service; every call may raise the SDK's errors."""
+    """The requests of the executor to the service; every call may raise the SDK's errors."""
 
     def submit(self, request: JobRequest) -> Job:
         """Create the job, and the code and environment that it needs where they are missing."""
@@ -88,11 +88,11 @@ class Client(Protocol):
         ...
 
     def reason(self, name: str) -> str:
-        """Return why a job failed in the service's words, or an empty string."""
+        """Return why a job failed in the service's own text, or an empty string."""
         ...
 
     def ended(self, name: str) -> datetime | None:
-        """Return when a job ended, None if the service does not say."""
+        """Return when a job ended, None if the service does not report it."""
         ...
 
     def logs(self, name: str) -> dict[str, str]:
@@ -129,7 +129,7 @@ def make_client(
 
 
 def make_credential() -> Any:
-    """Return azure-identity's default credential, or that which the test hook names.
+    """Return azure-identity's default credential, or the one that the test hook names.
 
     Raises:
         AzureMLError: the hook's variable does not name a function.

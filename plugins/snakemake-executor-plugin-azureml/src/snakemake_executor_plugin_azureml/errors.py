@@ -1,4 +1,4 @@
-"""The plugin's own error, and what may be shown of an error or text."""
+"""The plugin's own error, and the parts of an error or text that may be shown."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 _SECRET_NAME = re.compile(
     r"(^|_)(KEY|SECRET|TOKEN|PASSWORD|PASSWD|SAS|CREDENTIALS?|CONNECTION_?STRING)(_|$)", re.I
 )
-# Secrets that are known by their form: connection strings, SAS tokens, bearer tokens.
+# Secrets that are recognised by their form: connection strings, SAS tokens, bearer tokens.
 _SECRET_FORMS = re.compile(
     r"(?P<before>(?:AccountKey|SharedAccessKey|SharedAccessSignature|client_secret)=|[?&;]sig=|\bBearer\s+)"
     r"(?P<secret>[^\s;&\"'<>]+)",
@@ -21,13 +21,13 @@ _ANSWER = re.compile(
 )
 # ... and azure-core's its code and message twice.
 _TWICE = re.compile(r"\((\w+)\) (.*?)\nCode: \1\nMessage: \2", re.S)
-_PLACES = ("_FILE", "_PATH", "_DIR")  # say where a secret lies
+_PLACES = ("_FILE", "_PATH", "_DIR")  # hold the path of a secret
 _SHORTEST_SECRET = 8  # a shorter value would be found in ordinary text
 HIDDEN = "***"
 
 
 class AzureMLError(WorkflowError):
-    """Something that the user can put right; one sentence says what and how."""
+    """An error that the user can fix; one sentence names what was found and the remedy."""
 
 
 class SdkError(Exception):

@@ -1,4 +1,4 @@
-"""Snakemake's executor: submits jobs to Azure ML, waits for them, says why one failed."""
+"""Snakemake's executor: submits jobs to Azure ML, waits for them, reports why one failed."""
 
 import asyncio
 import hashlib
@@ -73,17 +73,17 @@ class Executor(RemoteExecutor):
             warn=self._warn,
         )
         os.environ.update(variables_of(self.settings, read_mounts(self.settings)))
-        # Submitting takes seconds, and minutes while the service is busy; the scheduler goes on.
+        # Submitting takes seconds, and minutes while the service is busy; the scheduler continues.
         self._submitting = ThreadPoolExecutor(_SUBMITTING_AT_ONCE, "azureml-submit")
         # Snakemake's own list is empty while their status is asked for, and may be cancelled then.
         self._live: dict[str, SubmittedJobInfo] = {}
         self._states: dict[str, State] = {}
         self._misses: dict[str, int] = {}
-        self._taken_back: set[str] = set()
+        self._preempted: set[str] = set()
         self._last_warning = ""
 
     def run_job(self, job: JobExecutorInterface) -> None:
-        """Hand a job over to submission."""
+        """Queue a job for submission."""
         try:
             request = self._request(job)
         except WorkflowError as error:
@@ -101,10 +101,10 @@ class Executor(RemoteExecutor):
         names = [str(info.external_jobid) for info in active_jobs]
         try:
             jobs = await asyncio.to_thread(self.service.status, names)
-        except Exception as error:  # the jobs run on, whatever becomes of our questions
+        except Exception as error:  # the jobs continue, whether or not their status can be read
             warning = f"the status of {len(names)} jobs is unknown: {text_of(error)}"
             if warning != self._last_warning and not isinstance(error, Interrupted):
-                self._warn(f"{warning}; they are asked for again")
+                self._warn(f"{warning}; the status is requested again")
             self._last_warning = warning
             for info in active_jobs:
                 yield info
@@ -116,7 +116,7 @@ class Executor(RemoteExecutor):
                 yield info
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
-        """Ask Azure ML to end jobs; each that cannot be asked for is named."""
+        """Ask Azure ML to end jobs; a warning names each that cannot be cancelled."""
 
         def cancel(name: str) -> None:
             try:
@@ -124,7 +124,7 @@ class Executor(RemoteExecutor):
             except Exception as error:
                 self._warn(
                     f"job {name} could not be cancelled: {text_of(error)}; cancel it in Azure ML "
-                    "studio, it costs money as long as it runs"
+                    "studio, since it costs money as long as it runs"
                 )
 
         names = [str(info.external_jobid) for info in active_jobs]
@@ -141,7 +141,7 @@ class Executor(RemoteExecutor):
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop asking."""
+        """Stop submissions and status requests."""
         self._submitting.shutdown(wait=True)
         super().shutdown()
 
@@ -181,7 +181,7 @@ class Executor(RemoteExecutor):
         self.report_job_submission(info)
 
     def _check_submission(self, future: "Future[None]") -> None:
-        # An error of ours, not of the service: without this the pool would keep it to itself.
+        # An error of ours, not of the service: without this the pool would swallow it.
         if not future.cancelled() and (error := future.exception()) is not None:
             self.workflow.scheduler.executor_error_callback(error)
 
@@ -192,15 +192,18 @@ class Executor(RemoteExecutor):
             if self._misses[name] < _MISSES_BEFORE_LOST:
                 return False
             self._live.pop(name, None)
-            self._fail(info, f"Azure ML knows no job {name} any more; was it deleted?")
+            self._fail(
+                info,
+                f"Azure ML job {name} no longer exists in the workspace; run the workflow again if it was deleted",
+            )
             return True
         self._misses.pop(name, None)
         before, self._states[name] = self._states.get(name), job.state
-        if before is State.RUNNING and job.state is State.WAITING and name not in self._taken_back:
-            self._taken_back.add(name)
+        if before is State.RUNNING and job.state is State.WAITING and name not in self._preempted:
+            self._preempted.add(name)
             self.logger.info(
-                f"Azure ML took back the nodes of job {name} (low priority) and queued it again; "
-                "that is no failure, it is waited for."
+                f"Azure ML preempted job {name} (low priority) and queued it again; "
+                "a preemption is not a failure, and the workflow waits for the job."
             )
         if not job.state.is_over:
             return False

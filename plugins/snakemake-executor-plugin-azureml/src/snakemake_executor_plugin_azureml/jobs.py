@@ -36,7 +36,7 @@ def resources_of(job: Any) -> dict[str, Any]:
     """Return a job's resources.
 
     Of a group, Snakemake adds up what its members ask for at a time; but these take turns on all
-    nodes of the group's job, so what says how that is started is the most that one of them needs.
+    nodes of the group's job, so resources that set how the job is started are the most that one of them needs.
     """
     resources = dict(job.resources.items())
     if job.is_group():
@@ -51,7 +51,7 @@ def portable_command(command: str, folder: str | Path | None) -> str:
     """Return the command of Snakemake's own job without this machine's working folder.
 
     Args:
-        folder: what `--directory` says; on the node it is the snapshot's root.
+        folder: the value of `--directory`; on the node it is the snapshot's root.
     """
     if folder is None:
         return command
@@ -59,7 +59,7 @@ def portable_command(command: str, folder: str | Path | None) -> str:
 
 
 def check_paths(workflow: Any) -> None:
-    """Refuse files that the code snapshot, which is the working folder, does not hold.
+    """Reject files that the code snapshot, which is the working folder, does not hold.
 
     Raises:
         AzureMLError: names the file.
@@ -68,9 +68,9 @@ def check_paths(workflow: Any) -> None:
     files["configuration file"] = list(workflow.overwrite_configfiles)
     for kind, paths in files.items():
         for path in paths:
-            if os.path.relpath(path).startswith(os.pardir):  # by this path it goes to the node
+            if os.path.relpath(path).startswith(os.pardir):  # the node looks for it by this path
                 raise AzureMLError(
-                    f"the {kind} {path} lies outside of the working folder {Path.cwd()}, which is what "
+                    f"the {kind} {path} lies outside the working folder {Path.cwd()}, which "
                     "jobs get as their code; start Snakemake in the folder that holds it"
                 )
 
@@ -88,7 +88,7 @@ def passed_variables(
             settings of storage plugins.
         declared: those that the workflow declares.
         names: the setting `azureml-pass-envvars`.
-        warn: told about the variables that stay behind.
+        warn: called with a message about the variables that are not passed.
 
     Raises:
         AzureMLError: the setting names a variable that is not declared.
@@ -99,7 +99,7 @@ def passed_variables(
             f"azureml-pass-envvars names {', '.join(unknown)}, which the workflow does not declare "
             "with envvars: and no storage plugin sets; declare it, or remove it"
         )
-    # Settings of storage plugins name accounts and endpoints, without which nothing is found.
+    # Settings of storage plugins name accounts and endpoints, without which no file is found.
     settings = {
         name for name in given if name.startswith("SNAKEMAKE_STORAGE_") and not is_secret_name(name)
     }
@@ -107,9 +107,9 @@ def passed_variables(
     behind = sorted(set(declared) & given.keys() - passed)
     if behind:
         warn(
-            f"jobs are not given {', '.join(behind)}, since Azure ML would store the values in "
-            "clear; name those that may be stored in azureml-pass-envvars, and have the image or "
-            "an identity give the others"
+            f"environment variables are not passed to jobs: {', '.join(behind)}; Azure ML would store their "
+            "values in clear text, so name those that may be stored in azureml-pass-envvars, and "
+            "provide the others through the image or an identity"
         )
     return {name: given[name] for name in sorted(passed)}
 

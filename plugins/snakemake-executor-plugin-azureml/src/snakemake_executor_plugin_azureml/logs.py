@@ -1,18 +1,18 @@
-"""The end of a job's logs: which of them says what went wrong."""
+"""The end of a job's logs: which of them shows the error."""
 
 import re
 from collections.abc import Mapping
 
 # The logs of the job's own processes; there are others, of the service's machinery.
 _OWN = re.compile(r"(^|/)(user_logs/|std_log|70_driver_log)")
-# How the node program and the usual runtimes say that something ended badly.
+# How the node program and the usual runtimes report a failure.
 _FIRST_FAILURE = re.compile(
     r"rank (?P<rank>\d+)\b[^\n]*(\b(exit|ended|failed|lost|killed)|error\b)", re.I
 )
 _FAILURE = re.compile(
     r"Traceback|\berror\b|\bexception\b|exit(ed)? (code|status|with)|killed", re.I
 )
-# Where the service keeps what a job wrote after its nodes had been taken away once, twice, ...
+# Where the service keeps what a job wrote after its first, second, ... preemption
 _RETRY = re.compile(r"(^|/)retry_(\d+)/")
 _TAIL_BYTES = 64 * 1024
 _TIMEOUT_S = 30.0
@@ -22,7 +22,7 @@ MAX_LOGS = 64
 def own_logs(names: Mapping[str, str]) -> dict[str, str]:
     """Return the logs of the job's processes, in order of rank; all logs if there are none.
 
-    Of a job whose nodes were taken away, those of its last start: the others were no failures.
+    Of a preempted job, those of its last start: earlier starts did not fail.
     """
     own = [name for name in names if _OWN.search(name)] or list(names)
     last = max(map(_start, own), default=0)
@@ -50,19 +50,19 @@ def read_tails(urls: Mapping[str, str]) -> dict[str, str]:
     return tails
 
 
-def telling_logs(tails: Mapping[str, str], reason: str) -> list[str]:
-    """Return the names of the logs that tell what went wrong: at most two.
+def relevant_logs(tails: Mapping[str, str], reason: str) -> list[str]:
+    """Return the names of the logs that show the error: at most two.
 
-    The first is that of the process that failed first, as far as anything says
-    so; with one process for each node a rank's number is not its process's. The
-    log of rank 0, which ran the rule and says how that ended, is always there.
+    The first is that of the process that failed first, as far as a log or the reason names it; with
+    one process for each node a rank's number is not its process's. The log of rank 0, which ran the
+    rule and reports how it ended, is always included.
     """
     first = _failing_log(tails, reason)
     return list(dict.fromkeys(name for name in (first, next(iter(tails), None)) if name))
 
 
 def _failing_log(tails: Mapping[str, str], reason: str) -> str | None:
-    """Return the log that a rank's failure, the service's reason or its own words point to."""
+    """Return the log that a rank's failure, the service's reason or its own text points to."""
     for text in tails.values():
         for match in _FIRST_FAILURE.finditer(text):
             named = [name for name in tails if _rank(name) == int(match["rank"])]

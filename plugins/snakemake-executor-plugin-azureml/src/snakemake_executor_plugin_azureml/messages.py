@@ -1,10 +1,10 @@
-"""What is said about a job that did not complete."""
+"""The message about a job that did not complete."""
 
 import re
 
 from snakemake_executor_plugin_azureml.client import Job, State
 from snakemake_executor_plugin_azureml.errors import text_of
-from snakemake_executor_plugin_azureml.logs import last_lines, telling_logs
+from snakemake_executor_plugin_azureml.logs import last_lines, relevant_logs
 from snakemake_executor_plugin_azureml.service import Service
 
 _LINES = 30
@@ -12,7 +12,7 @@ _PREEMPTED = re.compile(r"preempt|evict|reclaim|low.?priority", re.I)
 
 
 def failure_message(service: Service, job: Job) -> str:
-    """Return the service's reason, the ends of the logs that tell most, and the page in studio."""
+    """Return the service's reason, the last lines of the relevant logs, and the page in studio."""
     try:
         reason = service.reason(job.name)
     except Exception as error:  # the job's end is reported, whatever else cannot be read
@@ -25,7 +25,7 @@ def failure_message(service: Service, job: Job) -> str:
     lines = [_what_happened(job, reason)]
     if job.url:
         lines.append(f"Azure ML studio: {job.url}")
-    for log in telling_logs(tails, reason):
+    for log in relevant_logs(tails, reason):
         if tails[log].strip():
             lines.append(f"The end of {log}:")
             lines += [f"    {line}" for line in last_lines(tails[log], _LINES).splitlines()]
@@ -35,12 +35,12 @@ def failure_message(service: Service, job: Job) -> str:
 def _what_happened(job: Job, reason: str) -> str:
     if _PREEMPTED.search(reason):
         return (
-            f"Azure ML job {job.name} lost its nodes to others (low priority) and was not started "
-            f"again; that is no failure of the rule, and `retries` submits it again. {reason}"
+            f"Azure ML job {job.name} was preempted (low priority) and was not started again; a "
+            f"preemption is not a failure of the rule, and `retries` submits the job again. {reason}"
         )
     if job.state is State.CANCELED:
         return (
-            f"Azure ML job {job.name} was cancelled, by somebody or at its time limit (the "
+            f"Azure ML job {job.name} was cancelled, by a user or at its time limit (the "
             f"resource runtime). {reason}"
         ).rstrip()
     return f"Azure ML job {job.name} failed. {reason or 'The service gives no reason.'}"

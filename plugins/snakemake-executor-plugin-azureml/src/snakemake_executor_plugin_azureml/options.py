@@ -1,4 +1,4 @@
-"""Settings and resources as the user writes them, checked and taken apart."""
+"""Settings and resources as the user writes them, checked and parsed."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _CLIENT_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A folder of a datastore that every node gets, and the variable that says where.
+    """A folder of a datastore that every node gets, and the variable that holds its path.
 
     Attributes:
         path: folder within the datastore, without slashes at its ends.
@@ -73,7 +73,7 @@ class Resources:
 
 
 def check_settings(settings: ExecutorSettings) -> None:
-    """Refuse settings that contradict themselves, before anything is submitted.
+    """Reject settings that contradict each other, before anything is submitted.
 
     Raises:
         AzureMLError: names the setting, its value and what to do.
@@ -161,7 +161,7 @@ def read_identity(text: str | None) -> Identity | None:
 def read_resources(
     settings: ExecutorSettings, resources: Mapping[str, Any], *, rule: str
 ) -> Resources:
-    """Return what a job's resources ask for, with the settings where they say nothing."""
+    """Return what a job's resources ask for, with the settings as defaults."""
     identity = read_identity(settings.identity)
     nodes = _count(resources, "nodes", 1, rule)
     processes = _count(resources, "azureml_processes_per_node", 1, rule)
@@ -169,8 +169,8 @@ def read_resources(
     mounts = read_mounts(settings)
     if nodes > 1 and not mounts:
         raise AzureMLError(
-            f"rule {rule} has the resource nodes={nodes} and azureml-mounts is not set, but the processes of "
-            "several nodes find the secret by which they know each other in a mounted folder; set "
+            f"rule {rule} has the resource nodes={nodes} and azureml-mounts is not set, but processes on "
+            "several nodes read the secret that authenticates them from a mounted folder; set "
             "azureml-mounts to NAME=PATH"
         )
     instance_type = str(resources.get("azureml_instance_type") or "")
@@ -189,7 +189,7 @@ def read_resources(
         )
     if compute == SERVERLESS and settings.sdk == "v1":
         raise AzureMLError(
-            f"rule {rule} asks for serverless compute, which azureml-core does not know; set "
+            f"rule {rule} asks for serverless compute, which azureml-core does not support; set "
             "azureml-sdk to v2 or name a cluster with azureml_compute"
         )
     return Resources(

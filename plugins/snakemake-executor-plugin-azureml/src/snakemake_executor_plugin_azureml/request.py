@@ -46,7 +46,7 @@ class JobRequest:
 
     Attributes:
         name: its name in the workspace, `{stem}-{number}`.
-        stem: says what the job makes; the same for every try to make it.
+        stem: identifies what the job makes; the same for every try to make it.
         code: digest of what it runs: the snapshot, the command and its settings.
         distribution: mpi, pytorch, or empty for one plain process.
         processes_per_node: processes that Azure ML starts on each node.
@@ -89,7 +89,7 @@ class Target:
     Attributes:
         rule: name of the rule, or of the group.
         outputs: its output files, as the storage knows them.
-        prefix: storage prefix, which tells workflows apart whose jobs have no outputs.
+        prefix: storage prefix, which distinguishes workflows whose jobs have no outputs.
     """
 
     rule: str
@@ -130,7 +130,7 @@ def make_request(
         resources: the job's resources, those of Azure ML among them.
         command: shell command of Snakemake's own job.
         snapshot: digest of the code snapshot.
-        variables: environment variables of the job; Azure ML stores them in clear.
+        variables: environment variables of the job; Azure ML stores them in clear text.
         workflow: key of a tag that all jobs of the workflow have, by which they are listed.
         attempt: Snakemake's count of tries, from 1.
 
@@ -188,7 +188,7 @@ def code_digest(request: JobRequest, command: str, snapshot: str) -> str:
 
     Two controllers write the same options in different order (Snakemake keeps
     some in sets), and some options count tries: neither makes another job. The
-    values of variables are left out, since a digest of a short secret tells it.
+    values of variables are left out, since a digest of a short secret reveals it.
     """
     fixed = asdict(request)
     for name in ("name", "stem", "code", "tags", "command"):
@@ -214,7 +214,7 @@ def environment_of(settings: ExecutorSettings, read: Mapping[str, str]) -> Envir
 
 
 def check_no_secrets(request: JobRequest, job: str, secrets: Mapping[str, str]) -> None:
-    """Refuse a request that would leave a secret where everyone in the workspace reads it.
+    """Reject a request that would show a secret to everyone in the workspace.
 
     Args:
         job: shell command of Snakemake's own job, which the request holds in base64.

@@ -1,4 +1,4 @@
-"""Which errors pass by themselves, and how long to wait for that."""
+"""Which errors are transient, and how long to wait before a retry."""
 
 import re
 import threading
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # By name, so that neither SDK is imported to ask: errors of azure-core, requests, urllib3 and
-# msrest that say that no answer came.
+# msrest that mean that no answer came.
 _CONNECTION_ERRORS = frozenset(
     {
         "ServiceRequestError",
@@ -38,7 +38,7 @@ _LONGEST_WAIT_S = 60.0
 
 
 class Interrupted(AzureMLError):
-    """The workflow is being cancelled, so nothing is tried again."""
+    """The workflow is being cancelled, so no request is retried."""
 
 
 class ClientGoneError(Exception):
@@ -128,13 +128,13 @@ def retry(
     renew: Callable[[], None],
     notice: Callable[[BaseException, float], None],
 ) -> T:
-    """Call the function until it answers, while its errors are such that pass.
+    """Call the function until it answers, while its errors are transient.
 
     Args:
         minutes: time after which the last error is raised.
         stop: set when the workflow is cancelled; waiting ends at once.
         renew: called when it takes a new client, before one further call.
-        notice: told the error and the seconds until the next call.
+        notice: called with the error and the seconds until the next call.
 
     Raises:
         Interrupted: `stop` was set while waiting.
@@ -142,7 +142,7 @@ def retry(
     """
     import tenacity
 
-    renewals = iter([True])  # a token that is refused twice in a row is not just old
+    renewals = iter([True])  # a token that is rejected twice in a row has not just expired
 
     def is_worth_it(error: BaseException) -> bool:
         if needs_new_client(error) and next(renewals, False):
@@ -155,7 +155,7 @@ def retry(
     def wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
         asked_s = retry_after_s(error) if error else None
-        # Jitter on top, so that all who were turned away do not come back together.
+        # Jitter on top, so that rejected clients do not all retry at once.
         return backoff(state) if asked_s is None else asked_s + tenacity.wait_random(0, 1)(state)
 
     def before_sleep(state: tenacity.RetryCallState) -> None:
@@ -165,7 +165,7 @@ def retry(
 
     def sleep(seconds: float) -> None:
         if stop.wait(seconds):
-            raise Interrupted("the workflow is being cancelled; nothing further is asked for")
+            raise Interrupted("the workflow is being cancelled; no further request is sent")
 
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_worth_it),

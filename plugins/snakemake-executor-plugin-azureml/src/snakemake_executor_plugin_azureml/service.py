@@ -1,4 +1,4 @@
-"""The service as the executor uses it: every request is tried again, no job is made twice."""
+"""The service as the executor uses it: every request is retried, no job is created twice."""
 
 import threading
 import time
@@ -13,20 +13,20 @@ from snakemake_executor_plugin_azureml.retries import Interrupted, Throttle, ret
 
 T = TypeVar("T")
 
-_CANCEL_MINUTES = 1.0  # who presses Ctrl-C waits for this
+_CANCEL_MINUTES = 1.0  # a user who presses Ctrl-C waits for this
 _CANCELLING_MINUTES = 10.0
 _CANCELLING_POLL_S = 5.0
 
 
 class Service:
-    """One workspace, spoken to by one SDK.
+    """One workspace, through one SDK.
 
     Args:
         make: returns a new client with a new credential; called at the first
-            request and whenever the service refuses a token.
-        since: when this workflow was started, which had looked for what there is only then.
-        minutes: for how long a request is tried again.
-        warn: told about requests that are tried again.
+            request and whenever the service rejects a token.
+        since: when this workflow was started, and looked for existing outputs.
+        minutes: for how long a request is retried.
+        warn: called with a message about each request that is retried.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Service:
     def submit(self, request: JobRequest) -> tuple[Job, bool]:
         """Return the job that makes what the request is about, and whether it was there already.
 
-        The name says what is made, so the job of a controller that died, or
+        The name identifies what is made, so the job of a controller that died, or
         whose creation was accepted but not answered, is found and not made again;
         also one that has completed since this workflow looked for what it makes.
 
@@ -64,7 +64,7 @@ class Service:
                     return job, True
                 raise AzureMLError(_occupied(job, request))
             number, last = number + 1, job
-        if last and request.stem not in self._numbers and self._is_news(last, request):
+        if last and request.stem not in self._numbers and self._is_new(last, request):
             self._numbers[request.stem] = number - 1
             return last, True
         self._numbers[request.stem] = number
@@ -79,7 +79,7 @@ class Service:
         return self._ask("asking for the status of jobs", lambda client: client.status(names))
 
     def reason(self, name: str) -> str:
-        """Return why a job failed, as far as the service says."""
+        """Return why a job failed, as far as the service reports it."""
         return self._ask(f"asking why job {name} failed", lambda client: client.reason(name))
 
     def logs(self, name: str) -> dict[str, str]:
@@ -112,20 +112,22 @@ class Service:
         try:
             return self._ask(f"submitting job {request.name}", create)
         except Exception as error:
-            # Refused for a name that exists, perhaps: by a try before it, whose answer was lost.
+            # Perhaps rejected since the name exists: from an earlier try, whose answer was lost.
             # An interrupted one may have been accepted too, and is cancelled with the others.
             job = self._ours(self._current(), request)
             if job is None:
                 raise
-            self._warn(f"job {job.name} exists although it was answered: {text_of(error)}")
+            self._warn(
+                f"job {job.name} exists although its submission was answered with an error: {text_of(error)}"
+            )
             return job
 
     def _ours(self, client: Client, request: JobRequest) -> Job | None:
         job = client.find(request.name)
         return job if job is not None and job.runs == request.code else None
 
-    def _is_news(self, job: Job, request: JobRequest) -> bool:
-        """Return whether a job made the same after this workflow looked for what is there."""
+    def _is_new(self, job: Job, request: JobRequest) -> bool:
+        """Return whether a job made the same after this workflow looked for existing outputs."""
         if job.state is not State.COMPLETED or job.runs != request.code:
             return False
         ended = self.ended(job.name)
@@ -137,15 +139,15 @@ class Service:
         is_noted = False
         while (job := self.find(name)) is not None and job.state is State.CANCELLING:
             if not is_noted:
-                self._warn(f"job {name} is being cancelled; its end is waited for")
+                self._warn(f"job {name} is being cancelled; waiting for its end")
                 is_noted = True
             if time.monotonic() > deadline:
                 raise AzureMLError(
-                    f"job {name} is being cancelled for {_CANCELLING_MINUTES:.0f} minutes without "
-                    f"an end; look at it in Azure ML studio, and start again when it ended {job.url}"
+                    f"job {name} has been in cancellation for {_CANCELLING_MINUTES:.0f} minutes; "
+                    f"check it in Azure ML studio, and start again when it has ended {job.url}"
                 )
             if self.stopped.wait(_CANCELLING_POLL_S):
-                raise Interrupted("the workflow is being cancelled; nothing further is submitted")
+                raise Interrupted("the workflow is being cancelled; no further job is submitted")
         return job
 
     def _ask(
@@ -162,7 +164,7 @@ class Service:
             stop=stop or self.stopped,
             renew=self._renew,
             notice=lambda error, wait_s: self._warn(
-                f"{what}: {text_of(error)}; tried again in {wait_s:.0f} s"
+                f"{what}: {text_of(error)}; retrying in {wait_s:.0f} s"
             ),
         )
 

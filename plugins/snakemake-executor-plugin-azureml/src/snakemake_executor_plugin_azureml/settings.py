@@ -24,7 +24,7 @@ def _setting(help: str, default: Any = None, **metadata: Any) -> Any:
 
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
-    """Settings of the executor, `--azureml-...`; a rule's resources say what differs per job."""
+    """Settings of the executor, `--azureml-...`; a rule's resources set what differs per job."""
 
     subscription: Optional[str] = _setting("ID of the Azure subscription.", required=True)
     resource_group: Optional[str] = _setting("Resource group of the workspace.", required=True)
@@ -48,33 +48,34 @@ class ExecutorSettings(ExecutorSettingsBase):
         "Lock file of what the image holds; its content becomes part of the environment's name."
     )
     experiment: str = _setting("Azure ML experiment that the jobs belong to.", "snakemake")
-    sdk: str = _setting("SDK that is spoken: v2 (azure-ai-ml) or v1 (azureml-core).", "v2")
-    datastore: str = _setting("Datastore of mounts that name none.", "workspaceblobstore")
+    sdk: str = _setting("SDK to use: v2 (azure-ai-ml) or v1 (azureml-core).", "v2")
+    datastore: str = _setting("Datastore of mounts that do not name one.", "workspaceblobstore")
     mounts: Optional[str] = _setting(
-        "Folders of datastores that every node gets mounted for reading and writing, as "
+        "Folders of datastores that are mounted on every node for reading and writing, as "
         "NAME=PATH or NAME=DATASTORE:PATH, separated by spaces; the environment variable NAME "
         "holds the folder's path on the node."
     )
     tags: Optional[str] = _setting("Tags of every job: KEY=VALUE, separated by spaces.")
     identity: Optional[str] = _setting(
-        "Identity that jobs have: user (whoever submits), managed, or managed:CLIENT_ID; if "
-        "unset, that of the compute."
+        "Identity of the jobs: user (the user who submits), managed, or managed:CLIENT_ID; if "
+        "unset, the identity of the compute."
     )
     follower_command: Optional[str] = _setting(
         "Shell command that the nodes other than the first run beside the job."
     )
     node_wait_s: int = _setting("Seconds that a job's nodes wait for each other.", 900)
     pass_envvars: Optional[str] = _setting(
-        "Environment variables that jobs are given, of those that the workflow declares with "
-        "envvars: their names, separated by spaces, or all. Azure ML stores them in clear, so "
-        "none is passed unless it is named here."
+        "Environment variables that are passed to jobs, of those that the workflow declares with "
+        "envvars: their names, separated by spaces, or all. Azure ML stores them in clear "
+        "text, so no variable is passed unless it is named here."
     )
     max_requests_per_second: float = _setting(
-        "Upper limit of requests that ask for the status of jobs, per second.", 1.0
+        "Upper limit of requests for the status of jobs, per second.", 1.0
     )
     request_timeout_s: int = _setting(
-        "Seconds that an answer of Azure ML is waited for before the request is tried again.", 60
+        "Seconds to wait for an answer of Azure ML before the request is repeated.", 60
     )
     retry_minutes: float = _setting(
-        "Minutes for which a request is tried again while the service is busy or away.", 15.0
+        "Minutes for which a request is repeated while the service is busy or does not answer.",
+        15.0,
     )

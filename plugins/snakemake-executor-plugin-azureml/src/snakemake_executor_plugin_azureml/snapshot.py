@@ -1,4 +1,4 @@
-"""The code that jobs run: a frozen copy of the working folder, without what is not code."""
+"""The code that jobs run: a frozen copy of the working folder, without files that are not code."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from snakemake_executor_plugin_azureml.errors import AzureMLError
 MAX_BYTES = 300 * 2**20
 MAX_FILES = 2000
 
-# Patterns of .gitignore's form that come before the user's own, which may take them back.
+# Patterns of .gitignore's form that come before the user's own, which may reverse them.
 LEFT_OUT = (
     "/.snakemake/",
     "/store/",
@@ -59,7 +59,7 @@ def take_snapshot(source: Path, target: Path) -> Snapshot:
         target: below it the copy is made, under its digest.
 
     Raises:
-        AzureMLError: there is more than Azure ML takes; the message names the biggest folders.
+        AzureMLError: the code exceeds Azure ML's limits; the message names the biggest folders.
     """
     files = list(code_files(source))
     sizes = {path: (source / path).stat().st_size for path in files}
@@ -72,7 +72,7 @@ def take_snapshot(source: Path, target: Path) -> Snapshot:
         for path in files:
             (partial / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / path, partial / path)
-        # What is left out is left out already: the SDK is not to apply a .gitignore once more.
+        # Excluded files are not in the copy: the SDK is not to apply a .gitignore once more.
         partial.mkdir(parents=True, exist_ok=True)
         (partial / ".amlignore").write_text("# what is left out is not here\n")
         partial.rename(folder)

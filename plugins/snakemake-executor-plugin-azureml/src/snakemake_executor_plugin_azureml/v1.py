@@ -1,8 +1,8 @@
 """The service through azureml-core, which has a process of its own.
 
 azureml-core waits for some answers without a limit, and at import it takes settings from variables and adds
-handlers to the root logger. `v1_sdk` sets that right by patches that hold for a whole process, so that
-process is not Snakemake's.
+handlers to the root logger. `v1_sdk` changes both by patches that hold for a whole process, which is
+therefore not Snakemake's.
 """
 
 from collections.abc import Callable, Collection

@@ -194,7 +194,7 @@ class Sdk:
 def _wait_at_most(seconds: float) -> None:
     """Have no request of azureml-core wait longer for an answer.
 
-    It sends them through sessions that nobody else gets hold of, some of them without any limit, so
+    It sends them through sessions that no other code can reach, some of them without any limit, so
     the limit is set where all of them pass: in `requests` itself.
     """
 

@@ -17,22 +17,22 @@ from snakemake_executor_plugin_azureml.node.process import (
     Stop,
     adopt_orphans,
     end_descendants,
-    say,
+    log,
 )
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the action that the command line names; return the exit code."""
     own, command = _split(arguments)
     args = _parser().parse_args(own)
     try:
         if args.action == "run":
             return _run(args)
         if not command:
-            raise NodeError("launch is given no command; write: launch [options] -- COMMAND ...")
+            raise NodeError("launch got no command; write: launch [options] -- COMMAND ...")
         return launch(command, files=args.file, names=args.env)
     except NodeError as error:
-        say(str(error))
+        log(str(error))
         return 1
 
 
@@ -46,7 +46,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _run(args: argparse.Namespace) -> int:
     place, mounts, stop = find_place(os.environ), parse_mounts(args.mount), Stop()
-    say(f"rank {place.rank} of {place.size}, node {place.node} (from {place.origin})")
+    log(f"rank {place.rank} of {place.size}, node {place.node} (from {place.origin})")
     adopt_orphans()
     try:
         if place.rank == 0:
@@ -77,11 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     actions = parser.add_subparsers(dest="action", required=True)
     run = actions.add_parser(
-        "run", help="rank 0 runs the job, the others wait for launches and end as it does"
+        "run", help="rank 0 runs the job, the others wait for launches and end with its exit code"
     )
     run.add_argument("job", type=_decoded, help="the job's shell command in base64")
     run.add_argument(
-        "--wait-s", type=float, required=True, help="seconds that all processes have to come"
+        "--wait-s", type=float, required=True, help="seconds that all processes have to join"
     )
     run.add_argument(
         "--mount",
@@ -126,7 +126,7 @@ def _decoded(text: str) -> str:
     try:
         return base64.b64decode(text, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise argparse.ArgumentTypeError("is not base64 of text") from None
+        raise argparse.ArgumentTypeError("is not base64-encoded text") from None
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from typing import Any
 
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 
-LAUNCH = "SNAKEMAKE_AZUREML_LAUNCH"  # the words that start a command on every process
-WORLD = "SNAKEMAKE_AZUREML_WORLD"  # who joined, as JSON
-RANK = "SNAKEMAKE_AZUREML_RANK"  # this process's place in it
+LAUNCH = "SNAKEMAKE_AZUREML_LAUNCH"  # prefix that starts a command on every process
+WORLD = "SNAKEMAKE_AZUREML_WORLD"  # the processes that joined, as JSON
+RANK = "SNAKEMAKE_AZUREML_RANK"  # this process's rank among them
 LEADER = "SNAKEMAKE_AZUREML_LEADER"  # address of rank 0's node
 FOLDER = "SNAKEMAKE_AZUREML_FOLDER"  # working folder of rank 0's node program
 CONTROL = "SNAKEMAKE_AZUREML_CONTROL"  # the leader's socket for launches; not set for one process
@@ -26,7 +26,7 @@ def parse_mounts(texts: Sequence[str]) -> dict[str, str]:
     """Read `NAME=PATH` of mounted folders.
 
     Raises:
-        NodeError: one has no name or path, or the path is no folder.
+        NodeError: one has no name or path, or the path is not a folder.
     """
     mounts = {}
     for text in texts:
@@ -35,14 +35,14 @@ def parse_mounts(texts: Sequence[str]) -> dict[str, str]:
             raise NodeError(f"--mount {text}: {name!r} cannot be a variable; write NAME=PATH")
         if not path or not Path(path).is_dir():
             raise NodeError(
-                f"--mount {text}: {path or 'nothing'} is no folder on {socket.gethostname()}; see whether "
-                "Azure ML mounted the datastore (its own log tells), and fix its path or the identity's rights"
+                f"--mount {text}: {path or 'an empty path'} is not a folder on {socket.gethostname()}; check in "
+                "Azure ML's own log that the datastore was mounted, and fix its path or the identity's rights"
             )
         mounts[name] = path.rstrip("/") or "/"
     return mounts
 
 
-def alone() -> list[dict[str, Any]]:
+def single_process_world() -> list[dict[str, Any]]:
     """Return the world of one process."""
     host = socket.gethostname()
     return [{"rank": 0, "node": 0, "host": host, "local_rank": 0, "address": "127.0.0.1"}]
@@ -51,7 +51,7 @@ def alone() -> list[dict[str, Any]]:
 def job_environment(
     world: Sequence[Mapping[str, Any]], rank: int, mounts: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of what a process starts: its own, and who is there.
+    """Return the environment of what a process starts: its own, and the job's processes.
 
     Args:
         world: the processes of the job, by rank.
@@ -71,7 +71,7 @@ def job_environment(
 
 
 def launch_prefix() -> str:
-    """Return the words that start a command on every process, for a shell to split."""
+    """Return the prefix that starts a command on every process, for a shell to split."""
     return shlex.join([sys.executable, "-m", __package__, "launch"])
 
 

@@ -23,13 +23,13 @@ def relative_to_working_folder(path: str, working_folder: Path) -> str:
     if ".." in relative.parts:
         raise NodeError(
             f"{path} is not below the working folder {working_folder}, so the other processes have "
-            "no such place; name a path below it, or read the file from a mount"
+            "no such path; name a path below it, or read the file from a mount"
         )
     return relative.as_posix()
 
 
 def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[str, Any]], bytes]:
-    """Read files that are to go along with a launch.
+    """Read files that are sent with a launch.
 
     Returns:
         For each its path, size and digest; and all contents in that order.
@@ -50,7 +50,7 @@ def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[st
             content = (working_folder / relative).read_bytes()
         except OSError as error:
             raise NodeError(
-                f"--file {path} cannot be read ({error.strerror}); make it first"
+                f"--file {path} cannot be read ({error.strerror}); create the file first"
             ) from None
         entries.append({"path": relative, "size": len(content), "sha256": digest(content)})
         contents.append(content)
@@ -58,7 +58,7 @@ def read_files(paths: Sequence[str], working_folder: Path) -> tuple[list[dict[st
 
 
 def write_files(entries: Sequence[dict[str, Any]], payload: bytes, working_folder: Path) -> None:
-    """Write files that came with a launch; one that is there already stays as it is.
+    """Write files that were received with a launch; a file that exists already is kept.
 
     Raises:
         NodeError: another file has that path, or it cannot be written.
@@ -68,13 +68,13 @@ def write_files(entries: Sequence[dict[str, Any]], payload: bytes, working_folde
         content = payload[start : start + entry["size"]]
         start += entry["size"]
         if digest(content) != entry["sha256"]:
-            raise NodeError(f"{entry['path']} came changed; run the job again")
+            raise NodeError(f"{entry['path']} was changed on the way; run the job again")
         try:
             _write(below(entry["path"], working_folder, is_file=True), content)
         except OSError as error:
             raise NodeError(
                 f"{entry['path']} cannot be written below {working_folder} ({error.strerror}); "
-                "see what stands in its way"
+                "check what prevents it"
             ) from None
 
 
@@ -109,6 +109,6 @@ def _write(target: Path, content: bytes) -> None:
     # the leader's own, if both are on one node, or of a process beside this one
     if target.read_bytes() != content:
         raise NodeError(
-            f"{target} is there already and differs from the leader's; it is not overwritten: delete it, "
-            "leave it out of the code snapshot (.amlignore), or give the file another name"
+            f"{target} already exists and differs from the leader's; the file is not overwritten: delete it, "
+            "exclude it from the code snapshot (.amlignore), or give the file another name"
         )

@@ -1,4 +1,4 @@
-"""Every rank but 0: it finds the leader, does what launches ask for, and ends as the job does."""
+"""Every rank but 0: it joins the leader, runs the commands of launches, and ends with the job's exit code."""
 
 import os
 import secrets
@@ -18,7 +18,7 @@ from snakemake_executor_plugin_azureml.node.process import (
     Child,
     Stop,
     describe_code,
-    say,
+    log,
 )
 from snakemake_executor_plugin_azureml.node.secret import (
     GREETING_BYTES,
@@ -36,60 +36,63 @@ from snakemake_executor_plugin_azureml.node.wire import (
 )
 
 _ANSWER_S = 5.0
-_LOOK_S = 0.2
+_RETRY_S = 0.2
 
 
 class Follower:
-    """A process that does what the leader's launches ask for."""
+    """A process that runs the commands of the leader's launches."""
 
     def __init__(
-        self, place: Place, line: Connection, mounts: Mapping[str, str], grace_s: float
+        self, place: Place, connection: Connection, mounts: Mapping[str, str], grace_s: float
     ) -> None:
-        self._place, self._line = place, line
+        self._place, self._connection = place, connection
         self._mounts, self._leaders_mounts = mounts, dict[str, str]()
         self._grace_s = grace_s
         self._world: list[dict[str, Any]] = []
         self._prepared: dict[str, Any] = {}
         self._child: Child | None = None
         self._number = 0  # of the launch that runs
-        self._beside: Child | None = None
+        self._side_child: Child | None = None
 
-    def obey(self, command: str | None, stop: Stop) -> int:
+    def serve(self, command: str | None, stop: Stop) -> int:
         """Serve until the job ends, and return its exit code.
 
         Args:
-            command: shell command that runs here as long as the job, beside all launches.
+            command: shell command that runs on this node as long as the job, beside all launches.
         """
         try:
             while not stop.number:
-                end = self._hear(command)
+                end = self._receive(command)
                 if end is not None:
                     if end["reason"]:
-                        say(f"the job has ended: {end['reason']}")
+                        log(f"the job has ended: {end['reason']}")
                     return int(end["code"])
-                self._look_after_children()
-            self._line.send({"type": "leaving", "reason": f"it was told to stop ({stop.code})"})
+                self._poll_children()
+            reason = f"the process received a signal to stop (code {stop.code})"
+            self._connection.send({"type": "leaving", "reason": reason})
             return stop.code
         except (LostError, ValueError) as error:
             if stop.number:
                 return stop.code
             raise NodeError(
-                f"the leader, rank 0, was lost before it told an end: {error}; see its log"
+                f"the leader, rank 0, was lost before the job ended: {error}; see the log of rank 0"
             ) from None
         finally:
             self._end_children()
 
-    def _hear(self, command: str | None) -> dict[str, Any] | None:
-        if not self._line.is_ready(POLL_S):
+    def _receive(self, command: str | None) -> dict[str, Any] | None:
+        if not self._connection.is_ready(POLL_S):
             return None
-        for document, payload in self._line.receive():
+        for document, payload in self._connection.receive():
             kind = document["type"]
             if kind == "end":
                 return document
             if kind == "begin":
                 self._world, self._leaders_mounts = document["world"], document["mounts"]
                 if command:
-                    self._beside = self._start([shutil.which("bash") or "/bin/sh", "-c", command])
+                    self._side_child = self._start(
+                        [shutil.which("bash") or "/bin/sh", "-c", command]
+                    )
             elif kind == "prepare":
                 self._prepare(document, payload)
             elif document["number"] == self._prepared.get("number"):
@@ -105,18 +108,18 @@ class Follower:
             self._prepared = document
         except (NodeError, OSError) as error:
             answer |= {"type": "refused", "reason": str(error)}
-        self._line.send(answer)
+        self._connection.send(answer)
 
     def _start_or_stop(self, kind: str) -> None:
         if kind == "stop" and self._child is not None:
             self._child.end()
         elif kind == "start":
             asked, self._number = self._prepared, self._prepared["number"]
-            variables = {name: self._own(value) for name, value in asked["env"].items()}
-            command = [self._own(word) for word in asked["command"]]
+            variables = {name: self._with_own_mounts(value) for name, value in asked["env"].items()}
+            command = [self._with_own_mounts(word) for word in asked["command"]]
             self._child = self._start(command, variables, below(asked["folder"], Path.cwd()))
 
-    def _own(self, text: str) -> str:
+    def _with_own_mounts(self, text: str) -> str:
         return with_own_mounts(text, self._leaders_mounts, self._mounts)
 
     def _start(
@@ -125,18 +128,18 @@ class Follower:
         env = {**job_environment(self._world, self._place.rank, self._mounts), **(variables or {})}
         return Child(command, env=env, grace_s=self._grace_s, folder=folder)
 
-    def _look_after_children(self) -> None:
+    def _poll_children(self) -> None:
         if self._child is not None and (code := self._child.poll()) is not None:
             self._child = None
-            self._line.send({"type": "ended", "number": self._number, "code": code})
-        if self._beside is not None and (code := self._beside.poll()) is not None:
-            self._beside = None
+            self._connection.send({"type": "ended", "number": self._number, "code": code})
+        if self._side_child is not None and (code := self._side_child.poll()) is not None:
+            self._side_child = None
             if code:
-                reason = f"its follower command {describe_code(code)}"
-                self._line.send({"type": "failed", "code": code, "reason": reason})
+                reason = f"the follower command {describe_code(code)}"
+                self._connection.send({"type": "failed", "code": code, "reason": reason})
 
     def _end_children(self) -> None:
-        children = [child for child in (self._child, self._beside) if child is not None]
+        children = [child for child in (self._child, self._side_child) if child is not None]
         for child in children:
             child.end()
         for child in children:
@@ -155,13 +158,13 @@ def follow(
     """Join the leader, serve, and return the job's exit code.
 
     Args:
-        command: shell command that runs here as long as the job; None for none.
+        command: shell command that runs on this node as long as the job; None for none.
         mounts: variables for mounted folders.
         wait_s: seconds in which the leader must be found.
         silence_s: seconds after which a leader that does not answer counts as gone.
 
     Raises:
-        NodeError: the leader is not found, refuses this process, or is lost.
+        NodeError: the leader is not found, rejects this process, or is lost.
     """
     if not place.addresses:
         raise NodeError(
@@ -171,37 +174,37 @@ def follow(
     found = _find_leader(place, folder_of(place, mounts), wait_s, silence_s, stop)
     if found is None:
         return stop.code
-    line, welcome = found
-    say(f"rank {place.rank} (node {place.node}) joined the leader at {line.peer}")
-    return Follower(place, line, mounts, welcome["grace_s"]).obey(command, stop)
+    connection, welcome = found
+    log(f"rank {place.rank} (node {place.node}) joined the leader at {connection.peer_address}")
+    return Follower(place, connection, mounts, welcome["grace_s"]).serve(command, stop)
 
 
 def _find_leader(
     place: Place, folder: Path, wait_s: float, silence_s: float, stop: Stop
 ) -> tuple[Connection, dict[str, Any]] | None:
-    """Knock at every address and port until the leader answers; None if told to stop."""
+    """Try every address and port until the leader answers; None if this process is to stop."""
     deadline, problems = time.monotonic() + wait_s, dict[str, str]()
     while not stop.number:
         for port in place.ports:
             for address in place.addresses:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
-                    told = "; ".join(f"{where}: {what}" for where, what in problems.items())
+                    found = "; ".join(f"{where}: {what}" for where, what in problems.items())
                     raise NodeError(
                         f"rank {place.rank} (node {place.node}, host {socket.gethostname()}) did not reach the "
-                        f"leader, rank 0, within {wait_s:g} s ({told}); see whether rank 0 started (its log), "
+                        f"leader, rank 0, within {wait_s:g} s ({found}); check in its log that rank 0 started, "
                         "open all ports between the nodes, or allow more time (azureml-node-wait-s)"
                     )
                 try:
-                    return _knock(place, folder, (address, port), min(left_s, _ANSWER_S), silence_s)
+                    return _join(place, folder, (address, port), min(left_s, _ANSWER_S), silence_s)
                 except (OSError, LostError, ValueError) as error:
                     problem = getattr(error, "strerror", None) or str(error) or "no answer"
                     problems[f"{address}:{port}"] = problem
-        time.sleep(_LOOK_S)
+        time.sleep(_RETRY_S)
     return None
 
 
-def _knock(
+def _join(
     place: Place, folder: Path, at: tuple[str, int], timeout_s: float, silence_s: float
 ) -> tuple[Connection, dict[str, Any]]:
     """Join the hub that listens at an address.
@@ -210,16 +213,16 @@ def _knock(
         folder: where the job's secret is.
 
     Raises:
-        LostError: nobody of this job listens there.
-        OSError: nobody listens there.
-        NodeError: the hub, which has proved that it has the secret, refuses this process.
+        LostError: no process of this job listens at the address.
+        OSError: nothing listens at the address.
+        NodeError: the hub, which has proved that it has the secret, rejects this process.
     """
-    line = socket.create_connection(at, timeout_s)
+    sock = socket.create_connection(at, timeout_s)
     try:
-        secret, theirs = read_greeting(receive_exactly(line, GREETING_BYTES, timeout_s), folder)
+        secret, theirs = read_greeting(receive_exactly(sock, GREETING_BYTES, timeout_s), folder)
         mine = secrets.token_bytes(NONCE_BYTES)
         joined = Connection(
-            line, silence_s=silence_s, limit=SMALL,
+            sock, silence_s=silence_s, limit=SMALL,
             sealed_in=Seal(secret.derived("to follower", theirs, mine)),
             sealed_out=Seal(secret.derived("hello", theirs)),
         )  # fmt: skip
@@ -236,11 +239,11 @@ def _knock(
             }
         )
         joined.sealed_out = Seal(secret.derived("to hub", theirs, mine))
-        answer = joined.first(timeout_s)[0]
+        answer = joined.receive_first(timeout_s)[0]
         if answer["type"] != "welcome":
             raise NodeError(answer["reason"])
         joined.limit = LARGEST
         return joined, answer
     except BaseException:
-        line.close()
+        sock.close()
         raise

@@ -1,4 +1,4 @@
-"""The leader's end of the lines to its followers, and of those to the launches of its job."""
+"""The leader's end of the connections to its followers, and of those to the launches of its job."""
 
 import os
 import secrets
@@ -11,25 +11,25 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from snakemake_executor_plugin_azureml.node.doors import listen, listen_locally, short_folder
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.launches import Launches
+from snakemake_executor_plugin_azureml.node.listeners import listen, listen_locally, short_folder
 from snakemake_executor_plugin_azureml.node.member import Member
 from snakemake_executor_plugin_azureml.node.place import Place, is_loopback
-from snakemake_executor_plugin_azureml.node.process import POLL_S, say
+from snakemake_executor_plugin_azureml.node.process import POLL_S, log
 from snakemake_executor_plugin_azureml.node.secret import NONCE_BYTES, Secret
 from snakemake_executor_plugin_azureml.node.wire import SMALL, Connection, LostError, Seal
 
-_INTRODUCE_S = 10.0
+_FIRST_MESSAGE_S = 10.0
 _LEAVE_S = 10.0
-_STRANGERS = 64  # lines from unknown senders at a time, beside those of all followers
-_NUM_NAMED = 10  # strangers in the log
-# Followers give up at the deadline, so the leader decides a little before and all hear why.
-_DECIDE = 0.9
+_MAX_PENDING = 64  # connections from unknown senders at a time, beside those of all followers
+_MAX_REPORTED = 10  # dropped connections in the log
+# Followers give up at the deadline, so the leader decides a little earlier and sends all the reason.
+_SHARE_OF_WAIT = 0.9
 
 
 class Hub:
-    """Keeps the lines; everything happens in `step`, on one thread."""
+    """Holds the connections; all work is done in `step`, on one thread."""
 
     def __init__(
         self, place: Place, secret: Secret, *, wait_s: float, grace_s: float, silence_s: float
@@ -38,7 +38,7 @@ class Hub:
 
         Args:
             secret: what followers must have read.
-            wait_s: seconds that the followers have to come.
+            wait_s: seconds that the followers have to join.
             grace_s: seconds between asking the commands of a launch to end and ending them.
             silence_s: seconds after which a node that does not answer counts as gone.
 
@@ -52,188 +52,192 @@ class Hub:
         self.members = {place.rank: me}
         self.failure: tuple[str, int] | None = None  # of a follower's own command
         self.launches = Launches(self)
-        self._strangers: dict[Connection, float] = {}
+        self._pending: dict[Connection, float] = {}
         self._num_dropped = 0
         self._is_closing = False
         self._selector = selectors.DefaultSelector()
-        self._network_door = listen(place)
+        self._network_listener = listen(place)
         self._folder = short_folder()
         self.control = str(self._folder / "launch")
-        local_door = listen_locally(self.control)
-        self._selector.register(self._network_door, selectors.EVENT_READ, self._open_network)
+        local_listener = listen_locally(self.control)
+        self._selector.register(self._network_listener, selectors.EVENT_READ, self._open_network)
         self._selector.register(
-            local_door, selectors.EVENT_READ, partial(self._open_local, local_door)
+            local_listener, selectors.EVENT_READ, partial(self._open_local, local_listener)
         )
 
     def step(self, timeout_s: float) -> None:
-        """Hear what has come, or wait for it."""
+        """Handle received messages, or wait for one."""
         for key, _ in self._selector.select(timeout_s):
             key.data()
-        for line, limit in list(self._strangers.items()):
+        for connection, limit in list(self._pending.items()):
             if time.monotonic() > limit:
-                self._drop(line)
+                self._drop(connection)
 
-    def is_missing_any(self) -> bool:
-        """Whether a process has not come yet."""
+    def is_incomplete(self) -> bool:
+        """Whether a process has not joined yet."""
         return len(self.members) < self._place.size
 
-    def close_network_door(self) -> None:
-        """Let nobody else join; no port of this process is open any more."""
-        self._selector.unregister(self._network_door)
-        self._network_door.close()
-        for line in list(self._strangers):
-            self._drop(line)
+    def close_network_listener(self) -> None:
+        """Let no further process join; no port of this process stays open."""
+        self._selector.unregister(self._network_listener)
+        self._network_listener.close()
+        for connection in list(self._pending):
+            self._drop(connection)
 
     def _open_network(self) -> None:
-        with suppress(OSError):  # it may have gone again
-            accepted, (address, *_) = self._network_door.accept()
+        with suppress(OSError):  # the client may be gone already
+            accepted, (address, *_) = self._network_listener.accept()
             nonce = secrets.token_bytes(NONCE_BYTES)
-            line = Connection(
+            connection = Connection(
                 accepted, silence_s=self._silence_s, limit=SMALL,
                 sealed_in=Seal(self._secret.derived("hello", nonce)),
             )  # fmt: skip
-            self._expect(line, partial(self._meet, line, address, nonce))
+            self._await_first_message(
+                connection, partial(self._receive_hello, connection, address, nonce)
+            )
             accepted.sendall(self._secret.greeting(nonce))  # into the buffer of a new socket
-        while len(self._strangers) > _STRANGERS + self._place.size:
-            self._drop(next(iter(self._strangers)))  # the oldest
+        while len(self._pending) > _MAX_PENDING + self._place.size:
+            self._drop(next(iter(self._pending)))  # the oldest
 
-    def _open_local(self, door: socket.socket) -> None:
+    def _open_local(self, listener: socket.socket) -> None:
         with suppress(OSError):
-            line = Connection(door.accept()[0], silence_s=self._silence_s)
-            self._expect(line, partial(self._meet_launch, line))
+            connection = Connection(listener.accept()[0], silence_s=self._silence_s)
+            self._await_first_message(connection, partial(self._receive_launch, connection))
 
-    def _expect(self, line: Connection, meet: Callable[[], None]) -> None:
-        """Give whoever opened a line some time for a first message."""
-        self._strangers[line] = time.monotonic() + _INTRODUCE_S
-        self.listen_to(line, meet)
+    def _await_first_message(self, connection: Connection, on_readable: Callable[[], None]) -> None:
+        """Limit the time until a new connection's first message."""
+        self._pending[connection] = time.monotonic() + _FIRST_MESSAGE_S
+        self.listen_to(connection, on_readable)
 
-    def listen_to(self, line: Connection, hear: Any) -> None:
-        """Call a function whenever something comes over a line."""
+    def listen_to(self, connection: Connection, on_readable: Any) -> None:
+        """Call a function whenever a connection can be read."""
         with suppress(KeyError):
-            self._selector.unregister(line)
-        self._selector.register(line, selectors.EVENT_READ, hear)
+            self._selector.unregister(connection)
+        self._selector.register(connection, selectors.EVENT_READ, on_readable)
 
-    def _drop(self, line: Connection) -> None:
-        self._strangers.pop(line, None)
-        self.forget(line)
+    def _drop(self, connection: Connection) -> None:
+        self._pending.pop(connection, None)
+        self.close_connection(connection)
 
-    def forget(self, line: Connection) -> None:
-        """Close a line."""
+    def close_connection(self, connection: Connection) -> None:
+        """Close a connection."""
         with suppress(KeyError, ValueError):
-            self._selector.unregister(line)
-        line.close()
+            self._selector.unregister(connection)
+        connection.close()
 
-    def _meet_launch(self, line: Connection) -> None:
-        with self._dropping(line):
-            for document, payload in line.receive()[:1]:
-                self._strangers.pop(line, None)
-                self.launches.ask(line, document, payload)
+    def _receive_launch(self, connection: Connection) -> None:
+        with self._dropping(connection):
+            for document, payload in connection.receive()[:1]:
+                self._pending.pop(connection, None)
+                self.launches.add(connection, document, payload)
 
-    def _meet(self, line: Connection, address: str, nonce: bytes) -> None:
-        """Read the first message of a line, which proves that its sender has the secret."""
-        with self._dropping(line, address):
-            for hello, _ in line.receive()[:1]:
-                self._admit(line, address, nonce, hello)
+    def _receive_hello(self, connection: Connection, address: str, nonce: bytes) -> None:
+        """Read the first message of a connection, which proves that its sender has the secret."""
+        with self._dropping(connection, address):
+            for hello, _ in connection.receive()[:1]:
+                self._admit(connection, address, nonce, hello)
 
     @contextmanager
-    def _dropping(self, line: Connection, address: str = "") -> Iterator[None]:
-        """Close a line over which something else came than a node program sends."""
+    def _dropping(self, connection: Connection, address: str = "") -> Iterator[None]:
+        """Close a connection whose sender is not a node program of this job."""
         try:
             yield
         except (LostError, OSError, ValueError, KeyError, TypeError) as error:
-            self._drop(line)
+            self._drop(connection)
             self._num_dropped += 1
-            if address and self._num_dropped <= _NUM_NAMED:
-                say(f"a connection from {address} was closed: {error}")
+            if address and self._num_dropped <= _MAX_REPORTED:
+                log(f"a connection from {address} was closed: {error}")
 
-    def _admit(self, line: Connection, address: str, nonce: bytes, hello: dict[str, Any]) -> None:
-        """Admit a follower, or tell it why not."""
+    def _admit(
+        self, connection: Connection, address: str, nonce: bytes, hello: dict[str, Any]
+    ) -> None:
+        """Admit a follower, or send it the reason for the rejection."""
         nonces = nonce, bytes.fromhex(hello["nonce"])
-        line.sealed_in = Seal(self._secret.derived("to hub", *nonces))
-        line.sealed_out = Seal(self._secret.derived("to follower", *nonces))
-        if reason := self._refusal(hello):
+        connection.sealed_in = Seal(self._secret.derived("to hub", *nonces))
+        connection.sealed_out = Seal(self._secret.derived("to follower", *nonces))
+        if reason := self._rejection_reason(hello):
             with suppress(LostError):
-                line.send({"type": "refused", "reason": reason})
-            self._drop(line)
+                connection.send({"type": "refused", "reason": reason})
+            self._drop(connection)
             if hello["size"] == self._place.size and not self._has_rank(hello["rank"]):
-                say(f"{reason}; the job goes on without it")
+                log(f"{reason}; the job continues without this process")
             else:
                 self.failure = self.failure or (reason, 1)
             return
         fields = {name: hello[name] for name in ("rank", "node", "local_rank", "host", "pid")}
-        member = Member(**fields, line=line, address=address)
+        member = Member(**fields, connection=connection, address=address)
         self.members[member.rank] = member
-        if not is_loopback(line.here):
-            self.members[0].address = line.here
-        self._strangers.pop(line)
-        self.listen_to(line, partial(self._hear, member))
-        self.tell(member, {"type": "welcome", "grace_s": self.grace_s})
+        if not is_loopback(connection.local_address):
+            self.members[0].address = connection.local_address
+        self._pending.pop(connection)
+        self.listen_to(connection, partial(self._receive_from, member))
+        self.send_to(member, {"type": "welcome", "grace_s": self.grace_s})
 
     def _has_rank(self, rank: Any) -> bool:
         return type(rank) is int and 0 <= rank < self._place.size
 
-    def _refusal(self, hello: dict[str, Any]) -> str:
+    def _rejection_reason(self, hello: dict[str, Any]) -> str:
         """Return why a follower cannot be one of the job's processes; empty if it can."""
         rank, size = hello["rank"], self._place.size
         if hello["size"] != size:
             return (
                 f"rank {rank} on {hello['host']} is one of {hello['size']} processes, but rank 0 on "
-                f"{self.members[0].host} one of {size} ({self._place.origin}); see what has "
+                f"{self.members[0].host} one of {size} ({self._place.origin}); check what has "
                 "changed their variables"
             )
         if not self._has_rank(rank):
             return (
                 f"a process on {hello['host']} (process {hello['pid']}) is rank {rank!r}, but the job has "
-                f"ranks 0 to {size - 1}; see what has changed its variables"
+                f"ranks 0 to {size - 1}; check what has changed its variables"
             )
         if known := self.members.get(rank):
             return (
                 f"two processes are rank {rank}: one on {known.host} (process {known.pid}) and one on "
-                f"{hello['host']} (process {hello['pid']}); see what has changed their variables"
+                f"{hello['host']} (process {hello['pid']}); check what has changed their variables"
             )
         return ""
 
-    def _hear(self, member: Member) -> None:
-        assert member.line is not None
+    def _receive_from(self, member: Member) -> None:
+        assert member.connection is not None
         try:
-            messages = member.line.receive()
+            messages = member.connection.receive()
         except (LostError, ValueError) as error:
-            self._lose(member, str(error))
+            self._mark_lost(member, str(error))
             return
         for document, _ in messages:
             if document["type"] == "leaving":
-                self._lose(member, document["reason"])
+                self._mark_lost(member, document["reason"])
             elif document["type"] == "failed":
                 reason = f"{member}: {document['reason']}"
                 self.failure = self.failure or (reason, int(document["code"]))
             else:
-                self.launches.hear(member, document)
+                self.launches.receive(member, document)
 
-    def _lose(self, member: Member, how: str) -> None:
+    def _mark_lost(self, member: Member, how: str) -> None:
         if not member.lost:
-            assert member.line is not None
+            assert member.connection is not None
             member.lost = how
-            if not self._is_closing:  # then to leave is right
-                say(f"{member} is lost: {how}; see its log")
-            self.forget(member.line)
-            self.launches.lose(member)
+            if not self._is_closing:  # leaving is expected then
+                log(f"{member} is lost: {how}; see its log")
+            self.close_connection(member.connection)
+            self.launches.mark_lost(member)
 
-    def tell(self, member: Member, document: dict[str, Any], payload: bytes = b"") -> None:
-        """Send something to a follower; one that is gone is found out."""
-        if member.line is None or member.lost:
+    def send_to(self, member: Member, document: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a message to a follower; a follower that is gone is marked lost."""
+        if member.connection is None or member.lost:
             return
         try:
-            member.line.send(document, payload)
+            member.connection.send(document, payload)
         except LostError as error:
-            self._lose(member, str(error))
+            self._mark_lost(member, str(error))
 
     @property
     def followers(self) -> list[Member]:
         """All but the leader."""
-        return [member for member in self.members.values() if member.line is not None]
+        return [member for member in self.members.values() if member.connection is not None]
 
     def world(self) -> list[dict[str, Any]]:
-        """Return who is there, by rank, with addresses at which the nodes reach one another."""
+        """Return the processes by rank, with addresses at which the nodes reach one another."""
         leader = self.members[0]
         leader.address = leader.address or "127.0.0.1"
         members = sorted(self.members.values(), key=lambda member: member.rank)
@@ -243,25 +247,25 @@ class Hub:
         names = ("rank", "node", "host", "local_rank", "address")
         return [{name: getattr(member, name) for name in names} for member in members]
 
-    def check_all_came(self, since_s: float) -> None:
-        """Refuse to wait longer than agreed, or for one that came and went.
+    def check_membership(self, since_s: float) -> None:
+        """Reject further waiting after the agreed time, or for a process that joined and left.
 
         Args:
             since_s: seconds that the leader has waited.
 
         Raises:
-            NodeError: names who is missing.
+            NodeError: names the ranks that are missing.
         """
         if gone := [member for member in self.followers if member.lost]:
-            raise NodeError(f"{gone[0]} came and went ({gone[0].lost}); see its log")
-        if since_s > _DECIDE * self._wait_s:
+            raise NodeError(f"{gone[0]} joined and left ({gone[0].lost}); see its log")
+        if since_s > _SHARE_OF_WAIT * self._wait_s:
             raise NodeError(
-                f"{self.missing()} did not come within {self._wait_s:g} s; see whether that node "
-                "started (its log in the job's outputs), or allow more time (azureml-node-wait-s)"
+                f"{self.describe_missing()} did not join within {self._wait_s:g} s; check in the job's "
+                "logs that the node started, or allow more time (azureml-node-wait-s)"
             )
 
-    def missing(self) -> str:
-        """Name who has not come yet, and where that is as far as it is known."""
+    def describe_missing(self) -> str:
+        """Return the ranks that have not joined yet, with their nodes where those are known."""
         place, names = self._place, []
         for rank in sorted(set(range(place.size)) - set(self.members)):
             node = place.node_of(rank)
@@ -273,10 +277,10 @@ class Hub:
         return ", ".join(names)
 
     def close(self, code: int, reason: str = "") -> None:
-        """Tell all that the job has ended, and wait until they have heard."""
+        """Send the job's end to all followers, and wait until they have left."""
         self._is_closing = True
         for member in self.followers:
-            self.tell(member, {"type": "end", "code": code, "reason": reason})
+            self.send_to(member, {"type": "end", "code": code, "reason": reason})
         limit = time.monotonic() + _LEAVE_S + self.grace_s
         while time.monotonic() < limit and any(not member.lost for member in self.followers):
             self.step(POLL_S)

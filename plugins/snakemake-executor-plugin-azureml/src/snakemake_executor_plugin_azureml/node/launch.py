@@ -9,11 +9,11 @@ from pathlib import Path
 from snakemake_executor_plugin_azureml.node.environment import CONTROL, FOLDER
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.files import read_files, relative_to_working_folder
-from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, say
+from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, log
 from snakemake_executor_plugin_azureml.node.wire import LARGEST_TEXT, Connection, LostError
 
 _SILENCE_S = (
-    3600.0  # the leader may be sending files to others; a Unix socket tells its end at once
+    3600.0  # the leader may be sending files to others; a Unix socket reports its end at once
 )
 
 
@@ -26,7 +26,7 @@ def launch(command: Sequence[str], *, files: Sequence[str], names: Sequence[str]
         names: variables of this process's environment that the others get.
 
     Raises:
-        NodeError: a file or variable is missing, or a process refuses or is gone.
+        NodeError: a file or variable is missing, or a process rejects the launch or is gone.
     """
     here = Path.cwd()
     home = Path(os.environ.get(FOLDER, here))
@@ -34,8 +34,8 @@ def launch(command: Sequence[str], *, files: Sequence[str], names: Sequence[str]
     if unset := [name for name in names if name not in os.environ]:
         raise NodeError(f"--env {unset[0]}, but {unset[0]} is not set; set it, or leave it out")
     control = os.environ.get(CONTROL)
-    if not control:  # one process alone
-        _become(command)
+    if not control:  # a single process
+        _exec(command)
     request = {
         "type": "launch",
         "command": list(command),
@@ -50,15 +50,17 @@ def launch(command: Sequence[str], *, files: Sequence[str], names: Sequence[str]
             "pass bulky values as a file (--file) or on a mount"
         )
     stop = Stop()
-    line = _connect(control or "")
+    connection = _connect(control or "")
     try:
-        line.send(request, payload)
-        return _Launched(command, line, stop).run()
+        connection.send(request, payload)
+        return _Launched(command, connection, stop).run()
     except (LostError, ValueError) as error:
-        raise NodeError(f"the node program was lost: {error}; see the log of rank 0") from None
+        raise NodeError(
+            f"the connection to the node program was lost: {error}; see the log of rank 0"
+        ) from None
 
 
-def _become(command: Sequence[str]) -> None:
+def _exec(command: Sequence[str]) -> None:
     try:
         os.execvp(command[0], list(command))
     except OSError as error:
@@ -68,58 +70,58 @@ def _become(command: Sequence[str]) -> None:
 
 
 def _connect(control: str) -> Connection:
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        line.connect(control)
+        sock.connect(control)
     except OSError as error:
         raise NodeError(
-            f"{CONTROL}={control} leads nowhere ({error.strerror}); launch from the job that the node "
+            f"{CONTROL}={control} cannot be connected to ({error.strerror}); launch from the job that the node "
             "program of rank 0 runs, and only while it runs"
         ) from None
-    return Connection(line, silence_s=_SILENCE_S)
+    return Connection(sock, silence_s=_SILENCE_S)
 
 
 class _Launched:
     """The command's place on rank 0, which ends with all others."""
 
-    def __init__(self, command: Sequence[str], line: Connection, stop: Stop) -> None:
-        self._command, self._line, self._stop = command, line, stop
+    def __init__(self, command: Sequence[str], connection: Connection, stop: Stop) -> None:
+        self._command, self._connection, self._stop = command, connection, stop
         self._child: Child | None = None
-        self._has_told = False  # that rank 0's command has ended
+        self._has_reported = False  # that rank 0's command has ended
         self._is_stopped = False
 
     def run(self) -> int:
         try:
             while True:
-                if (code := self._hear()) is not None:
+                if (code := self._receive()) is not None:
                     return code
-                self._look()
+                self._report()
         finally:
             if self._child is not None:
                 self._child.end()
                 self._child.wait()
 
-    def _hear(self) -> int | None:
-        if not self._line.is_ready(POLL_S):
+    def _receive(self) -> int | None:
+        if not self._connection.is_ready(POLL_S):
             return None
-        for document, _ in self._line.receive():
+        for document, _ in self._connection.receive():
             if document["type"] == "refused":
-                raise NodeError(f"nothing was started: {document['reason']}")
+                raise NodeError(f"no process was started: {document['reason']}")
             if document["type"] == "start":
                 self._child = Child(self._command, env=os.environ, grace_s=document["grace_s"])
             elif document["type"] == "stop" and self._child is not None:
                 self._child.end()
             elif document["type"] == "done":
                 if document["reason"]:
-                    say(f"{document['reason']}; all others were ended")
+                    log(f"{document['reason']}; all other processes were ended")
                 return int(document["code"])
         return None
 
-    def _look(self) -> None:
+    def _report(self) -> None:
         code = self._child.poll() if self._child is not None else None
-        if code is not None and not self._has_told:
-            self._has_told = True
-            self._line.send({"type": "ended", "code": code})
+        if code is not None and not self._has_reported:
+            self._has_reported = True
+            self._connection.send({"type": "ended", "code": code})
         if self._stop.number and not self._is_stopped:
             self._is_stopped = True
-            self._line.send({"type": "stop", "code": self._stop.code})
+            self._connection.send({"type": "stop", "code": self._stop.code})

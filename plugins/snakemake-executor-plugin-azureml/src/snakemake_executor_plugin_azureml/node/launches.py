@@ -13,16 +13,16 @@ _LEADER = 0  # its command is the child of the launch itself, with the rule's ow
 
 
 class _Hub(Protocol):
-    """What launches need of the hub, which documents it."""
+    """What launches need of the hub, where they are documented."""
 
     members: dict[int, Member]
     grace_s: float
 
     @property
     def followers(self) -> list[Member]: ...
-    def tell(self, member: Member, document: dict[str, Any], payload: bytes = ...) -> None: ...
-    def listen_to(self, line: Connection, hear: Any) -> None: ...
-    def forget(self, line: Connection) -> None: ...
+    def send_to(self, member: Member, document: dict[str, Any], payload: bytes = ...) -> None: ...
+    def listen_to(self, connection: Connection, on_readable: Any) -> None: ...
+    def close_connection(self, connection: Connection) -> None: ...
 
 
 @dataclass(eq=False)
@@ -30,9 +30,9 @@ class Launch:
     """A launch that waits its turn or runs.
 
     Attributes:
-        client: line to the process in the rule; None once that has ended.
-        waiting: ranks that have not prepared it yet, or, once it runs, not ended.
-        failure: who failed first and how, and the exit code.
+        client: connection to the process in the rule; None once that process has ended.
+        waiting: ranks that have not prepared the launch yet, or, once it runs, not ended.
+        failure: which process failed first and how, and the exit code.
     """
 
     number: int
@@ -43,13 +43,13 @@ class Launch:
     is_running: bool = False
     failure: tuple[str, int] | None = None
 
-    def tell(self, document: dict[str, Any]) -> None:
-        """Send something to the process in the rule."""
+    def send(self, document: dict[str, Any]) -> None:
+        """Send a message to the process in the rule."""
         try:
             if self.client is not None:
                 self.client.send(document)
         except LostError:
-            pass  # it is found out when it is heard
+            pass  # noticed when its connection is read
 
 
 class Launches:
@@ -58,31 +58,31 @@ class Launches:
     def __init__(self, hub: _Hub) -> None:
         self._hub = hub
         self._queue: deque[Launch] = deque()
-        self._now: Launch | None = None
+        self._current: Launch | None = None
         self._count = 0
 
-    def ask(self, client: Connection, document: dict[str, Any], payload: bytes) -> None:
-        """Take on a launch; it begins once those before it have ended."""
+    def add(self, client: Connection, document: dict[str, Any], payload: bytes) -> None:
+        """Queue a launch; it begins once those before it have ended."""
         self._count += 1
         launch = Launch(self._count, client, document, payload)
-        self._hub.listen_to(client, partial(self._hear_client, launch))
+        self._hub.listen_to(client, partial(self._receive_from_client, launch))
         self._queue.append(launch)
         self._begin_next()
 
     def _begin_next(self) -> None:
-        while self._now is None and self._queue:
-            launch = self._now = self._queue.popleft()
+        while self._current is None and self._queue:
+            launch = self._current = self._queue.popleft()
             if lost := [member for member in self._hub.followers if member.lost]:
                 self._refuse(launch, f"{lost[0]} is lost: {lost[0].lost}; see its log")
                 continue
             launch.waiting = {member.rank for member in self._hub.followers}
             request = {**launch.request, "type": "prepare", "number": launch.number}
             for member in self._hub.followers:
-                self._hub.tell(member, request, launch.payload)
+                self._hub.send_to(member, request, launch.payload)
 
-    def hear(self, member: Member, document: dict[str, Any]) -> None:
-        """Take in what a follower says of the present launch."""
-        launch = self._now
+    def receive(self, member: Member, document: dict[str, Any]) -> None:
+        """Handle a follower's message about the current launch."""
+        launch = self._current
         if launch is None or document.get("number") != launch.number:
             return
         if document["type"] == "refused":
@@ -94,77 +94,77 @@ class Launches:
             if not launch.waiting:
                 self._start(launch)
 
-    def lose(self, member: Member) -> None:
-        """Take in that a follower is gone."""
-        launch, reason = self._now, f"{member} is lost: {member.lost}; see its log"
+    def mark_lost(self, member: Member) -> None:
+        """Handle the loss of a follower."""
+        launch, reason = self._current, f"{member} is lost: {member.lost}; see its log"
         if launch is not None and not launch.is_running:
             self._refuse(launch, reason)
         elif launch is not None and member.rank in launch.waiting:
             self._fail(launch, reason, 1)
-            self._left(launch, member.rank)
+            self._mark_ended(launch, member.rank)
 
     def _start(self, launch: Launch) -> None:
         launch.is_running = True
         launch.waiting = {_LEADER, *(member.rank for member in self._hub.followers)}
-        launch.tell({"type": "start", "grace_s": self._hub.grace_s})
-        self._tell_waiting(launch, "start")
+        launch.send({"type": "start", "grace_s": self._hub.grace_s})
+        self._send_to_waiting(launch, "start")
 
-    def _tell_waiting(self, launch: Launch, what: str) -> None:
+    def _send_to_waiting(self, launch: Launch, what: str) -> None:
         for member in self._hub.followers:
             if member.rank in launch.waiting:
-                self._hub.tell(member, {"type": what, "number": launch.number})
+                self._hub.send_to(member, {"type": what, "number": launch.number})
 
     def _end(self, launch: Launch, rank: int, who: str, code: int) -> None:
         if code:
             self._fail(launch, f"{who} {describe_code(code)}", code)
-        self._left(launch, rank)
+        self._mark_ended(launch, rank)
 
     def _fail(self, launch: Launch, reason: str, code: int) -> None:
-        """Note the first failure, and have the others end."""
+        """Record the first failure, and have the others end."""
         if launch.failure is None:
             launch.failure = reason, code
-            launch.tell({"type": "stop"})
-            self._tell_waiting(launch, "stop")
+            launch.send({"type": "stop"})
+            self._send_to_waiting(launch, "stop")
 
-    def _left(self, launch: Launch, rank: int) -> None:
+    def _mark_ended(self, launch: Launch, rank: int) -> None:
         launch.waiting.discard(rank)
-        if not launch.waiting and self._now is launch:
+        if not launch.waiting and self._current is launch:
             reason, code = launch.failure or ("", 0)
             self._close(launch, {"type": "done", "code": code, "reason": reason})
 
     def _refuse(self, launch: Launch, reason: str) -> None:
         """Give up a launch that no process has started."""
-        if self._now is launch:
+        if self._current is launch:
             self._close(launch, {"type": "refused", "reason": reason})
 
     def _close(self, launch: Launch, last: dict[str, Any]) -> None:
-        launch.tell(last)
+        launch.send(last)
         if launch.client is not None:
-            self._hub.forget(launch.client)
-        self._now = None
+            self._hub.close_connection(launch.client)
+        self._current = None
         self._begin_next()
 
-    def _hear_client(self, launch: Launch) -> None:
+    def _receive_from_client(self, launch: Launch) -> None:
         assert launch.client is not None
         try:
             messages = launch.client.receive()
         except (LostError, ValueError):
-            self._lose_client(launch)
+            self._drop_client(launch)
             return
         for document, _ in messages:
             if document["type"] == "ended":
                 self._end(launch, _LEADER, str(self._hub.members[_LEADER]), int(document["code"]))
             elif document["type"] == "stop":
-                self._fail(launch, "the launch was told to stop", int(document["code"]))
+                self._fail(launch, "the launch received a signal to stop", int(document["code"]))
 
-    def _lose_client(self, launch: Launch) -> None:
+    def _drop_client(self, launch: Launch) -> None:
         assert launch.client is not None
-        self._hub.forget(launch.client)
+        self._hub.close_connection(launch.client)
         launch.client = None
         if launch in self._queue:
             self._queue.remove(launch)
-        elif launch is self._now and not launch.is_running:
+        elif launch is self._current and not launch.is_running:
             self._close(launch, {})
-        elif launch is self._now:
+        elif launch is self._current:
             self._fail(launch, "the launch was ended", 1)
-            self._left(launch, _LEADER)
+            self._mark_ended(launch, _LEADER)

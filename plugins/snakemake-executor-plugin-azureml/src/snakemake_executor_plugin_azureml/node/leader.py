@@ -1,4 +1,4 @@
-"""Rank 0: it waits for the others, runs Snakemake's own job once, and tells its end to all."""
+"""Rank 0: it waits for the others, runs Snakemake's own job once, and sends the job's end to all."""
 
 import shutil
 import time
@@ -9,14 +9,14 @@ from snakemake_executor_plugin_azureml.node.environment import (
     CONTROL,
     FOLDER,
     LAUNCH,
-    alone,
     job_environment,
     launch_prefix,
+    single_process_world,
 )
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.hub import Hub
 from snakemake_executor_plugin_azureml.node.place import Place
-from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, say
+from snakemake_executor_plugin_azureml.node.process import POLL_S, Child, Stop, log
 from snakemake_executor_plugin_azureml.node.secret import folder_of, make_secret, remove_secrets
 
 # A command of a launch ends before the job that waits for it is ended by force.
@@ -38,15 +38,15 @@ def lead(
     Args:
         job: shell command of Snakemake's own job.
         mounts: variables for mounted folders.
-        wait_s: seconds that the other processes have to come.
+        wait_s: seconds that the other processes have to join.
         grace_s: seconds between asking the job to end and ending it.
         silence_s: seconds after which a node that does not answer counts as gone.
 
     Raises:
-        NodeError: a process did not come, or is not of this job.
+        NodeError: a process did not join, or is not of this job.
     """
     if place.size == 1:  # no sockets: a launch starts its command itself
-        return _run(job, job_environment(alone(), 0, mounts), None, grace_s, stop)
+        return _run(job, job_environment(single_process_world(), 0, mounts), None, grace_s, stop)
     folder = folder_of(place, mounts)
     secret = make_secret(folder)
     try:
@@ -56,20 +56,20 @@ def lead(
     except NodeError:
         remove_secrets(folder)
         raise
-    code, reason = 1, "rank 0 gave up"
+    code, reason = 1, "rank 0 ended with an error"
     try:
         try:
             _gather(hub, place, wait_s, stop)
         finally:
-            hub.close_network_door()
+            hub.close_network_listener()
             remove_secrets(folder)
         if stop.number:
             code = stop.code
         else:
             world = hub.world()
-            say(f"all {place.size} came: {', '.join(map(str, hub.members.values()))}")
+            log(f"all {place.size} processes joined: {', '.join(map(str, hub.members.values()))}")
             for member in hub.followers:
-                hub.tell(member, {"type": "begin", "world": world, "mounts": dict(mounts)})
+                hub.send_to(member, {"type": "begin", "world": world, "mounts": dict(mounts)})
             env = {**job_environment(world, 0, mounts), CONTROL: hub.control}
             code = _run(job, env, hub, grace_s, stop)
         reason = hub.failure[0] if hub.failure else ""
@@ -83,16 +83,18 @@ def lead(
 
 def _gather(hub: Hub, place: Place, wait_s: float, stop: Stop) -> None:
     started, is_reminded = time.monotonic(), False
-    while hub.is_missing_any() and not stop.number:
+    while hub.is_incomplete() and not stop.number:
         hub.step(POLL_S)
         if hub.failure:
             raise NodeError(hub.failure[0])
         waited_s = time.monotonic() - started
-        if hub.is_missing_any():
-            hub.check_all_came(waited_s)
+        if hub.is_incomplete():
+            hub.check_membership(waited_s)
         if waited_s > wait_s / 2 and not is_reminded:
             is_reminded = True
-            say(f"{waited_s:.0f} s have passed of {wait_s:g}; {hub.missing()} did not come yet")
+            log(
+                f"{waited_s:.0f} s have passed of {wait_s:g}; {hub.describe_missing()} did not join yet"
+            )
 
 
 def _run(job: str, env: Mapping[str, str], hub: Hub | None, grace_s: float, stop: Stop) -> int:
@@ -107,7 +109,7 @@ def _run(job: str, env: Mapping[str, str], hub: Hub | None, grace_s: float, stop
             hub.step(POLL_S)
             if hub.failure and failure is None:
                 failure = hub.failure
-                say(f"{failure[0]}; the job is ended")
+                log(f"{failure[0]}; ending the job")
                 child.end()
         if stop.number:
             child.end()

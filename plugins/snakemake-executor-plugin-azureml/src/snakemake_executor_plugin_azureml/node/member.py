@@ -1,4 +1,4 @@
-"""One of the job's processes, as the leader knows it."""
+"""One of the job's processes, as the leader sees it."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ class Member:
     """One of the job's processes.
 
     Attributes:
-        lost: what became of its line; empty while it is there.
-        line: None for the leader itself.
+        lost: how its connection was lost; empty while it is connected.
+        connection: None for the leader itself.
     """
 
     rank: int
@@ -19,7 +19,7 @@ class Member:
     local_rank: int
     host: str
     pid: int
-    line: Connection | None = None
+    connection: Connection | None = None
     address: str = ""
     lost: str = ""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 
-# The range of no well-known service, and apart from 20000..32767, where trainings like to meet.
+# The range of no well-known service, and apart from 20000..32767, where trainings choose a rendezvous port.
 _PORTS = range(16384, 20000)
 _NUM_PORTS = 8
 _OPEN_MPI = tuple(
@@ -25,10 +25,10 @@ class Place:
         rank: 0 <= rank < size; rank 0 is the leader.
         node: number of this node.
         local_rank: place among the processes of this node.
-        per_node: processes on each node; 0 where nothing says it.
+        per_node: processes on each node; 0 where no variable gives it.
         job: what all processes of the job share, and no other job has.
-        addresses: where the leader may be, best first; empty where nothing says it.
-        node_list: addresses of all nodes, in no known order; empty where nothing says them.
+        addresses: where the leader may be, best first; empty where no variable gives it.
+        node_list: addresses of all nodes, in no known order; empty where no variable gives them.
         ports: where the leader may listen, in the order in which it tries them.
         origin: the variables that the place was read from.
     """
@@ -46,11 +46,11 @@ class Place:
 
     @property
     def is_one_node(self) -> bool:
-        """Whether all processes are on this node, as far as the variables say it."""
+        """Whether all processes are on this node, as far as the variables show."""
         return self.per_node == self.size
 
     def node_of(self, rank: int) -> int | None:
-        """Return the node of another process; None where nothing says it."""
+        """Return the node of another process; None where no variable gives it."""
         return rank // self.per_node if self.per_node else None
 
 
@@ -69,7 +69,7 @@ def find_place(env: Mapping[str, str]) -> Place:
     num_nodes = _number(env, "AZUREML_NODE_COUNT")
     if not found and num_nodes is not None and num_nodes > 1:
         raise NodeError(
-            f"AZUREML_NODE_COUNT={num_nodes}, but no variable tells this process its rank; submit "
+            f"AZUREML_NODE_COUNT={num_nodes}, but no variable gives this process's rank; submit "
             "the job with azureml_distribution: pytorch or mpi"
         )
     rank, size, local_rank, per_node, origin = found[0] if found else (0, 1, 0, 1, "one process")
@@ -81,12 +81,14 @@ def find_place(env: Mapping[str, str]) -> Place:
     if not per_node and node > 0:
         per_node = (rank - local_rank) // node
     if not (0 <= rank < size and 0 <= local_rank < max(1, per_node or size)):
-        raise NodeError(f"{origin} are no place among {size} processes; see what has changed them")
+        raise NodeError(
+            f"{origin} are not a rank among {size} processes; check what has changed them"
+        )
     job = next((env[name] for name in _JOB_IDS if env.get(name)), "")
     if size > 1 and not job:
         raise NodeError(
-            f"{origin}, but {_JOB_IDS[0]} is not set, by which the processes of a job know one "
-            "another; set it to the same text in all of them"
+            f"{origin}, but {_JOB_IDS[0]} is not set, by which the processes of a job identify "
+            "each other; set it to the same text in all of them"
         )
     return Place(
         rank=rank, size=size, node=node, local_rank=local_rank, per_node=per_node, job=job,
@@ -125,7 +127,7 @@ def _mpi(env: Mapping[str, str], names: tuple[str, ...]) -> _Found | None:
     if missing := [name for name, value in zip(names, values, strict=True) if value is None]:
         if names is _PMI:
             return None  # a batch system may leave some of them; they are no process manager's
-        raise NodeError(f"{there}, but {', '.join(missing)} not set; see what has removed them")
+        raise NodeError(f"{there}, but {', '.join(missing)} not set; check what has removed them")
     rank, size, local_rank, per_node = (value or 0 for value in values)
     return rank, size, local_rank, per_node, there
 
@@ -139,7 +141,7 @@ def _node(env: Mapping[str, str], rank: int, local_rank: int, per_node: int, ori
             return node
     if rank == local_rank:
         return 0
-    raise NodeError(f"{origin}, but nothing tells the number of this node; set NODE_RANK")
+    raise NodeError(f"{origin}, but no variable gives the number of this node; set NODE_RANK")
 
 
 def _addresses(
@@ -182,5 +184,5 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
     if not (text := env.get(name)):
         return None
     if not text.isdigit():
-        raise NodeError(f"{name}={text} is not a whole number; see what has changed it")
+        raise NodeError(f"{name}={text} is not a whole number; check what has changed it")
     return int(text)

@@ -14,13 +14,13 @@ from types import FrameType
 POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_NOT_FOUND, _NOT_STARTED = 127, 126  # as shells say it
+_NOT_FOUND, _NOT_STARTED = 127, 126  # as shells report it
 _KILL_S = 5.0  # a process may hang in the kernel, on a mount that is gone
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def say(text: str) -> None:
-    """Print a line for people on standard error."""
+def log(text: str) -> None:
+    """Print a line on standard error."""
     print(f"azureml node: {text}", file=sys.stderr, flush=True)
 
 
@@ -53,7 +53,7 @@ class Child:
                 preexec_fn=_die_with_parent,
             )
         except OSError as error:
-            say(f"{command[0]} cannot be started: {error.strerror}")
+            log(f"{command[0]} cannot be started: {error.strerror}")
             self._code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
 
     def poll(self) -> int | None:
@@ -74,7 +74,7 @@ class Child:
             self._signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Return the exit code once there is one."""
+        """Wait for the end; return the exit code."""
         while (code := self.poll()) is None:
             time.sleep(POLL_S)
         return code
@@ -86,24 +86,24 @@ class Child:
 
 
 class Stop:
-    """Whether this process was told to stop; it then ends what it started by itself."""
+    """Whether this process received a signal to stop; it then ends its children by itself."""
 
     def __init__(self) -> None:
         self.number = 0
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
+            signal.signal(number, self._record)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self.number = number
 
     @property
     def code(self) -> int:
-        """Exit code of a process that was told to stop."""
+        """Exit code of a process that received this signal."""
         return 128 + self.number
 
 
 def describe_code(code: int) -> str:
-    """Say how a process ended."""
+    """Describe how a process ended."""
     with suppress(ValueError):
         if code > 128:
             return f"was ended by {signal.Signals(code - 128).name} (code {code})"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.place import Place
-from snakemake_executor_plugin_azureml.node.process import say
+from snakemake_executor_plugin_azureml.node.process import log
 from snakemake_executor_plugin_azureml.node.wire import LostError, digest
 
 NONCE_BYTES = 32
@@ -38,11 +38,11 @@ class Secret:
     key: bytes = field(repr=False)
 
     def greeting(self, nonce: bytes) -> bytes:
-        """Return what the hub sends first: which secret it has, and a number for this line alone."""
+        """Return what the hub sends first: which secret it has, and this connection's nonce."""
         return _MAGIC + bytes.fromhex(self.identifier) + nonce
 
     def derived(self, purpose: str, *nonces: bytes) -> bytes:
-        """Return a key for one direction of one line, which no other line or direction has."""
+        """Return the key of one direction of one connection; no other has this key."""
         return hmac.digest(self.key, b"\0".join([purpose.encode(), *nonces]), "sha256")
 
 
@@ -54,8 +54,8 @@ def folder_of(place: Place, mounts: Mapping[str, str]) -> Path:
     """
     if not mounts and not place.is_one_node:
         raise NodeError(
-            f"{place.origin}: the job has several nodes and no mounted folder, where its processes would find "
-            "their secret; set azureml-mounts to a folder of a datastore"
+            f"{place.origin}: the job has several nodes and no mounted folder, from which its processes would "
+            "read their secret; set azureml-mounts to a folder of a datastore"
         )
     root = Path(next(iter(mounts.values()), ".")).absolute()
     return root / ".snakemake-azureml" / digest(place.job.encode())[:32]
@@ -84,7 +84,9 @@ def make_secret(folder: Path) -> Secret:
             "grant the job's identity write access to the mounted folder"
         ) from None
     if is_open_to_others:
-        say(f"{folder} keeps no file modes: whoever may read that folder may read the job's secret")
+        log(
+            f"{folder} does not keep file modes: everyone who may read that folder may read the job's secret"
+        )
     return secret
 
 
@@ -102,7 +104,7 @@ def read_greeting(greeting: bytes, folder: Path) -> tuple[Secret, bytes]:
         LostError: no hub sent the greeting, or one of another job.
     """
     if not greeting.startswith(_MAGIC):
-        raise LostError("another program holds this port")
+        raise LostError("another program uses this port")
     rest = greeting[len(_MAGIC) :]
     identifier, nonce = rest[:_ID_BYTES].hex(), rest[_ID_BYTES:]
     try:
@@ -114,6 +116,6 @@ def read_greeting(greeting: bytes, folder: Path) -> tuple[Secret, bytes]:
         raise LostError(f"{folder / identifier} cannot be read ({error.strerror})") from None
     if len(key) != _KEY_BYTES:
         raise LostError(
-            f"another job's leader listens there, or its secret is not yet below {folder}"
+            f"another job's leader listens on this port, or the leader's secret is not yet below {folder}"
         )
     return Secret(identifier, key), nonce

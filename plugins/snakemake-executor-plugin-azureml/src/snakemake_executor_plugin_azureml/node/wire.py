@@ -1,9 +1,9 @@
 """Messages over a socket: a JSON document each, bytes beside it, and over a network an HMAC.
 
-The HMAC (RFC 2104, SHA-256) covers the message and its number on the line; each direction of each
-line has a key of its own (`secret.py`). So a message that was changed, sent again, sent back or sent
-by somebody without the job's secret ends the line. Nothing is encrypted, as little as what MPI,
-NCCL or torch send between the nodes.
+The HMAC (RFC 2104, SHA-256) covers the message and its number on the connection; each direction of each
+connection has a key of its own (`secret.py`). So a message that was changed, sent again, sent back or sent
+by somebody without the job's secret closes the connection. Nothing is encrypted, as
+MPI, NCCL and torch do not encrypt between nodes either.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ Message = tuple[dict[str, Any], bytes]
 
 
 class LostError(Exception):
-    """The other end is gone, or is no node program; the message says how."""
+    """The other end is gone, or is not a node program; the message names the cause."""
 
 
 class Seal:
-    """The HMACs of one direction of a line."""
+    """The HMACs of one direction of a connection."""
 
     def __init__(self, key: bytes) -> None:
         self._key, self._count = key, 0
@@ -45,17 +45,17 @@ class Seal:
 
 
 class Connection:
-    """One end of a line between two processes of a job.
+    """One end of a connection between two processes of a job.
 
     Attributes:
         limit: bytes of the largest message that is received.
-        sealed_in: of what is received; None for a line that cannot leave the machine.
+        sealed_in: of what is received; None for a connection that cannot leave the machine.
         sealed_out: of what is sent.
     """
 
     def __init__(
         self,
-        line: socket.socket,
+        sock: socket.socket,
         *,
         silence_s: float,
         limit: int = LARGEST,
@@ -69,31 +69,31 @@ class Connection:
                 as a machine without power.
 
         Raises:
-            ValueError: a line over a network without a seal.
+            ValueError: a connection over a network without a seal.
         """
-        is_local = line.family == socket.AF_UNIX
+        is_local = sock.family == socket.AF_UNIX
         if not is_local and sealed_in is None:
-            raise ValueError("a line over a network needs a seal")
-        self._line, self._buffer = line, bytearray()
+            raise ValueError("a connection over a network needs a seal")
+        self._socket, self._buffer = sock, bytearray()
         self.limit, self.sealed_in, self.sealed_out = limit, sealed_in, sealed_out
         self._early: list[Message] = []
-        line.settimeout(silence_s)
+        sock.settimeout(silence_s)
         if not is_local:
-            _notice_silence(line, silence_s)
+            _enable_keepalive(sock, silence_s)
 
     def fileno(self) -> int:
         """Return what a selector waits on."""
-        return self._line.fileno()
+        return self._socket.fileno()
 
     @property
-    def peer(self) -> str:
+    def peer_address(self) -> str:
         """Address of the other end."""
-        return str(self._line.getpeername()[0])
+        return str(self._socket.getpeername()[0])
 
     @property
-    def here(self) -> str:
+    def local_address(self) -> str:
         """Address of this end."""
-        return str(self._line.getsockname()[0])
+        return str(self._socket.getsockname()[0])
 
     def send(self, document: Mapping[str, Any], payload: bytes = b"") -> None:
         """Send one message.
@@ -106,15 +106,15 @@ class Connection:
         if self.sealed_out is not None:
             message += self.sealed_out.next(message)
         try:
-            self._line.sendall(message)
+            self._socket.sendall(message)
         except OSError as error:
             raise LostError(error.strerror or str(error)) from None
 
     def is_ready(self, timeout_s: float) -> bool:
-        """Wait until there is something to receive; whether there is."""
-        return bool(self._early or select.select([self._line], [], [], timeout_s)[0])
+        """Wait for something to receive; return whether there is something."""
+        return bool(self._early or select.select([self._socket], [], [], timeout_s)[0])
 
-    def first(self, timeout_s: float) -> Message:
+    def receive_first(self, timeout_s: float) -> Message:
         """Wait for one message; what came along with it is received later.
 
         Raises:
@@ -125,7 +125,7 @@ class Connection:
             if messages := self.receive():
                 self._early = messages[1:]
                 return messages[0]
-        raise LostError("another program holds this port, or a firewall swallows what is sent")
+        raise LostError("another program uses this port, or a firewall drops what is sent")
 
     def receive(self) -> list[Message]:
         """Read what has come, once, and return the messages that are whole.
@@ -137,23 +137,25 @@ class Connection:
             self._early = []
             return early
         try:
-            chunk = self._line.recv(_CHUNK)
+            chunk = self._socket.recv(_CHUNK)
         except OSError as error:
             raise LostError(error.strerror or str(error)) from None
         if not chunk:
             raise LostError("the connection was closed")
         self._buffer += chunk
         messages = []
-        while message := self._take():
+        while message := self._next_message():
             messages.append(message)
         return messages
 
-    def _take(self) -> Message | None:
+    def _next_message(self) -> Message | None:
         if len(self._buffer) < _HEAD.size:
             return None
         size, more = _HEAD.unpack_from(self._buffer)
         if size + more > self.limit:
-            raise LostError(f"a message of {size + more} bytes came, more than {self.limit}")
+            raise LostError(
+                f"a message of {size + more} bytes was received, more than {self.limit}"
+            )
         end = _HEAD.size + size + more
         after = end + (_MAC_BYTES if self.sealed_in is not None else 0)
         if len(self._buffer) < after:
@@ -163,12 +165,12 @@ class Connection:
         if self.sealed_in is not None and not hmac.compare_digest(
             mac, self.sealed_in.next(message)
         ):
-            raise LostError("a message came whose HMAC is not of this job's secret")
+            raise LostError("a message was received whose HMAC does not match this job's secret")
         return _document(message[_HEAD.size : _HEAD.size + size]), message[_HEAD.size + size :]
 
     def close(self) -> None:
-        """Let go of the line."""
-        self._line.close()
+        """Close the socket."""
+        self._socket.close()
 
 
 def _document(text: bytes) -> dict[str, Any]:
@@ -177,32 +179,32 @@ def _document(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or not isinstance(document.get("type"), str):
-        raise LostError("a message came that is no document of a node program")
+        raise LostError("a message was received that is not a document of a node program")
     return document
 
 
-def receive_exactly(line: socket.socket, size: int, timeout_s: float) -> bytes:
+def receive_exactly(sock: socket.socket, size: int, timeout_s: float) -> bytes:
     """Receive so many bytes, and none beyond them.
 
     Raises:
-        LostError: they did not come in time.
+        LostError: they did not arrive in time.
         OSError: the other end is gone.
     """
     deadline, content = time.monotonic() + timeout_s, b""
     while len(content) < size:
         left_s = deadline - time.monotonic()
-        if left_s <= 0 or not select.select([line], [], [], left_s)[0]:
-            raise LostError("another program holds this port, or a firewall swallows what is sent")
-        if not (chunk := line.recv(size - len(content))):
+        if left_s <= 0 or not select.select([sock], [], [], left_s)[0]:
+            raise LostError("another program uses this port, or a firewall drops what is sent")
+        if not (chunk := sock.recv(size - len(content))):
             raise LostError("the connection was closed")
         content += chunk
     return content
 
 
-def _notice_silence(line: socket.socket, silence_s: float) -> None:
-    """Have the kernel ask an idle other end for a sign of life (tcp(7))."""
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _enable_keepalive(sock: socket.socket, silence_s: float) -> None:
+    """Have the kernel send keepalive probes to an idle other end (tcp(7))."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     step = max(1, round(silence_s / 4))
     for name, value in (
         ("TCP_KEEPIDLE", step),
@@ -211,7 +213,7 @@ def _notice_silence(line: socket.socket, silence_s: float) -> None:
         ("TCP_USER_TIMEOUT", round(silence_s * 1000)),
     ):
         if hasattr(socket, name):
-            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def digest(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The sockets at which the leader listens."""
+"""The sockets on which the leader listens."""
 
 import ipaddress
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.place import Place
-from snakemake_executor_plugin_azureml.node.process import say
+from snakemake_executor_plugin_azureml.node.process import log
 
 _LONGEST_UNIX_PATH = 100
 
@@ -24,14 +24,14 @@ def short_folder() -> Path:
 
 def listen_locally(path: str) -> socket.socket:
     """Listen for the launches of this node."""
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    door.bind(path)
-    door.listen()
-    return door
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen()
+    return listener
 
 
 def listen(place: Place) -> socket.socket:
-    """Listen for followers, at no other address than the one at which they look for the leader.
+    """Listen for followers, on no other address than the one at which they look for the leader.
 
     Raises:
         NodeError: all ports that follow from the job are taken.
@@ -41,13 +41,13 @@ def listen(place: Place) -> socket.socket:
         try:
             return _server(address, port)
         except OSError as error:
-            say(
+            log(
                 f"port {port} cannot be used on {socket.gethostname()}: "
-                f"{os.strerror(error.errno or 0)}; the next is tried"
+                f"{os.strerror(error.errno or 0)}; trying the next port"
             )
     raise NodeError(
         f"ports {', '.join(map(str, place.ports))} are all taken on {socket.gethostname()}; "
-        "end what holds them (`ss -ltnp`)"
+        "end the programs that use them (`ss -ltnp`)"
     )
 
 
