@@ -210,7 +210,7 @@ def test_a_port_that_another_program_holds_is_named():
     assert "rank 0 on host" in error_of(texts[0])
     for text in texts:
         assert f"MASTER_PORT={port}" in error_of(text)
-        assert "another program holds this port" in error_of(text)
+        assert "another program uses this port" in error_of(text)
 
 
 def test_another_job_at_the_port_is_told_so_and_does_no_harm():

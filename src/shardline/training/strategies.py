@@ -27,7 +27,7 @@ class _SteadyBuckets(DistributedDataParallel):
     An all-reduce adds the ranks' values in an order that depends on where in its
     bucket an element lies, which decides the last bits from three ranks on. DDP lays
     its buckets out again after its first step, so that the first step after a resume
-    would add in another order than the same step of an unbroken training.
+    would add in another order than the same step of an uninterrupted training.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -46,7 +46,7 @@ class _SteadyBuckets(DistributedDataParallel):
 
 
 class SteadyDDPStrategy(DDPStrategy):
-    """Lightning's DDP, but a resumed training ends with the bits of an unbroken one."""
+    """Lightning's DDP, but a resumed training ends bit-identical to an uninterrupted one."""
 
     def _setup_model(self, model: Module) -> DistributedDataParallel:
         device_ids = self.determine_ddp_device_ids()
@@ -59,7 +59,7 @@ class SteadyFSDPStrategy(ModelParallelStrategy):
     """FSDP2 under Lightning: parameters, gradients and optimiser state are sharded over all ranks.
 
     On CPUs over gloo as on GPUs over nccl. Each shard's gradients are summed in one layout
-    from the first step on, so that a resumed training ends with the bits of an unbroken one.
+    from the first step on, so that a resumed training ends bit-identical to an uninterrupted one.
     """
 
     lightning_restore_optimizer = True

@@ -18,7 +18,7 @@ from shardline.launch.stores import NarrowStore, narrow_stores
 
 # First bytes of the store's protocol in torch 2.13 (TCPStoreBackend.hpp): VALIDATE with its magic
 # number, then PING with a number that comes back. torch's own client waits without end
-# when another program holds the port.
+# when another program uses the port.
 _PING = struct.Struct("=BIBI").pack(0, 0x3C85F7CE, 13, 0x53484152)
 _PONG = struct.pack("=I", 0x53484152)
 _PING_TIMEOUT_S = 5.0
@@ -155,7 +155,7 @@ def _ping(place: tuple[str, int], timeout_s: float) -> socket.socket:
         answer = b""
     if answer != _PONG:
         line.close()
-        raise OSError("another program holds this port, or a firewall swallows what is sent there")
+        raise OSError("another program uses this port, or a firewall drops what is sent there")
     return line
 
 
