@@ -131,7 +131,7 @@ def test_a_host_that_vanishes_is_named_and_the_same_command_goes_on(lan, cut_off
     training.wait_for_steps()
     with cut_off():
         # what runs on it is ended only then, so that no connection tells the other host
-        lan["host-b"].run("pkill", "-KILL", "-f", "shardline[.](worker|launch)")
+        lan["host-b"].run("pkill", "-KILL", "-f", "shardline[.](training|supervision|launch)")
         code, said = training.end()
     assert code != 0
     assert "rank 1 on host-b hangs at step " in said

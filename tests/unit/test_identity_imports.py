@@ -39,6 +39,23 @@ def test_an_import_is_followed(tmp_path: Path, interpreter: Interpreter, form: s
     check(tmp_path, interpreter, "app", "work/p/h.py", files)
 
 
+@pytest.mark.parametrize("init", ["work/h/__init__.py", "work/h/other.py"])
+def test_a_module_that_is_run_and_becomes_a_package_has_another_digest(
+    tmp_path: Path, interpreter: Interpreter, init: str
+) -> None:
+    run = "import runpy\nclass m: value = staticmethod(runpy.run_module('h')['value'])"
+    files = {"work/app.py": CALL.format(form=run)}
+    value = VALUE.format(n=1)
+    found = []
+    for name, more in (("a", {"work/h.py": value}), ("b", {init: value})):
+        roots = write(tmp_path / name, files | more)
+        found.append((interpreter.call("app", roots), digest("app", roots), reached("app", roots)))
+    (old, old_digest, old_reach), (new, new_digest, new_reach) = found
+    assert (old, new) == ("1", "ImportError")
+    assert old_digest != new_digest
+    assert old_reach != new_reach
+
+
 @pytest.mark.parametrize("form", RELATIVE)
 def test_a_relative_import_is_followed(tmp_path: Path, interpreter: Interpreter, form: str) -> None:
     files = {"work/p/app.py": CALL.format(form=form.format(leaf="h")), "work/p/__init__.py": ""}

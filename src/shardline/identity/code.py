@@ -151,7 +151,11 @@ class CodeIndex:
             seen.add(name)
             pending.extend(_parents(name))
             # `from package import name` is looked up as package.name, which may be no module
-            for number, file in self._files(searched, name).items():
+            files = self._files(searched, name)
+            package, _, leaf = name.rpartition(".")
+            if leaf == "__main__" and not files and self._is_package(searched, package):
+                code[name] = {}  # what `runpy.run_module` lacks
+            for number, file in files.items():
                 module = self._module(file, name)
                 own.add(name)
                 code[f"{name} ({number})" if number else name] = module.definitions
@@ -169,6 +173,10 @@ class CodeIndex:
         """Return a module's file by the number of the list of folders that holds it."""
         places = ((number, self.locate(folders, name)) for number, folders in enumerate(searched))
         return {number: place.file for number, place in places if place and place.file}
+
+    def _is_package(self, searched: list[Folders], name: str) -> bool:
+        places = filter(None, (self.locate(folders, name) for folders in searched))
+        return any(not place.file or place.file.name == "__init__.py" for place in places)
 
     def _exported(self, searched: list[Folders], module: Module) -> Iterator[str]:
         """Yield the submodules that `from package import *` may import: what `__all__` lists."""

@@ -54,6 +54,11 @@ class Program:
                     self._found[name][label] = outline
         return self._found[name]
 
+    def is_package(self, name: str) -> bool:
+        """Return whether a dotted name is a package, with `__init__` or without."""
+        inits = (self.files[label].name == "__init__.py" for label in self.find(name))
+        return any(inits) or self.is_folder(name)
+
     def is_folder(self, name: str) -> bool:
         """Return whether a dotted name is a package without `__init__`."""
         if name not in self._folders:

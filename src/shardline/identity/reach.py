@@ -95,6 +95,10 @@ class Reach:
                         self._waiting.append(label)
                 if not found and not self.program.is_folder(one):
                     self.third_party.add(one)
+                    package, _, leaf = one.rpartition(".")
+                    # `runpy.run_module` executes a module, and of a package its `__main__`
+                    if leaf == "__main__" and self.program.is_package(package):
+                        self.broken.add(one)
 
     def _execute(self, label: str, outline: Outline) -> None:
         for one in outline.importing:
