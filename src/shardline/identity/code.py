@@ -128,6 +128,11 @@ class CodeIndex:
             is_own=lambda top: self.find(top) is not None,
         )
 
+    def is_package(self, searched: Sequence[Folders], name: str) -> bool:
+        """Return whether a dotted name is a package, with `__init__` or without."""
+        places = filter(None, (self.locate(folders, name) for folders in searched))
+        return any(not place.file or place.file.name == "__init__.py" for place in places)
+
     def folders_added_by(self, path: Path, name: str) -> Folders:
         """Return the folders that a module adds to `sys.path`."""
         source = self._outlines.get((path, name, False)) or self._outlines[path, name, True]
@@ -153,7 +158,7 @@ class CodeIndex:
             # `from package import name` is looked up as package.name, which may be no module
             files = self._files(searched, name)
             package, _, leaf = name.rpartition(".")
-            if leaf == "__main__" and not files and self._is_package(searched, package):
+            if leaf == "__main__" and not files and self.is_package(searched, package):
                 code[name] = {}  # what `runpy.run_module` lacks
             for number, file in files.items():
                 module = self._module(file, name)
@@ -173,10 +178,6 @@ class CodeIndex:
         """Return a module's file by the number of the list of folders that holds it."""
         places = ((number, self.locate(folders, name)) for number, folders in enumerate(searched))
         return {number: place.file for number, place in places if place and place.file}
-
-    def _is_package(self, searched: list[Folders], name: str) -> bool:
-        places = filter(None, (self.locate(folders, name) for folders in searched))
-        return any(not place.file or place.file.name == "__init__.py" for place in places)
 
     def _exported(self, searched: list[Folders], module: Module) -> Iterator[str]:
         """Yield the submodules that `from package import *` may import: what `__all__` lists."""

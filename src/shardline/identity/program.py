@@ -1,5 +1,6 @@
 """The modules of a project as a program sees them, each outlined once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,9 @@ class Index(Protocol):
 
     def locate(self, folders: Folders, name: str) -> Found | None:
         """Return what a dotted name is in these folders."""
+
+    def is_package(self, searched: Sequence[Folders], name: str) -> bool:
+        """Return whether a dotted name is a package."""
 
     def outline(self, path: Path, name: str, *, is_main: bool) -> Outline:
         """Return a parsed module."""
@@ -56,8 +60,7 @@ class Program:
 
     def is_package(self, name: str) -> bool:
         """Return whether a dotted name is a package, with `__init__` or without."""
-        inits = (self.files[label].name == "__init__.py" for label in self.find(name))
-        return any(inits) or self.is_folder(name)
+        return self.index.is_package(self.searched, name)
 
     def is_folder(self, name: str) -> bool:
         """Return whether a dotted name is a package without `__init__`."""
