@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from shardline.config.settings.environments import Image
 from shardline.core.digests import file_sha256
 from shardline.environments import context
 from shardline.environments.context import build_wheel, repack_wheel
@@ -19,7 +20,7 @@ from shardline.errors import LaunchError
 from tests.support.container_engine import BASE, shorten_lock
 from tests.support.workspace import REPOSITORY
 
-DEFAULTS = {"tool": "podman", "push": "", "push_args": [], "run_args": [], "save": "", "base": BASE}
+DEFAULTS = {"tool": "podman", "base": BASE}
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def build(engine, tmp_path):
         settings = {**DEFAULTS, "build_args": engine.build_args, **settings}
         lock = lock or shorten_lock(tmp_path / "lock.txt", ["jinja2"])
         output, log = tmp_path / "results" / "image.json", tmp_path / "build.log"
-        build_image(settings, lock=lock, output=output, log=log)
+        build_image(Image(**settings), lock=lock, output=output, log=log)
         return json.loads(output.read_text())
 
     return run

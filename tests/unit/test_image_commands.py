@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from shardline.config.forms import defaults_of
 from shardline.config.settings.environments import Image
 from shardline.config.settings.runtime import Runtime
 from shardline.core.digests import file_sha256
@@ -16,7 +15,6 @@ from shardline.environments.image import build_command, find_tool, image_labels,
 from shardline.errors import ConfigError, LaunchError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "image"
-SETTINGS = defaults_of(Image)
 DIGEST = f"sha256:{'d' * 64}"
 BUILT = {
     "id": f"sha256:{'1' * 64}", "digest": DIGEST, "reference": f"registry.example/team/shardline@{DIGEST}",
@@ -38,7 +36,7 @@ RUNS = {
 def test_ranks_in_a_container(name, golden):
     tool, settings, built, gpus = RUNS[name]
     command = container_command(
-        tool, {**SETTINGS, **settings}, image=built, gpus=gpus, user="1000:1000",
+        tool, Image(**settings), image=built, gpus=gpus, user="1000:1000",
         folders=[Path("/home/me/project"), Path("/scratch/store")],
         variables=["OMP_NUM_THREADS", "NCCL_IB_HCA"],
     )  # fmt: skip
@@ -47,7 +45,7 @@ def test_ranks_in_a_container(name, golden):
 
 @pytest.mark.parametrize("tool", image.BUILDERS)
 def test_builds(tool, golden):
-    settings = {**SETTINGS, "build_args": ["--secret=id=pip.conf,src=/etc/pip.conf"]}
+    settings = Image(build_args=["--secret=id=pip.conf,src=/etc/pip.conf"])
     labels = image_labels("python:3.11-slim", commit="c0ffee", lock="a" * 64, code="b" * 64)
     command = build_command(
         tool, settings, name="localhost/shardline:1", labels={**labels, "org.opencontainers.image.version": "0"},
@@ -92,12 +90,12 @@ def start(tmp_path, monkeypatch):
     lock.write_text("torch==2.13.0\n")
     monkeypatch.setattr(container, "find_tool", lambda key, wanted, known: known[0])
 
-    def words(settings=SETTINGS, **changed):
+    def words(**changed):
         document = tmp_path / "image.json"
         made = {**BUILT, "lock": file_sha256(lock), "code": code_digest(), **changed}
         document.write_text(json.dumps(made))
         return image_python(
-            document, settings=settings,
+            document, settings=Image(),
             runtime=Runtime(variables={"NCCL_DEBUG": "WARN"}, interface="ib0"),
             lock=lock, folders=[tmp_path], gpus=False,
         )  # fmt: skip
@@ -130,7 +128,7 @@ def test_apptainer_needs_a_name_for_the_image(start, monkeypatch):
 @pytest.mark.parametrize("key", ["build_args", "push_args", "run_args"])
 def test_passwords_do_not_belong_into_settings(key):
     with pytest.raises(ConfigError, match=rf"image.{key} holds --creds, .*podman login") as error:
-        image.check_no_login({**SETTINGS, key: ["--creds=me:s3cret"]})
+        image.check_no_login(Image(**{key: ["--creds=me:s3cret"]}))
     assert "s3cret" not in str(error.value)
 
 

@@ -18,7 +18,7 @@ from shardline.config.run import Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
 from shardline.config.settings.config import Config, Identity
-from shardline.config.settings.environments import AzureML, Conda
+from shardline.config.settings.environments import AzureML, Conda, Image
 from shardline.config.settings.runtime import Runtime
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
@@ -74,7 +74,7 @@ def load_project(
         identity=convert(config["identity"], Identity),
         azureml=convert(config["azureml"], AzureML),
         conda=convert(config["conda"], Conda),
-        image=config["image"],
+        image=convert(config["image"], Image),
         lock_file=lock_file,
         lock=load_lock(lock_file, config.get("lock")),
         code=CodeIndex(import_roots(workdir)),

@@ -14,7 +14,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.notes import Note, read_notes
 from shardline.config.run import Run
 from shardline.config.settings.config import Identity
-from shardline.config.settings.environments import AzureML, Conda
+from shardline.config.settings.environments import AzureML, Conda, Image
 from shardline.config.settings.runtime import Runtime
 from shardline.config.studies import Study
 from shardline.core.canonical import short_digest
@@ -49,7 +49,7 @@ class Project:
     identity: Identity
     azureml: AzureML
     conda: Conda
-    image: dict[str, Any]
+    image: Image
     lock_file: Path
     lock: Lock
     code: CodeIndex

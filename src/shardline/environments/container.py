@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.project import Project
+from shardline.config.settings.environments import Image
 from shardline.config.settings.runtime import Runtime
 from shardline.core.digests import file_sha256
 from shardline.core.environment import PLACE, rank_variables
@@ -38,7 +39,7 @@ _GPUS = {
 
 
 def image_python(
-    document: Path, *, settings: Mapping[str, Any], runtime: Runtime,
+    document: Path, *, settings: Image, runtime: Runtime,
     lock: Path, folders: Sequence[Path], gpus: bool,
 ) -> tuple[str, ...]:  # fmt: skip
     """Return the words that start Python inside of the image; its arguments follow them.
@@ -69,7 +70,7 @@ def image_python(
                 f"{here[:12]}; delete {document} and run the pipeline again, which builds the image again"
             )
     known = sorted(RUNNERS, key=lambda name: name != image["tool"])  # what built it has it
-    tool = find_tool("image.run_with", settings["run_with"], known)
+    tool = find_tool("image.run_with", settings.run_with, known)
     variables = [*rank_variables(1, runtime.variables, runtime.interface)]
     variables += [*runtime.pass_env, *([PASSED] if runtime.pass_env else [])]
     command = container_command(
@@ -80,7 +81,7 @@ def image_python(
 
 
 def container_command(
-    tool: str, settings: Mapping[str, Any], *, image: Mapping[str, Any], folders: Sequence[Path],
+    tool: str, settings: Image, *, image: Mapping[str, Any], folders: Sequence[Path],
     variables: Sequence[str], gpus: bool, user: str,
 ) -> list[str]:  # fmt: skip
     """Return the command line that starts Python in a container; its arguments follow it.
@@ -116,14 +117,14 @@ def container_command(
         f"{start}={folders[0]}",
         *named, f"--env=SHARDLINE_IMAGE_DIGEST={image['digest']}",
         *([_GPUS[tool]] if gpus else []),
-        *settings["run_args"],
+        *settings.run_args,
         _name_for(tool, settings, image),
         # ends all inside when this side is gone: its standard input closes
         "python", "-m", "shardline.launch.exit_on_stdin_close", "python",
     ]  # fmt: skip
 
 
-def _name_for(tool: str, settings: Mapping[str, Any], image: Mapping[str, Any]) -> str:
+def _name_for(tool: str, settings: Image, image: Mapping[str, Any]) -> str:
     """Return how a tool finds exactly this image: by digest, in a registry if it is in one."""
     if tool != "apptainer":
         return str(image["reference"] or image["id"])
@@ -135,10 +136,10 @@ def _name_for(tool: str, settings: Mapping[str, Any], image: Mapping[str, Any]) 
     )
 
 
-def apptainer_name(settings: Mapping[str, Any], image: Mapping[str, Any]) -> str:
+def apptainer_name(settings: Image, image: Mapping[str, Any]) -> str:
     """Return what Apptainer calls the image: the config's own name before a registry's; or nothing."""
-    if settings["container"]:
-        return str(settings["container"])
+    if settings.container:
+        return settings.container
     return f"docker://{image['reference']}" if image.get("reference") else ""
 
 

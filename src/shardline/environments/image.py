@@ -8,9 +8,9 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from shardline import __version__
+from shardline.config.settings.environments import Image
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.files import make_folder, write_json
@@ -29,7 +29,7 @@ _BUILD = {
 _LOGINS = ("--creds", "--password")
 
 
-def build_image(settings: Mapping[str, Any], *, lock: Path, output: Path, log: Path) -> None:
+def build_image(settings: Image, *, lock: Path, output: Path, log: Path) -> None:
     """Build the image, push and save it where the settings say so, and write what it is.
 
     Args:
@@ -43,16 +43,16 @@ def build_image(settings: Mapping[str, Any], *, lock: Path, output: Path, log: P
         LaunchError: the tool failed; the message ends with its last line.
     """
     check_no_login(settings)
-    tool = find_tool("image.tool", settings["tool"], BUILDERS)
+    tool = find_tool("image.tool", settings.tool, BUILDERS)
     made_from = {"lock": file_sha256(lock), "code": code_digest()}
-    name = image_name(settings["push"], made_from)
+    name = image_name(settings.push, made_from)
     commit = _commit()
     with tempfile.TemporaryDirectory(prefix="shardline-image-") as folder:
         scratch = Path(folder)
         context, id_file = scratch / "context", scratch / "id"
         context.mkdir()
         stage_context(context, lock)
-        labels = image_labels(settings["base"], commit=commit, **made_from)
+        labels = image_labels(settings.base, commit=commit, **made_from)
         _run(
             build_command(
                 tool, settings, name=name, labels=labels, context=context, id_file=id_file
@@ -60,15 +60,15 @@ def build_image(settings: Mapping[str, Any], *, lock: Path, output: Path, log: P
             log,
         )
         image = id_file.read_text().strip()
-        reference = _push(tool, settings, name, scratch / "digest", log) if settings["push"] else ""
-    archive = _save(tool, image, Path(settings["save"]), log) if settings["save"] else ""
+        reference = _push(tool, settings, name, scratch / "digest", log) if settings.push else ""
+    archive = _save(tool, image, Path(settings.save), log) if settings.save else ""
     document = {
         "id": image,
         # a registry keeps layers compressed, which gives the image another digest there
         "digest": reference.partition("@")[2] or image,
         "reference": reference or None,
         "archive": archive or None,
-        "base": settings["base"],
+        "base": settings.base,
         "tool": tool,
         "commit": commit,
         "version": __version__,
@@ -100,14 +100,19 @@ def find_tool(key: str, wanted: str, known: Sequence[str]) -> str:
     )
 
 
-def check_no_login(settings: Mapping[str, Any]) -> None:
+def check_no_login(settings: Image) -> None:
     """Refuse options that hold a password: they would stand in logs and in the list of processes.
 
     Raises:
         ConfigError: names the option, not its value.
     """
-    for key in ("build_args", "push_args", "run_args"):
-        for word in settings[key]:
+    given = {
+        "build_args": settings.build_args,
+        "push_args": settings.push_args,
+        "run_args": settings.run_args,
+    }
+    for key, words in given.items():
+        for word in words:
             if word.startswith(_LOGINS):
                 raise ConfigError(
                     f"image.{key} holds {word.partition('=')[0]}, and passwords do not belong into settings; "
@@ -137,7 +142,7 @@ def image_labels(base: str, *, commit: str, lock: str, code: str) -> dict[str, s
 
 
 def build_command(
-    tool: str, settings: Mapping[str, Any], *, name: str, labels: Mapping[str, str],
+    tool: str, settings: Image, *, name: str, labels: Mapping[str, str],
     context: Path, id_file: Path,
 ) -> list[str]:  # fmt: skip
     """Return the command line that builds the image.
@@ -151,26 +156,26 @@ def build_command(
     return [
         *_BUILD[tool],
         f"--file={context / 'Containerfile'}",
-        f"--build-arg=base={settings['base']}",
+        f"--build-arg=base={settings.base}",
         f"--build-arg=SOURCE_DATE_EPOCH={EPOCH}",
         *(f"--label={key}={value}" for key, value in labels.items()),
         f"--tag={name}",
         f"--iidfile={id_file}",
-        *settings["build_args"],
+        *settings.build_args,
         str(context),
     ]
 
 
 def _push(
-    tool: str, settings: Mapping[str, Any], name: str, digest_file: Path, log: Path
+    tool: str, settings: Image, name: str, digest_file: Path, log: Path
 ) -> str:  # fmt: skip
     """Push the image and return its name with the digest that the registry has."""
     repository = name.rpartition(":")[0]
     if tool != "docker":
         digest_option = f"--digestfile={digest_file}"
-        _run([tool, "push", digest_option, *settings["push_args"], name, f"docker://{name}"], log)
+        _run([tool, "push", digest_option, *settings.push_args, name, f"docker://{name}"], log)
         return f"{repository}@{digest_file.read_text().strip()}"
-    _run(["docker", "push", *settings["push_args"], name], log)
+    _run(["docker", "push", *settings.push_args, name], log)
     inspect = ["docker", "image", "inspect", "--format={{json .RepoDigests}}", name]
     found = subprocess.run(inspect, check=True, capture_output=True, text=True).stdout
     return next(str(one) for one in json.loads(found) if one.startswith(f"{repository}@"))
