@@ -1,5 +1,6 @@
 """Statistics that are counted from shards are those that were computed when the shards were built."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 
 from shardline.core.files import write_json
 from shardline.core.seals import seal
+from shardline.data import build
 from shardline.data.build import build_shards, describe_part
 from shardline.data.parts import differing, read_part
 from shardline.errors import DataError
+from shardline.results.verify_store import check_statistics
 from shardline.sources import Schema, Source, Table
 from tests.support.tampering import changed
 
@@ -73,6 +76,23 @@ def test_an_unsealed_list_of_any_kind_of_rows_is_accepted_and_an_altered_one_is_
             write_json(path, changed(part, where, wrong))
             with pytest.raises(DataError, match="other statistics than its list"):
                 read_part(path, "d", schema, remedy="delete it")
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("dtype", [*KINDS])
+def test_a_manifest_of_any_kind_of_rows_is_verified_against_them(
+    tmp_path: Path, dtype: str
+) -> None:
+    source = Cut(dtype)
+    part = describe_part("d", build_shards(source, range(3), {}, tmp_path), {})
+    sealed = build.seal([part], dataset="d", source=source, document={})
+    write_json(tmp_path / "manifest.json", sealed)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert check_statistics(tmp_path, manifest) is None
+    counted = changed(manifest, ("statistics", "features", "count"), 1)
+    assert "another count than the manifest" in str(check_statistics(tmp_path, counted))
+    unnamed = changed(manifest, ("shards", 0, "rows"), {"train": 1, "val": 0, "test": 0})
+    assert "has not the form" in str(check_statistics(tmp_path, unnamed))
 
 
 def test_summaries_of_other_lengths_differ() -> None:

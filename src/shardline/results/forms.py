@@ -3,10 +3,12 @@
 Keys that no reader needs are not named. A key that some version did not write has a default.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+
+from shardline.data.shard_format import FEATURE_DTYPES
 
 Name = Annotated[str, Meta(pattern=r"^[ -~]{1,200}$")]
 Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
@@ -110,7 +112,7 @@ class Schema(Struct):
 
     task: str
     feature_shape: list[Count]
-    feature_dtype: Literal["float16", "float32", "float64", "int64", "uint8"]
+    feature_dtype: Annotated[str, Meta(pattern=f"^({'|'.join(FEATURE_DTYPES)})$")]
     classes: list[Any] | None = None
 
 
@@ -118,8 +120,8 @@ class Rows(Struct):
     """Rows of a shard by split."""
 
     train: Count
-    val: Count = 0
-    test: Count = 0
+    validation: Count
+    test: Count
 
 
 class CountedShard(Struct):
