@@ -96,7 +96,7 @@ class FakeProject:
 
     def seal_dataset(self, project: Project, dataset: Dataset) -> None:
         records = []
-        for number in range(dataset.settings["shards"]):
+        for number in range(dataset.settings.shards):
             path = project.store / "datasets" / dataset.id / f"shard-{number:05d}.safetensors"
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file({"ids": np.arange(number, 64 + number)}, path)

@@ -39,8 +39,8 @@ def make(folder: Path, source: dict[str, Any], **settings: Any) -> Source:
     dataset = load_dataset(folder, source, **settings)
     return make_source(
         dataset.source_class,
-        dataset.settings["source"],
-        num_shards=dataset.settings["shards"],
+        dataset.source,
+        num_shards=dataset.settings.shards,
         files=dataset.files,
     )
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from shardline.config.dataset import Dataset, order_of_part, shards_of_part
 from shardline.config.layout import ResultsLayout
+from shardline.config.settings.datasets import DatasetSettings
+from shardline.config.settings.sources import Digits
 from shardline.data.build import build_shard, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic
 from shardline.provenance.crate.steps import _order_of
@@ -19,7 +21,9 @@ RULES = Path(__file__).parents[2] / "rules" / "common.smk"
 def dataset_of(**settings):
     """Return a dataset of which only the settings are known."""
     fields = {field.name: None for field in dataclasses.fields(Dataset)}
-    return Dataset(**fields | {"settings": settings})
+    return Dataset(
+        **fields | {"settings": DatasetSettings(source=Digits(type="digits"), **settings)}
+    )
 
 
 def test_a_million_shards_have_files_and_parts_in_the_order_of_their_numbers():

@@ -92,7 +92,7 @@ def test_a_dataset_by_url_is_the_one_of_the_local_file(server: Server, tmp_path:
     del source["files"][0]["path"]
     dataset = load_dataset(tmp_path, source)
     assert not server.sent, "reading the config touches no network"
-    fetch(dataset.settings["source"]["files"], tmp_path / "store/downloads")
+    fetch(dataset.source["files"], tmp_path / "store/downloads")
     remote = make(tmp_path, source)
     assert remote.content_digest == combine_digests(dataset.document["source"].values())
     local = make(tmp_path, {**CSV, "files": ["served/rows.csv"]})
@@ -256,7 +256,7 @@ def test_described_files_can_be_pasted_into_the_config(server: Server, tmp_path:
     assert found[0] == server.entry("rows.csv")
     files = yaml.safe_load(yaml.safe_dump(found))
     fetch(
-        load_dataset(tmp_path, {**CSV, "files": files}).settings["source"]["files"],
+        load_dataset(tmp_path, {**CSV, "files": files}).source["files"],
         tmp_path / "store/downloads",
     )
     assert len(read(make(tmp_path, {**CSV, "files": files})).ids) == 40_000
@@ -284,7 +284,7 @@ def test_a_delta_table_is_told_by_id_and_version(tmp_path: Path) -> None:
         write_deltalake(tmp_path / "t", pa.table({"x": [1]}), mode="append")
     (found,) = describe([str(tmp_path / "t")])
     source = {**CSV, "type": "delta", **found}
-    assert load_dataset(tmp_path, source).settings["source"]["version"] == 1
+    assert load_dataset(tmp_path, source).source["version"] == 1
 
 
 @pytest.mark.parametrize(

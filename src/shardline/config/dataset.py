@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.layout import ResultsLayout
+from shardline.config.settings.datasets import DatasetSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,8 +16,9 @@ class Dataset:
         names: its names in the config; entries that give the same rows are one dataset.
         id: its identity's digest; names its folders.
         layout: where its files lie.
-        settings: its entry in the config, with the defaults filled in.
+        settings: its entry in the config.
         source_class: import path of the source.
+        source: the entry's `source`, with what the class gets of its files: their names and splits.
         files: external files that the source reads, absolute.
         document: the identity document.
         definitions: what tells a change of the user's code, see `Documents.definitions`.
@@ -25,8 +27,9 @@ class Dataset:
     names: tuple[str, ...]
     id: str
     layout: ResultsLayout
-    settings: dict[str, Any]
+    settings: DatasetSettings
     source_class: str
+    source: dict[str, Any]
     files: tuple[Path, ...]
     document: dict[str, Any]
     definitions: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +57,7 @@ class Dataset:
     @property
     def parts(self) -> dict[str, range]:
         """The shards that each job writes, by part name."""
-        shards, step = self.settings["shards"], self.settings["shards_per_job"]
+        shards, step = self.settings.shards, self.settings.shards_per_job
         ranges = [range(first, min(first + step, shards)) for first in range(0, shards, step)]
         return {f"{part.start:05d}-{part.stop - 1:05d}": part for part in ranges}
 

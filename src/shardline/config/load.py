@@ -14,10 +14,12 @@ from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.forms import fill, form_of
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
+from shardline.config.resolved import as_type
 from shardline.config.run import Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
 from shardline.config.settings.config import Config, Identity
+from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.settings.environments import AzureML, Conda, Image
 from shardline.config.settings.runtime import Runtime
 from shardline.config.validate import Problems, coerce, validate
@@ -161,8 +163,9 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
         names=(name,),
         id=short_digest(document),
         layout=project.layout,
-        settings={**settings, "source": found.source},
+        settings=as_type(settings, DatasetSettings),
         source_class=source_class,
+        source=found.source,
         files=found.files,
         document=document,
         definitions=project.documents.definitions("source", source_class),
@@ -172,7 +175,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
 def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: Dataset) -> Run:
     settings = merge(defaults, unflatten(row.settings))
     checks.check_geometry(settings, row.where)
-    checks.check_shards(settings, dataset.name, dataset.settings["shards"], row.where)
+    checks.check_shards(settings, dataset.name, dataset.settings.shards, row.where)
     model_class = _resolve_model(project, row)
     if settings["elastic"] and scripts.is_script(model_class):
         raise ConfigError(

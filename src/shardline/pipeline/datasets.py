@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
 from shardline.config.project import Project
+from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
@@ -30,7 +31,8 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     action = Action(id=f"build_shards/{dataset_id}/{part}")
     project, dataset, source = _open_dataset(config, dataset_id)
     numbers = of_this_identity(dataset.parts, part)
-    folder, splits = project.layout.declared.shards(dataset_id), dataset.settings["splits"]
+    folder = project.layout.declared.shards(dataset_id)
+    splits = as_plain(dataset.settings.splits)
     built = []
     with ShardProgress(f"shards {part}", len(numbers)) as progress:
         for record, statistics in shards.build_shards(source, numbers, splits, folder):
@@ -107,10 +109,12 @@ def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project,
     project = load_project(config, only=())
     dataset = of_this_identity(project.datasets, dataset_id)
     check_environment(project, dataset.document)
-    settings = dataset.settings
-    fetch(settings["source"].get("files", ()), project.layout.downloads)
+    fetch(dataset.source.get("files", ()), project.layout.downloads)
     watch_dataset(project, dataset)
     source = make_source(
-        dataset.source_class, settings["source"], num_shards=settings["shards"], files=dataset.files
+        dataset.source_class,
+        dataset.source,
+        num_shards=dataset.settings.shards,
+        files=dataset.files,
     )
     return project, dataset, source
