@@ -240,7 +240,7 @@ class CodeIndex:
 
     def _module(self, path: Path, name: str) -> Module:
         if (path, name) not in self._modules:
-            self._modules[path, name] = _read_module(path, name)
+            self._modules[path, name] = _parsed(path, lambda text: _module_of(text, path, name))
         return self._modules[path, name]
 
 
@@ -254,13 +254,10 @@ def _parents(name: str) -> Iterator[str]:
         yield name
 
 
-def _read_module(path: Path, name: str) -> Module:
-    def parse(content: bytes) -> Module:
-        if path.suffix != ".py":
-            return binary_module(content)
-        return parse_module(content, name, is_package=path.name == "__init__.py")
-
-    return _parsed(path, parse)
+def _module_of(content: bytes, path: Path, name: str) -> Module:
+    if path.suffix != ".py":
+        return binary_module(content)
+    return parse_module(content, name, is_package=path.name == "__init__.py")
 
 
 def _parsed(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:

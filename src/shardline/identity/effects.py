@@ -2,10 +2,33 @@
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from shardline.identity.purity import is_built_in, is_plain
-from shardline.identity.scopes import FUNCTIONS, Imported, defaults_of
-from shardline.identity.setting import Setting
+from shardline.identity.purity import Dotted, is_built_in, is_plain
+from shardline.identity.scopes import DEFINITIONS, FUNCTIONS, Imported, Scope, chain_of, defaults_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is known of a module when its statements are classified and written.
+
+    Attributes:
+        package: from which relative imports start.
+        scope: the module's own names.
+        dotted: full names of imported and built-in things.
+        positions: where each name of the module is first bound, counted in statements.
+        imported_by: the modules that a call imports, by the call's node.
+        never_run: conditions that are false, as `TYPE_CHECKING`.
+        lazy: whether annotations are not evaluated (`from __future__ import annotations`).
+    """
+
+    package: str
+    scope: Scope
+    dotted: Dotted
+    positions: Mapping[str, int]
+    imported_by: Mapping[ast.AST, tuple[str, ...]]
+    never_run: frozenset[str]
+    lazy: bool
 
 
 def has_effects(node: ast.stmt, position: int, setting: Setting) -> bool:
@@ -27,7 +50,7 @@ def _is_bound(node: ast.stmt, position: int, setting: Setting) -> bool:
     bound = [part for target in targets for part in ast.walk(target)]
     bound += parts if isinstance(node, ast.ClassDef) else []
     inner |= {one.id for one in bound if isinstance(one, ast.Name) and _is_store(one)}
-    inner |= {one.name for one in parts if isinstance(one, (*FUNCTIONS, ast.ClassDef))}
+    inner |= {one.name for one in parts if isinstance(one, DEFINITIONS)}
     read = {one.id for one in parts if isinstance(one, ast.Name) and not _is_store(one)}
     known = setting.positions
     return all(
@@ -44,19 +67,12 @@ def _eager(node: ast.stmt) -> Iterator[ast.AST]:
         yield from (*node.decorator_list, *node.bases, *node.keywords)
         for one in node.body:
             yield from _eager(one)
-        yield from (ast.arg(name) for one in node.body for name in _defined(one))
+        yield from (ast.arg(one.name) for one in node.body if isinstance(one, DEFINITIONS))
     elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda):
-        yield from (*defaults_of(node.value.args), *_targets(node))
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (*defaults_of(node.value.args), *targets)
     else:
         yield node
-
-
-def _defined(node: ast.stmt) -> list[str]:
-    return [node.name] if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else []
-
-
-def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def _is_store(node: ast.Name) -> bool:
@@ -73,15 +89,12 @@ def dotted_name(
         symbols: what the module's names are bound to.
         is_own: whether the project has a module of a name itself.
     """
-    chain: list[str] = []
-    while isinstance(node, ast.Attribute):
-        chain.insert(0, node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
+    base, chain = chain_of(node)
+    if not isinstance(base, ast.Name):
         return ""
-    bound = symbols.get(node.id, [])
+    bound = symbols.get(base.id, [])
     if not bound:
-        return ".".join(["builtins", node.id, *chain]) if is_built_in(node.id) else ""
+        return ".".join(["builtins", base.id, *chain]) if is_built_in(base.id) else ""
     only = bound[0]
     if len(bound) > 1 or not isinstance(only, Imported) or is_own(only.module.partition(".")[0]):
         return ""

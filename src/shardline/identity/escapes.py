@@ -17,105 +17,61 @@ from shardline.identity.tokens import Note
 #   main         what stands under `if __name__ == "__main__"`
 
 # Full names, each with all that lies below it.
-_NAMES = {
-    "builtins.getattr": ("module",),
-    "operator.attrgetter": ("module",),
-    "operator.methodcaller": ("module",),
-    "builtins.setattr": ("patches",),
-    "builtins.delattr": ("patches",),
-    "builtins.vars": ("globals",),
-    "builtins.globals": ("globals",),
-    "builtins.locals": ("globals",),
-    "builtins.eval": ("globals",),
-    "builtins.exec": ("globals",),
-    "builtins.compile": ("globals",),
-    "builtins.dir": ("globals",),
-    "builtins.__build_class__": ("program",),
-    "inspect": ("globals", "annotations"),
-    "inspect.getsource": ("text",),
-    "inspect.getsourcelines": ("text",),
-    "inspect.getsourcefile": ("text",),
-    "inspect.findsource": ("text",),
-    "inspect.getcomments": ("text",),
-    "inspect.getdoc": ("docstrings",),
-    "inspect.stack": ("program",),
-    "inspect.currentframe": ("program",),
-    "inspect.getmodule": ("program",),
-    "sys._getframe": ("program",),
-    "sys._current_frames": ("program",),
-    "sys.modules": ("program",),
-    "sys.settrace": ("program",),
-    "sys.setprofile": ("program",),
-    "gc": ("program",),
-    "pickle": ("program",),
-    "dill": ("program",),
-    "cloudpickle": ("program",),
-    "joblib.load": ("program",),
-    "shelve": ("program",),
-    "pkgutil.resolve_name": ("program",),
-    "pydoc.locate": ("program",),
-    "unittest.mock": ("program",),
-    "runpy": ("main", "program"),
-    "multiprocessing": ("main",),
-    "torch.multiprocessing": ("main",),
-    "concurrent.futures.ProcessPoolExecutor": ("main",),
-    "linecache": ("text",),
-    "tokenize": ("text",),
-    "torch.jit.script": ("text", "annotations"),
-    "torch.jit.script_method": ("text", "annotations"),
-    "torch.jit.script_if_tracing": ("text", "annotations"),
-    "torch.jit.ScriptModule": ("text", "annotations"),
-    "torch.jit.interface": ("text", "annotations"),
-    "torch.jit.CompilationUnit": ("text", "annotations"),
-    "triton": ("text", "annotations"),
-    "taichi": ("text", "annotations"),
-    "tilelang": ("text", "annotations"),
-    "numba": ("text", "annotations"),
-    "cupy": ("text", "annotations"),
-    "dis": ("text",),
-    "typing.get_type_hints": ("annotations",),
-    "typing_extensions.get_type_hints": ("annotations",),
-    "functools.singledispatch": ("annotations",),
-    "functools.singledispatchmethod": ("annotations",),
-    "annotationlib": ("annotations",),
-    "attrs": ("annotations",),
-    "beartype": ("annotations",),
-    "cattrs": ("annotations",),
-    "fire": ("annotations", "docstrings"),
-    "hydra": ("annotations", "program"),
-    "jaxtyping": ("annotations",),
-    "jsonargparse": ("annotations", "docstrings", "classes"),
-    "lightning.pytorch.cli": ("annotations", "docstrings", "classes"),
-    "pydantic": ("annotations",),
-    "pytorch_lightning.cli": ("annotations", "docstrings", "classes"),
-    "tap": ("annotations", "docstrings"),
-    "torch.library": ("annotations",),
-    "typeguard": ("annotations",),
-    "typer": ("annotations", "docstrings"),
-    "tyro": ("annotations", "docstrings"),
-}
+_BY_EFFECTS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("module",): ("builtins.getattr", "operator.attrgetter", "operator.methodcaller"),
+    ("patches",): ("builtins.setattr", "builtins.delattr"),
+    ("globals",): (
+        "builtins.vars", "builtins.globals", "builtins.locals", "builtins.eval", "builtins.exec",
+        "builtins.compile", "builtins.dir",
+    ),
+    ("program",): (
+        "builtins.__build_class__", "inspect.stack", "inspect.currentframe", "inspect.getmodule",
+        "sys._getframe", "sys._current_frames", "sys.modules", "sys.settrace", "sys.setprofile",
+        "gc", "pickle", "dill", "cloudpickle", "joblib.load", "shelve", "pkgutil.resolve_name",
+        "pydoc.locate", "unittest.mock",
+    ),
+    ("globals", "annotations"): ("inspect",),
+    ("text",): (
+        "inspect.getsource", "inspect.getsourcelines", "inspect.getsourcefile",
+        "inspect.findsource", "inspect.getcomments", "linecache", "tokenize", "dis",
+    ),
+    ("docstrings",): ("inspect.getdoc",),
+    ("main", "program"): ("runpy",),
+    ("main",): (
+        "multiprocessing", "torch.multiprocessing", "concurrent.futures.ProcessPoolExecutor",
+    ),
+    ("text", "annotations"): (
+        "torch.jit.script", "torch.jit.script_method", "torch.jit.script_if_tracing",
+        "torch.jit.ScriptModule", "torch.jit.interface", "torch.jit.CompilationUnit", "triton",
+        "taichi", "tilelang", "numba", "cupy",
+    ),
+    ("annotations",): (
+        "typing.get_type_hints", "typing_extensions.get_type_hints", "functools.singledispatch",
+        "functools.singledispatchmethod", "annotationlib", "attrs", "beartype", "cattrs",
+        "jaxtyping", "pydantic", "torch.library", "typeguard",
+    ),
+    ("annotations", "docstrings"): ("fire", "tap", "typer", "tyro"),
+    ("annotations", "program"): ("hydra",),
+    ("annotations", "docstrings", "classes"): (
+        "jsonargparse", "lightning.pytorch.cli", "pytorch_lightning.cli",
+    ),
+}  # fmt: skip
+_NAMES = {name: effects for effects, names in _BY_EFFECTS.items() for name in names}
 # Attributes, of whatever object.
 _ATTRIBUTES = {
-    "__subclasses__": ("classes",),
-    "__globals__": ("program",),
-    "__builtins__": ("program",),
-    "f_globals": ("program",),
-    "f_back": ("program",),
-    "f_locals": ("program",),
-    "f_builtins": ("program",),
-    "gi_frame": ("program",),
-    "tb_frame": ("program",),
-    "__annotations__": ("annotations",),
-    "__code__": ("text",),
-    "__doc__": ("docstrings",),
-    "__module__": ("places",),
-    "getdoc": ("docstrings",),
-    "getsource": ("text",),
-    "getsourcelines": ("text",),
-    "get_type_hints": ("annotations",),
-    "__type_params__": ("annotations",),
-    "__orig_bases__": ("annotations",),
-}
+    **dict.fromkeys(
+        ("__globals__", "__builtins__", "f_globals", "f_back", "f_locals", "f_builtins", "gi_frame",
+         "tb_frame"),
+        "program",
+    ),
+    **dict.fromkeys(
+        ("__annotations__", "get_type_hints", "__type_params__", "__orig_bases__"), "annotations"
+    ),
+    **dict.fromkeys(("__code__", "getsource", "getsourcelines"), "text"),
+    **dict.fromkeys(("__doc__", "getdoc"), "docstrings"),
+    "__subclasses__": "classes",
+    "__module__": "places",
+}  # fmt: skip
 # Functions that use one of these may read local variables by name.
 READS_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack", "f_locals",
@@ -139,7 +95,7 @@ def of_name(dotted: str, line: int) -> list[Note]:
 
 def of_attribute(name: str, line: int) -> list[Note]:
     """Return what an attribute of any object lets code reach."""
-    return [Note(effect, name, line) for effect in _ATTRIBUTES.get(name, ())]
+    return [Note(_ATTRIBUTES[name], name, line)] if name in _ATTRIBUTES else []
 
 
 def loads_code(node: ast.Call) -> bool:

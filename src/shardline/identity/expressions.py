@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardline.identity import escapes
+from shardline.identity.effects import Setting
 from shardline.identity.scopes import (
     Imported,
     Scope,
-    absolute,
+    chain_of,
+    imported_modules,
     imported_names,
+    is_text,
 )
-from shardline.identity.setting import Setting
 from shardline.identity.tokens import Note, Ref, Run, Token, Written
 
 _SKIPPED = {"ctx", "type_comment", "kind"}
@@ -135,12 +137,9 @@ class Expressions:
         return f"{number}"
 
     def _visit_Attribute(self, node: ast.Attribute, scope: Scope) -> None:
-        self._emit(*escapes.of_attribute(node.attr, node.lineno))
-        chain, base = [node.attr], node.value
-        while isinstance(base, ast.Attribute):
-            self._emit(*escapes.of_attribute(base.attr, base.lineno))
-            chain.insert(0, base.attr)
-            base = base.value
+        base, chain = chain_of(node)
+        for name in reversed(chain):
+            self._emit(*escapes.of_attribute(name, node.lineno))
         if isinstance(base, ast.Name) and (found := self._chained(base, chain, scope, node)):
             self._emit(found)
             return
@@ -193,16 +192,8 @@ class Expressions:
 
     # --- imports ------------------------------------------------------------------------------
 
-    def _visit_Import(self, node: ast.Import, scope: Scope) -> None:
-        self._import(node, [alias.name for alias in node.names], scope)
-
-    def _visit_ImportFrom(self, node: ast.ImportFrom, scope: Scope) -> None:
-        module = absolute(node, self.setting.package)
-        below = [f"{module}.{alias.name}" for alias in node.names if alias.name != "*"]
-        self._import(node, [module, *below] if module else [], scope)
-
-    def _import(self, node: ast.Import | ast.ImportFrom, modules: list[str], scope: Scope) -> None:
-        self._emit("import", Run(tuple(modules), node.lineno))
+    def _visit_Import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+        self._emit("import", Run(imported_modules(node, self.setting.package), node.lineno))
         for name, imported in imported_names(node, self.setting.package):
             owner = scope.owner(name)
             if owner.kind == "module":
@@ -213,15 +204,8 @@ class Expressions:
             elif len(owner.imports[name]) > 1:
                 self._emit(self._ref((name,), node.lineno, "Import", (imported,)))
 
+    _visit_ImportFrom = _visit_Import
+
 
 def _use(context: ast.expr_context) -> str:
     return "" if isinstance(context, ast.Load) else type(context).__name__
-
-
-def is_text(node: ast.stmt) -> bool:
-    """Return whether a statement is a text alone, as a docstring."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and type(node.value.value) is str
-    )

@@ -6,10 +6,9 @@ from functools import cached_property
 
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined, Named, Part
-from shardline.identity.scopes import FUNCTIONS
+from shardline.identity.scopes import DEFINITIONS
 from shardline.identity.tokens import Ref
 
-_DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 _LITERAL = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.Name,
             ast.Attribute, ast.expr_context)  # fmt: skip
 
@@ -63,7 +62,7 @@ class Fixed:
         changed = unit.has_effects or unit.is_ordered or key in self._patched
         if changed or key[0] in self.reach.escaped | self.reach.ordered:
             return False
-        if isinstance(unit.node, _DEFINITIONS):
+        if isinstance(unit.node, DEFINITIONS):
             return True
         value = getattr(unit.node, "value", None)
         if value is None or not all(isinstance(one, _LITERAL) for one in ast.walk(value)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from shardline.identity.outline import Outline
 from shardline.identity.purity import is_inert
 from shardline.identity.resolution import Defined, Named, Part, Resolver
-from shardline.identity.scopes import FUNCTIONS
+from shardline.identity.scopes import FUNCTIONS, chain_of
 from shardline.identity.tokens import Ref
 
 _HOOK = "__init_subclass__"
@@ -74,8 +74,5 @@ def _names(node: ast.stmt) -> Iterator[str]:
 def _reference(node: ast.expr) -> Ref | None:
     if isinstance(node, ast.Subscript):
         node = node.value
-    chain: list[str] = []
-    while isinstance(node, ast.Attribute):
-        chain.insert(0, node.attr)
-        node = node.value
-    return Ref((node.id, *chain)) if isinstance(node, ast.Name) else None
+    base, chain = chain_of(node)
+    return Ref((base.id, *chain)) if isinstance(base, ast.Name) else None

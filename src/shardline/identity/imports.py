@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import resolve_name
 
 from shardline.identity.literals import Bindings, Literals
+from shardline.identity.scopes import absolute, imported_modules, source_of
 
 _FLAG = "TYPE_CHECKING"
 _TYPING = {"typing", "typing_extensions"}
@@ -21,17 +21,17 @@ class Imports:
     """What a module imports.
 
     Attributes:
-        names: absolute dotted names; of `from a import b` both `a` and `a.b`.
+        imports: absolute dotted names; of `from a import b` both `a` and `a.b`.
         stars: the modules of which it imports `*`.
         sys_path: expressions for the folders that it adds to `sys.path`.
         own_path: expressions for those that it adds to its own `__path__`; None
             where it leaves that as it is.
     """
 
-    names: frozenset[str]
-    stars: frozenset[str]
-    sys_path: tuple[ast.expr, ...]
-    own_path: tuple[ast.expr, ...] | None
+    imports: frozenset[str] = frozenset()
+    stars: frozenset[str] = frozenset()
+    sys_path: tuple[ast.expr, ...] = ()
+    own_path: tuple[ast.expr, ...] | None = None
 
 
 def imports_of(
@@ -50,7 +50,7 @@ def imports_of(
     if any(importer.encode() in text for importer in _IMPORTERS):
         names |= {name for node in finder.nodes for name in finder.imported_by(node)}
     return Imports(
-        names=frozenset(names - {""}),
+        imports=frozenset(names - {""}),
         stars=frozenset(finder.stars()) - {""},
         sys_path=tuple(finder.added_to(finder.sys_paths)) if _EDITS_PATH.search(text) else (),
         own_path=tuple(finder.added_to({"__path__"})) if b"__path__" in text else None,
@@ -83,13 +83,8 @@ class _Finder:
 
     def imported(self) -> Iterator[str]:
         for node in self.nodes:
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                base = self._base(node)
-                yield base
-                if base:
-                    yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                yield from imported_modules(node, self._package)
         yield from self._loaded_at_use()
 
     def _loaded_at_use(self) -> Iterator[str]:
@@ -105,7 +100,7 @@ class _Finder:
     def stars(self) -> Iterator[str]:
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-                yield self._base(node)
+                yield source_of(node, self._package)
 
     def added_to(self, paths: set[str]) -> Iterator[ast.expr]:
         """Yield the expressions that name a folder in what changes one of these lists."""
@@ -136,9 +131,6 @@ class _Finder:
         attributes = ((n, v) for n, values in bound for v in values if isinstance(v, ast.Attribute))
         return found | {name for name, value in attributes if ast.unparse(value) in found}
 
-    def _base(self, node: ast.ImportFrom) -> str:
-        return _absolute("." * node.level + (node.module or ""), self._package)
-
     def imported_by(self, node: ast.AST) -> Iterator[str]:
         """Yield the modules that a call of `import_module` or its like imports."""
         if not isinstance(node, ast.Call):
@@ -150,20 +142,20 @@ class _Finder:
             texts = self._texts(node, 0, "mod_name" if importer == "run_module" else "name")
             packages = self._texts(node, 1, "package") if importer == "import_module" else ()
             for name in texts:
-                yield from (_absolute(name, p) for p in packages or (self._package,))
+                yield from (absolute(name, p) for p in packages or (self._package,))
                 if importer == "run_module":
                     yield f"{name}.__main__"
         elif any(map(self._importer, node.args)):  # passed on, as to `map` or `partial`
             for argument in node.args:
                 texts = self._literals.texts(argument)
-                yield from (_absolute(name, self._package) for name in texts)
+                yield from (absolute(name, self._package) for name in texts)
 
     def _imported_by_builtin(self, node: ast.Call) -> Iterator[str]:
         """Yield what `__import__(name, globals, locals, fromlist, level)` imports."""
         level = _argument(node, 4, "level")
         dots = level.value if isinstance(level, ast.Constant) else 0
         for name in self._texts(node, 0, "name"):
-            base = _absolute("." * dots + name if isinstance(dots, int) else name, self._package)
+            base = absolute("." * dots + name if isinstance(dots, int) else name, self._package)
             yield base
             yield from (f"{base}.{part}" for part in self._texts(node, 3, "fromlist") if base)
 
@@ -266,10 +258,3 @@ def _rebound(node: ast.AST) -> Iterator[str]:
         return
     for _, value in ast.iter_fields(node):
         yield from (v for v in (value if isinstance(value, list) else [value]) if type(v) is str)
-
-
-def _absolute(name: str, package: str) -> str:
-    try:
-        return resolve_name(name, package)
-    except (ImportError, ValueError):
-        return ""  # above the top-level package, which Python refuses as well

@@ -8,8 +8,8 @@ from shardline.core.canonical import short_digest
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined, Named, Part, Whole
 from shardline.identity.run_order import RunOrder
-from shardline.identity.surface import is_public
 from shardline.identity.tokens import Note, Ref, Run
+from shardline.identity.versions import is_public
 
 Node = Key | str  # a unit, or the label of a module that counts as a value
 

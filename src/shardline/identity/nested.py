@@ -5,7 +5,7 @@ import contextlib
 
 from shardline.identity.expressions import Expressions
 from shardline.identity.purity import is_built_in
-from shardline.identity.scopes import Scope, comprehension_scope, function_scope
+from shardline.identity.scopes import Scope, comprehension_scope, elements_of, function_scope
 
 _QUIET = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.Tuple, ast.List, ast.BinOp, ast.BitOr,
           ast.Load, ast.Starred)  # fmt: skip
@@ -35,9 +35,8 @@ class Nested(Expressions):
             self._emit("async" if one.is_async else "for")
             self._visit(one.target, inner)
             self._list(one.ifs, inner)
-        for name in ("elt", "key", "value"):
-            if part := getattr(node, name, None):
-                self._visit(part, inner)
+        for part in elements_of(node):
+            self._visit(part, inner)
         self._emit(")")
 
     _visit_ListComp = _visit_SetComp = _visit_DictComp = _visit_GeneratorExp = _comprehension

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardline.core.canonical import DIGEST_LENGTH
-from shardline.identity.effects import dotted_name, has_effects
-from shardline.identity.expressions import is_text
+from shardline.identity.effects import Setting, dotted_name, has_effects
 from shardline.identity.imports import never_run_conditions, static_importers
 from shardline.identity.literals import Bindings, Literals
 from shardline.identity.scopes import (
-    FUNCTIONS,
+    DEFINITIONS,
     Imported,
     Scope,
-    absolute,
     collect,
+    imported_modules,
     imported_names,
+    is_text,
+    source_of,
 )
-from shardline.identity.setting import Setting
 from shardline.identity.syntax import parse_quietly
 from shardline.identity.tokens import Written
 from shardline.identity.writer import write
@@ -144,7 +144,6 @@ def outline_of(
         imported_by=static_importers(tree, content, name, package, never_run),
         never_run=never_run,
         lazy=any(one.module == "__future__" for one in body if isinstance(one, ast.ImportFrom)),
-        is_main=is_main,
     )
     if b"__all__" in content:
         bindings = Bindings(list(ast.walk(tree)))
@@ -225,15 +224,12 @@ def _importing(
     package: str,
     bound: list[tuple[str, Imported]],
 ) -> Importing:
+    modules, binds = imported_modules(node, package), tuple(name for name, _ in bound)
     if isinstance(node, ast.Import):
-        names = tuple(alias.name for alias in node.names)
-        return Importing(position, node.lineno, names, (), tuple(name for name, _ in bound))
-    module = absolute(node, package)
-    star = module if any(alias.name == "*" for alias in node.names) else ""
-    below = tuple(f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
-    modules = (module, *below) if module else ()
-    names, taken = zip(*bound, strict=True) if bound else ((), ())
-    return Importing(position, node.lineno, modules, taken, names, star)
+        return Importing(position, node.lineno, modules, (), binds)
+    star = source_of(node, package) if any(alias.name == "*" for alias in node.names) else ""
+    taken = tuple(imported for _, imported in bound)
+    return Importing(position, node.lineno, modules, taken, binds, star)
 
 
 def _positions(outline: Outline) -> dict[str, int]:
@@ -252,8 +248,7 @@ def _set_effects(unit: Unit, outline: Outline, *, is_main: bool) -> None:
     node, setting = unit.node, outline.setting
     assert node is not None
     assert setting is not None
-    definition = isinstance(node, (*FUNCTIONS, ast.ClassDef))
     unit.has_effects = has_effects(node, unit.position, setting)
-    unit.has_effects |= is_main and not definition
+    unit.has_effects |= is_main and not isinstance(node, DEFINITIONS)
     rebound = any(len(outline.symbols[name]) > 1 for name in unit.binds)
     unit.is_ordered = unit.has_effects or rebound

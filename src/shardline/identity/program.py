@@ -1,30 +1,21 @@
 """The modules of a project as a program sees them, each outlined once."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from shardline.identity.outline import Outline
-from shardline.identity.search import Found
+
+if TYPE_CHECKING:
+    from shardline.identity.code import CodeIndex
 
 Folders = tuple[Path, ...]
 
 
-class Index(Protocol):
-    """What a program asks of the `CodeIndex`."""
-
-    def locate(self, folders: Folders, name: str) -> Found | None:
-        """Return what a dotted name is in these folders."""
-
-    def is_package(self, searched: Sequence[Folders], name: str) -> bool:
-        """Return whether a dotted name is a package."""
-
-    def outline(self, path: Path, name: str, *, is_main: bool) -> Outline:
-        """Return a parsed module."""
-
-    def folders_added_by(self, path: Path, name: str) -> tuple[Path, ...]:
-        """Return the folders that a module adds to `sys.path`."""
+def with_parents(name: str) -> list[str]:
+    """Return the packages that a dotted name lies in, the outermost first, and the name."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 @dataclass
@@ -37,7 +28,7 @@ class Program:
         is_main: whether every module may run as `__main__`.
     """
 
-    index: Index
+    index: "CodeIndex"
     searched: list[Folders]
     is_main: bool = False
     files: dict[str, Path] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 import ast
 import builtins
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from shardline.identity.scopes import FUNCTIONS, defaults_of
 
@@ -177,15 +177,12 @@ def _is_plain_statement(node: ast.stmt, dotted: Dotted) -> bool:
                 return False
             return all(map(_is_name, targets)) and is_pure(value, dotted)
         case ast.AnnAssign(target=ast.Name(), annotation=annotation, value=value):
-            return _are_pure((annotation, *filter(None, [value])), dotted)
+            return all(
+                is_pure(one, dotted) or (isinstance(one, ast.Subscript) and not _calls(one))
+                for one in (annotation, value)
+                if one
+            )
     return False
-
-
-def _are_pure(nodes: Iterable[ast.expr], dotted: Dotted) -> bool:
-    return all(
-        is_pure(node, dotted) or (isinstance(node, ast.Subscript) and not _calls(node))
-        for node in nodes
-    )
 
 
 def _calls(node: ast.AST) -> bool:

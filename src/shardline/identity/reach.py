@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from shardline.identity import escapes
 from shardline.identity.hooks import Hooks
 from shardline.identity.outline import Importing, Outline, Unit
-from shardline.identity.program import Program
+from shardline.identity.program import Program, with_parents
 from shardline.identity.purity import INERT_PACKAGES
 from shardline.identity.resolution import Defined, Named, Part, Resolver, Whole
 from shardline.identity.scopes import Imported
-from shardline.identity.surface import is_public
 from shardline.identity.tokens import Note, Ref, Run, Written
+from shardline.identity.versions import is_public
 
 Key = tuple[str, int]  # label of a module, place of a unit in it
 _OPTIONS = {"annotations", "docstrings", "text", "main"}
@@ -85,7 +85,7 @@ class Reach:
     def import_modules(self, names: Iterable[str]) -> None:
         """Execute modules, and the packages that they lie in."""
         for name in names:
-            for one in (*_parents(name), name):
+            for one in with_parents(name):
                 if is_public(one):
                     continue
                 found = self.program.find(one)
@@ -182,7 +182,6 @@ class Reach:
             self._count_whole(label, f"{note.text}, line {note.line}")
         if note.effect == "globals":
             self._escape(label)
-            self.ordered.add(label)
         elif note.effect != "module":
             self.flags.setdefault(note.effect, f"{note.text} in {label}, line {note.line}")
 
@@ -222,7 +221,6 @@ class Reach:
                     self._count_whole(label, reason)
                 for label in list(self.run):
                     self._escape(label)
-                    self.ordered.add(label)
             for label in list(self.escaped):
                 inside = [one for one in self.run if one.startswith(f"{label}.")]
                 for one in inside:  # a package has its submodules for attributes
@@ -258,8 +256,3 @@ class Reach:
         """Modules of other packages whose import alone may change something."""
         tops = self.packages - INERT_PACKAGES
         return sorted(name for name in self.third_party if name.partition(".")[0] in tops)
-
-
-def _parents(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts))]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from shardline.identity.outline import Outline
 from shardline.identity.purity import is_built_in
 from shardline.identity.scopes import Imported
-from shardline.identity.surface import is_public
 from shardline.identity.tokens import Ref
+from shardline.identity.versions import is_public
 
 _OF_MODULE = {"__name__", "__package__", "__spec__", "__loader__", "__path__"}
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from shardline.identity.fixed import Fixed
 from shardline.identity.outline import Importing
+from shardline.identity.program import with_parents
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined
-from shardline.identity.surface import is_public
 from shardline.identity.tokens import Ref, Run
+from shardline.identity.versions import is_public
 
 Task = tuple[str, str, Importing | Key | None]  # what to do, label of a module, with what
 Early = tuple[Key | str, str]  # what is executed, and a name that it needs before that is bound
@@ -85,7 +86,7 @@ class RunOrder:
         tasks: list[Task] = [
             ("open", label, None)
             for name in names
-            for one in _with_parents(name)
+            for one in with_parents(name)
             if not is_public(one)
             for label in self.reach.program.find(one)
             if label in self.reach.run
@@ -151,8 +152,3 @@ class RunOrder:
     def _misses(self, one: Key, key: Key, name: str) -> bool:
         own = one == key and name in self.reach.unit(key).binds
         return not own and one[0] in self._open and self._is_late(one[0], name)
-
-
-def _with_parents(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -3,8 +3,10 @@
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.util import resolve_name
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -64,15 +66,26 @@ class Scope:
         return scope
 
 
-def absolute(node: ast.ImportFrom, package: str) -> str:
-    """Return the module that `from ... import` takes names from; nothing if above the top."""
-    if not node.level:
-        return node.module or ""
-    parts = package.split(".") if package else []
-    if node.level - 1 >= len(parts):
+def absolute(name: str, package: str) -> str:
+    """Return the module of a name that may begin with dots; nothing if above the top, as Python refuses it."""
+    try:
+        return resolve_name(name, package)
+    except (ImportError, ValueError):
         return ""
-    parts = parts[: len(parts) - (node.level - 1)]
-    return ".".join([*parts, *filter(None, [node.module])])
+
+
+def source_of(node: ast.ImportFrom, package: str) -> str:
+    """Return the module that `from ... import` takes names from; nothing if above the top."""
+    return absolute("." * node.level + (node.module or ""), package)
+
+
+def imported_modules(node: ast.Import | ast.ImportFrom, package: str) -> tuple[str, ...]:
+    """Return the modules that an import statement may execute; of `from a import b` both `a` and `a.b`."""
+    if isinstance(node, ast.Import):
+        return tuple(alias.name for alias in node.names)
+    module = source_of(node, package)
+    below = (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+    return (module, *below) if module else ()
 
 
 def imported_names(
@@ -84,7 +97,7 @@ def imported_names(
             top = alias.name.partition(".")[0]
             yield alias.asname or top, Imported(alias.name if alias.asname else top)
         return
-    module = absolute(node, package)
+    module = source_of(node, package)
     for alias in node.names:
         if alias.name != "*":
             yield alias.asname or alias.name, Imported(module, alias.name)
@@ -151,12 +164,13 @@ def _within(node: ast.AST) -> Iterator[ast.AST]:
         yield from defaults_of(node.args)
     elif isinstance(node, COMPREHENSIONS):  # `:=` binds outside, the targets inside
         yield from (part for one in node.generators for part in (one.iter, *one.ifs))
-        yield from _elements(node)
+        yield from elements_of(node)
     else:
         yield from ast.iter_child_nodes(node)
 
 
-def _elements(node: ast.AST) -> Iterator[ast.AST]:
+def elements_of(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the expressions that a comprehension makes its values of."""
     for name in ("elt", "key", "value"):
         if part := getattr(node, name, None):
             yield part
@@ -176,3 +190,19 @@ def annotations_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast
             yield one.annotation
     if node.returns:
         yield node.returns
+
+
+def chain_of(node: ast.expr) -> tuple[ast.expr, list[str]]:
+    """Return what attributes are read of, and the attributes: `a` and `["b", "c"]` of `a.b.c`."""
+    chain: list[str] = []
+    while isinstance(node, ast.Attribute):
+        chain.insert(0, node.attr)
+        node = node.value
+    return node, chain
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Return whether a statement is a text alone, as a docstring."""
+    return isinstance(node, ast.Expr) and (
+        isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    )

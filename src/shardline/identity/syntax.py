@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shardline.core.canonical import DIGEST_LENGTH
-from shardline.identity.imports import imports_of
+from shardline.identity.imports import Imports, imports_of
 from shardline.identity.literals import Bindings, Literals
+from shardline.identity.scopes import DEFINITIONS, is_text
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_DOCUMENTED = (ast.Module, *_DEFINITIONS)
+_DOCUMENTED = (ast.Module, *DEFINITIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Module:
+class Module(Imports):
     """One parsed module.
 
     Attributes:
@@ -25,22 +25,12 @@ class Module:
             statements, and of the module's remaining statements (`<module>`).
         names: names bound at the top level; holds `*` where more may be.
         exports: the texts in `__all__`.
-        imports: absolute dotted names that the module imports; of `from a
-            import b` both `a` and `a.b`.
-        stars: the modules of which it imports `*`.
-        sys_path: expressions for the folders that it adds to `sys.path`.
-        own_path: expressions for those that it adds to its own `__path__`; None
-            where it leaves that as it is.
-        bindings: what the names in these expressions are bound to.
+        bindings: what the names in `sys_path` and `own_path` are bound to.
     """
 
     definitions: dict[str, str]
     names: frozenset[str]
     exports: frozenset[str] = frozenset()
-    imports: frozenset[str] = frozenset()
-    stars: frozenset[str] = frozenset()
-    sys_path: tuple[ast.expr, ...] = ()
-    own_path: tuple[ast.expr, ...] | None = None
     bindings: Bindings = field(default_factory=lambda: Bindings(()))
 
 
@@ -71,10 +61,7 @@ def parse_module(content: bytes, name: str, *, is_package: bool) -> Module:
     return Module(
         names=frozenset(_bound_names(tree.body)),
         exports=frozenset(literals.texts(ast.Name("__all__")) if b"__all__" in content else ()),
-        imports=found.names,
-        stars=found.stars,
-        sys_path=found.sys_path,
-        own_path=found.own_path,
+        **vars(found),
         bindings=bindings if found.sys_path or found.own_path else Bindings(()),
         definitions=_definitions(_Normalize(keeps_docstrings).visit(tree)),
     )
@@ -118,7 +105,7 @@ class _Normalize(ast.NodeTransformer):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             kept = body[:1] if self._keeps_docstrings and isinstance(node, _DOCUMENTED) else []
-            rest = [s for s in body[len(kept) :] if not _is_text(s)]
+            rest = [s for s in body[len(kept) :] if not is_text(s)]
             node.body = kept + rest or [ast.Pass()]  # type: ignore[attr-defined]
         return node
 
@@ -133,18 +120,10 @@ class _Normalize(ast.NodeTransformer):
         return node
 
 
-def _is_text(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
-
-
 def _definitions(tree: ast.Module) -> dict[str, str]:
     texts: dict[str, list[str]] = {"<module>": []}
     for node in tree.body:
-        if not isinstance(node, _DEFINITIONS):
+        if not isinstance(node, DEFINITIONS):
             texts["<module>"].append(ast.dump(node))
             continue
         texts["<module>"].append(f"def {node.name}")  # keeps the order of definitions
@@ -162,7 +141,7 @@ def _class_definitions(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     head = [ast.dump(part) for part in getattr(node, "type_params", ())]
     head += _bases_and_decorators(node)
     for statement in node.body:
-        if isinstance(statement, _DEFINITIONS):
+        if isinstance(statement, DEFINITIONS):
             yield f"{node.name}.{statement.name}", ast.dump(statement)
             head.append(f"def {statement.name}")
         else:
@@ -196,7 +175,7 @@ def _hash(text: str) -> str:
 
 def _bound_names(body: Sequence[ast.stmt]) -> Iterator[str]:
     for node in body:
-        if isinstance(node, _DEFINITIONS):
+        if isinstance(node, DEFINITIONS):
             yield "*" if node.name == "__getattr__" else node.name
         else:
             for child in ast.walk(node):
@@ -206,7 +185,7 @@ def _bound_names(body: Sequence[ast.stmt]) -> Iterator[str]:
 def _names_of(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         yield node.id
-    elif isinstance(node, _DEFINITIONS):
+    elif isinstance(node, DEFINITIONS):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)

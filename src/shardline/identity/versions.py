@@ -131,3 +131,13 @@ def changes_between(name: str, old: int, new: int) -> list[str]:
     """Return what a history tells of the lines behind one version, up to another one."""
     lines = HISTORIES.get(name, ())[min(old, new) : max(old, new)]
     return [line.changed for line in lines]
+
+
+def is_public(dotted: str) -> bool:
+    """Return whether user code that imports a dotted name counts it by result version, not by its code.
+
+    Args:
+        dotted: a module, or a module and a name in it.
+    """
+    parent = dotted.rpartition(".")[0]
+    return dotted in PUBLIC or (parent != "shardline" and parent in PUBLIC)

@@ -10,11 +10,10 @@ import re
 from collections.abc import Sequence
 
 from shardline.identity import escapes
-from shardline.identity.expressions import is_text
+from shardline.identity.effects import Setting
 from shardline.identity.nested import Nested
 from shardline.identity.purity import is_pure_decorator
-from shardline.identity.scopes import FUNCTIONS, Scope, collect, function_scope
-from shardline.identity.setting import Setting
+from shardline.identity.scopes import FUNCTIONS, Scope, collect, function_scope, is_text
 from shardline.identity.tokens import Written
 
 _WORD = re.compile(r"[^\W\d]\w*")
