@@ -40,9 +40,8 @@ try:
         and SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage,
     )
     if IS_MAKING and PROJECT.identity.environment != "exact":
-        from shardline.results.accept import (
-            accept_unasked,
-        )  # which most starts do not need
+        # most starts do not need it
+        from shardline.results.accept.unasked import accept_unasked
 
         accept_unasked(PROJECT)
     methods = workflow.deployment_settings.deployment_method

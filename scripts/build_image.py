@@ -1,6 +1,7 @@
 """Build the container image that the ranks may run in."""
 
-from shardline.pipeline import build_image, job
+from shardline.pipeline.common import job
+from shardline.pipeline.envs import build_image
 
 with job(snakemake.log[0]) as log:
     build_image(snakemake.config, log, snakemake.output.image)

@@ -1,6 +1,7 @@
 """Write the shards of one part and the part's list of them."""
 
-from shardline.pipeline import build_shards, job
+from shardline.pipeline.common import job
+from shardline.pipeline.datasets import build_shards
 
 with job(snakemake.log[0]):
     build_shards(

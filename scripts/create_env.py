@@ -1,6 +1,7 @@
 """Make a stage's conda environment from its pin file."""
 
-from shardline.pipeline import create_env, job
+from shardline.pipeline.common import job
+from shardline.pipeline.envs import create_env
 
 with job(snakemake.log[0]):
     create_env(snakemake.config, snakemake.wildcards.env, snakemake.output.environment)

@@ -1,6 +1,7 @@
 """Evaluate a sealed model on held-out data."""
 
-from shardline.pipeline import evaluate, job
+from shardline.pipeline.common import job
+from shardline.pipeline.runs import evaluate
 
 with job(snakemake.log[0]):
     evaluate(

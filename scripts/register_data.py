@@ -6,7 +6,8 @@ from snakemake.exceptions import WorkflowError
 
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
-from shardline.pipeline import describe_asset, job
+from shardline.pipeline.common import job
+from shardline.pipeline.datasets import describe_asset
 
 with job(snakemake.log[0]):
     try:

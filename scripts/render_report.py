@@ -1,6 +1,7 @@
 """Write the page that compares all runs, and the crate that tells how they were made."""
 
-from shardline.pipeline import job, report
+from shardline.pipeline.common import job
+from shardline.pipeline.reports import report
 
 with job(snakemake.log[0]):
     report(

@@ -1,6 +1,7 @@
 """Write a run's resolved settings and identity document."""
 
-from shardline.pipeline import job, resolve_run
+from shardline.pipeline.common import job
+from shardline.pipeline.runs import resolve_run
 
 with job(snakemake.log[0]):
     resolve_run(

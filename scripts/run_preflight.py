@@ -1,6 +1,7 @@
 """Check the membership of a run's ranks and every network path between them."""
 
-from shardline.pipeline import job, run_preflight
+from shardline.pipeline.common import job
+from shardline.pipeline.training import run_preflight
 
 with job(snakemake.log[0]) as log:
     run_preflight(

@@ -1,6 +1,7 @@
 """Merge a dataset's parts into its manifest."""
 
-from shardline.pipeline import job, seal_dataset
+from shardline.pipeline.common import job
+from shardline.pipeline.datasets import seal_dataset
 
 with job(snakemake.log[0]):
     seal_dataset(

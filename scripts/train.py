@@ -1,6 +1,7 @@
 """Start a run's ranks and wait until they have sealed it."""
 
-from shardline.pipeline import job, train
+from shardline.pipeline.common import job
+from shardline.pipeline.training import train
 
 with job(snakemake.log[0]) as log:
     train(

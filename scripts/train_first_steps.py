@@ -1,6 +1,7 @@
 """Train a run's first steps, and write the metrics of each."""
 
-from shardline.pipeline import job, train_first_steps
+from shardline.pipeline.common import job
+from shardline.pipeline.training import train_first_steps
 
 with job(snakemake.log[0]) as log:
     train_first_steps(

@@ -20,7 +20,8 @@ JOB = """
 import sys
 from shardline.config.load import load_project
 from shardline.config.document import read_config
-from shardline.pipeline import build_shards, job
+from shardline.pipeline.common import job
+from shardline.pipeline.datasets import build_shards
 from pathlib import Path
 
 config = read_config(Path("config/config.yaml"))

@@ -14,22 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from shardline.config.accepted import describe_acceptance, read_accepted
+from shardline.config.accepted import describe_acceptance
 from shardline.config.layout import ResultsLayout
 from shardline.core.files import read_json, write_json
 from shardline.errors import ConfigError, DataError
-from shardline.results.accept import (
-    accept_dataset,
-    accept_run,
-    accept_unasked,
-    candidate_of_dataset,
-    candidate_of_run,
-    compare_first_steps,
-)
-from shardline.results.accept.first_steps import differences, values_of
+from shardline.results.accept.candidates import find_candidate
+from shardline.results.accept.first_steps import compare_first_steps, differences, values_of
+from shardline.results.accept.take import accept_dataset, accept_run
+from shardline.results.accept.unasked import accept_unasked
 from shardline.results.diff import compare_runs
 from shardline.results.lineage import trace
-from shardline.results.recorded import find_recorded
+from shardline.results.recorded import accepted_of, find_recorded
 from shardline.results.states import State, sealed_names, state_of
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
@@ -55,13 +50,13 @@ def accept(fake: FakeProject, name: str = "flat", **options: Any) -> Path:
     project = fake.load()
     run = project.named_runs()[name]
     return accept_run(
-        project, candidate_of_run(run), **{"reason": REASON, "with_evaluation": False, **options}
+        project, find_candidate(run), **{"reason": REASON, "with_evaluation": False, **options}
     )
 
 
 def earlier(fake: FakeProject) -> Path:
     """The folder of the result that could be accepted."""
-    return Path("results/runs") / candidate_of_run(fake.run("flat")).earlier
+    return Path("results/runs") / find_candidate(fake.run("flat")).earlier
 
 
 def test_an_accepted_run_is_trained_and_says_who_when_why_and_what(stale):
@@ -71,7 +66,7 @@ def test_an_accepted_run_is_trained_and_says_who_when_why_and_what(stale):
     assert folder == run.folder != before
     assert state_of(run, sealed_names(HERE)) is State.TRAINED
     assert run.model.samefile(Path("results/runs") / before / "model.safetensors"), "no copy"
-    accepted = read_accepted(folder)
+    accepted = accepted_of(folder)
     assert accepted is not None
     assert accepted["from"]["id"] == before
     assert accepted["reason"] == REASON
@@ -133,7 +128,7 @@ def test_an_acceptance_can_rest_on_another(stale):
     accept(stale)
     stale.rows[0]["optim.lr"] = 0.3
     folder = accept(stale)
-    accepted = read_accepted(folder)
+    accepted = accepted_of(folder)
     assert accepted is not None
     assert accepted["from"]["accepted"]["from"]["id"] == first
     assert verify_run(HERE, folder.name).problems == []
@@ -153,11 +148,11 @@ def test_without_an_earlier_result_there_is_nothing_to_accept(fake):
     with pytest.raises(
         ConfigError, match="no earlier result of this name is sealed; name one: --from ID"
     ):
-        candidate_of_run(run)
+        find_candidate(run)
     with pytest.raises(
         ConfigError, match="--from 0123456789ab: no sealed result in .*results/runs/0123456789ab"
     ):
-        candidate_of_run(run, "0123456789ab")
+        find_candidate(run, "0123456789ab")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +215,7 @@ def test_a_dataset_is_taken_over_with_its_shards_and_then_its_run(stale):
     stale.workspace.write("my.lock", LOCK.format(torch="2.12.0").replace("2.4.6", "2.4.7"))
     project = stale.load()
     dataset = stale.run("flat").dataset
-    accept_dataset(project, candidate_of_dataset(dataset), reason=REASON)
+    accept_dataset(project, find_candidate(dataset), reason=REASON)
     assert verify_dataset(project, dataset.id).problems == []
     accept(stale)
     run = stale.run("flat")
@@ -378,7 +373,7 @@ def test_a_looser_level_takes_over_by_itself_what_differs_so_little(fake, level,
     assert (run.has_model, run.is_sealed) == (taken, taken)
     if taken:
         assert verify_run(HERE, run.id).problems == []
-        accepted = read_accepted(run.folder)
+        accepted = accepted_of(run.folder)
         assert accepted is not None
         assert accepted["reason"] == f"identity.environment: {level}"
     fake.rows[0]["seed"] = 9
@@ -438,7 +433,7 @@ def test_first_steps_are_equal_but_for_what_another_bit_changed(records, more, s
 
 
 def test_first_steps_are_refused_where_nothing_can_be_compared(stale):
-    candidate = candidate_of_run(stale.run("flat"))
+    candidate = find_candidate(stale.run("flat"))
     options: dict[str, Any] = {"config": Path("config/config.yaml"), "profile": "none"}
     (earlier(stale) / "metrics.jsonl").write_text('{"step": 9, "epoch": 0, "wall_s": 1, "a": 1}\n')
     with pytest.raises(ConfigError, match=r"--after-steps 8: .* its first record is of step 9"):
@@ -454,6 +449,6 @@ def test_first_steps_are_refused_where_nothing_can_be_compared(stale):
 def test_an_acceptance_after_first_steps_says_so(stale):
     folder = accept(stale, first_steps={"steps": 8, "values": 3})
     assert verify_run(HERE, folder.name).problems == []
-    accepted = read_accepted(folder)
+    accepted = accepted_of(folder)
     assert accepted is not None
     assert "the first 8 steps, trained again, gave the 3 recorded" in describe_acceptance(accepted)

@@ -16,7 +16,7 @@ from shardline.environments.pins import (
 from shardline.environments.python import interpreter
 from shardline.environments.specs import STAGES, env_file, specs_of, write_specs
 from shardline.errors import ConfigError, DataError
-from shardline.pipeline import create_env, lock_envs
+from shardline.pipeline.envs import create_env, lock_envs
 from shardline.results.gc import find_garbage
 from tests.support.conda_channel import CondaChannel
 from tests.support.fake_project import FakeProject

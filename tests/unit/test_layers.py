@@ -84,8 +84,11 @@ def test_packages_depend_on_few_others():
 
 @pytest.mark.parametrize(
     "module",
-    ["shardline.config.load", "shardline.pipeline", "shardline.pipeline.hooks", "shardline.cli"],
-)
+    [
+        "shardline.config.load", "shardline.pipeline.hooks", "shardline.cli",
+        *(f"shardline.pipeline.{job}" for job in ("datasets", "envs", "reports", "runs", "training")),
+    ],
+)  # fmt: skip
 def test_what_the_snakefile_and_the_command_import_stays_light(module):
     heavy = "{'torch', 'pytorch_lightning', 'pandas', 'altair', 'sklearn', 'snakemake', 'rattler', 'detect_secrets'}"
     code = f"import {module}, sys; print(sorted({heavy} & set(sys.modules)))"

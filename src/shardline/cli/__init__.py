@@ -4,19 +4,8 @@ What a command shows is found by a module beside this package (`states`, `why`,
 `garbage`, `verify`, `replay`, ...), and put on a terminal by `display`.
 """
 
-# ruff: noqa: I001 - the help lists the commands in the order of their modules
+# ruff: noqa: F401, I001 - importing a module adds its commands, in the order in which the help lists them
 from shardline.cli.app import EXIT_CODES, app, main
 from shardline.cli import project, runs, accept, upkeep, checking, crate, drill
 
-__all__ = [
-    "EXIT_CODES",
-    "accept",
-    "app",
-    "checking",
-    "crate",
-    "drill",
-    "main",
-    "project",
-    "runs",
-    "upkeep",
-]
+__all__ = ["EXIT_CODES", "app", "main"]

@@ -2,30 +2,32 @@
 
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from shardline.cli import display
-from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
+from shardline.cli.app import (
+    EPILOG,
+    AsJson,
+    OnProfile,
+    SetResources,
+    Yes,
+    app,
+    ask,
+    resource_arguments,
+)
+from shardline.cli.display.checks import show_candidates
+from shardline.cli.display.terminal import say, say_json
 from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
 from shardline.config.project import Project
-from shardline.config.run import Run
-from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
 from shardline.core.visible import from_here
-from shardline.results.accept import (
-    Candidate,
-    accept_dataset,
-    accept_run,
-    candidate_of_dataset,
-    candidate_of_run,
-    compare_first_steps,
-    find_by_cause,
-)
+from shardline.results.accept.candidates import Candidate, find_by_cause, find_candidate
+from shardline.results.accept.first_steps import compare_first_steps
+from shardline.results.accept.take import accept_dataset, accept_run
 from shardline.results.select import find_dataset, find_run
 
 _DATASET = "dataset:"
@@ -63,13 +65,9 @@ def accept(
             help="First train N steps again, and compare all values that were recorded of them.",
         ),
     ] = None,
-    profile: Annotated[
-        str, typer.Option(metavar="PROFILE", help="Snakemake's profile to train them on.")
-    ] = "profiles/local",
+    profile: OnProfile = "profiles/local",
     set_resources: SetResources = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", metavar="", help="Do not ask before accepting.")
-    ] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Take an earlier result in place of the one that the config asks for now, on the record.
@@ -90,27 +88,32 @@ def accept(
         raise ConfigError("--reason is empty; say why the difference is harmless")
     found = list(_candidates(project, what, earlier, every=every, cause=cause))
     if not as_json:
-        display.show_candidates(found)
+        show_candidates(found)
     if found and not yes:
-        _ask(quiet=as_json)
-    compare = partial(
-        compare_first_steps,
-        config=context.obj,
-        profile=profile,
-        arguments=resource_arguments(set_resources),
-    )
+        ask("Accept?", "accept", "accepts", quiet=as_json)
+    arguments = resource_arguments(set_resources)
     folders = []
     for one in found:
-        first_steps = None
-        if after_steps and isinstance(one.asked, Run):
-            first_steps = {"steps": after_steps, "values": compare(one, after_steps)}
-        folders.append(
-            from_here(str(_accept(project, one, reason, evaluations == "accept", first_steps)))
-        )
+        if isinstance(one.asked, Dataset):
+            folder = accept_dataset(project, one, reason=reason)
+        else:
+            first_steps = None
+            if after_steps:
+                first_steps = compare_first_steps(
+                    one, after_steps, config=context.obj, profile=profile, arguments=arguments
+                )
+            folder = accept_run(
+                project,
+                one,
+                reason=reason,
+                with_evaluation=evaluations == "accept",
+                first_steps=first_steps,
+            )
+        folders.append(from_here(str(folder)))
         if not as_json:
-            display.say(f"accepted {one.earlier_title} as {one.title}: {folders[-1]}")
+            say(f"accepted {one.earlier_title} as {one.title}: {folders[-1]}")
     if as_json:
-        display.say_json({"accepted": folders})
+        say_json({"accepted": folders})
 
 
 def _candidates(
@@ -124,23 +127,6 @@ def _candidates(
     if every:
         yield from find_by_cause(project, {str(cause)})
     elif what and what.startswith(_DATASET):
-        yield candidate_of_dataset(find_dataset(project, what.removeprefix(_DATASET)), earlier)
+        yield find_candidate(find_dataset(project, what.removeprefix(_DATASET)), earlier)
     elif what:
-        yield candidate_of_run(find_run(project, what), earlier)
-
-
-def _accept(
-    project: Project, candidate: Candidate, reason: str, with_evaluation: bool,
-    first_steps: dict[str, int] | None,
-) -> Path:  # fmt: skip
-    if isinstance(candidate.asked, Dataset):
-        return accept_dataset(project, candidate, reason=reason)
-    return accept_run(
-        project, candidate, reason=reason, with_evaluation=with_evaluation, first_steps=first_steps
-    )
-
-
-def _ask(*, quiet: bool) -> None:
-    if quiet or not sys.stdin.isatty():
-        raise ShardlineError("accept asks before it accepts and here is nobody to ask; add --yes")
-    typer.confirm("Accept?", abort=True)
+        yield find_candidate(find_run(project, what), earlier)

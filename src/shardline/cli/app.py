@@ -49,9 +49,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for programs.")]
+OnProfile = Annotated[
+    str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to run on.")
+]
 SetResources = Annotated[
     list[str] | None, typer.Option(metavar="RULE:NAME=VALUE", help="Passed on to Snakemake.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask first.")]
 
 
 def main() -> None:
@@ -64,6 +68,19 @@ def main() -> None:
 def resource_arguments(set_resources: list[str] | None) -> list[str]:
     """Return `SetResources` as Snakemake's arguments."""
     return ["--set-resources", *set_resources] if set_resources else []
+
+
+def ask(question: str, command: str, verb: str, *, quiet: bool) -> None:
+    """Ask a person, and end the command if the answer is no.
+
+    Raises:
+        ShardlineError: nobody can answer, or what is printed is for a program.
+    """
+    if quiet or not sys.stdin.isatty():
+        raise ShardlineError(
+            f"{command} asks before it {verb} and here is nobody to ask; add --yes"
+        )
+    typer.confirm(question, abort=True)
 
 
 def _print_version(wanted: bool) -> None:

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, app
+from shardline.cli.display.checks import show_comparison, show_export, show_lineage, show_replay
+from shardline.cli.display.terminal import say_json, waiting_for
 from shardline.cli.profile import configured_store
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
@@ -48,12 +49,12 @@ def replay_run(
     """
     project = load_project(config_file=context.obj)
     recorded = find_recorded(project, run)
-    with display.waiting_for(f"evaluating {recorded.title}"):
+    with waiting_for(f"evaluating {recorded.title}"):
         found = replay(project, recorded, tolerance=tolerance, anyway=anyway)
     if as_json:
-        display.say_json({**vars(found), "equal": found.is_equal})
+        say_json({**vars(found), "equal": found.is_equal})
     else:
-        display.show_replay(found)
+        show_replay(found)
     if not found.is_equal:
         raise typer.Exit(DataError.exit_code)
 
@@ -72,7 +73,7 @@ def diff(
     """
     project = load_project(config_file=context.obj)
     found = compare_runs(find_recorded(project, first), find_recorded(project, second))
-    display.say_json(found) if as_json else display.show_comparison(found)
+    say_json(found) if as_json else show_comparison(found)
 
 
 @app.command("lineage", epilog=EPILOG)
@@ -91,11 +92,11 @@ def lineage(
     """
     found = trace(file, _layout(context.obj))
     if as_json:
-        display.say_json(found)
+        say_json(found)
     elif shape == "dot":
         typer.echo(found.dot())
     else:
-        display.show_lineage(found)
+        show_lineage(found)
     if found.problem:
         if as_json or shape == "dot":
             typer.echo(found.problem, err=True)
@@ -133,6 +134,6 @@ def export(
     project = load_project(config_file=context.obj)
     recorded = find_recorded(project, run)
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
-    with display.waiting_for(f"exporting {recorded.title}"):
+    with waiting_for(f"exporting {recorded.title}"):
         done = export_run(project, recorded, to=to, output=output, anyway=anyway)
-    display.say_json(done) if as_json else display.show_export(done)
+    say_json(done) if as_json else show_export(done)

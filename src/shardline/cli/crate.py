@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from shardline.cli import display
 from shardline.cli.app import EPILOG, AsJson, app
+from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.config.load import load_project
 
 
@@ -35,13 +35,13 @@ def pack_crate(
     project = load_project(config_file=context.obj)
     facts: dict[str, Any] = {"metadata": project.crate, "exists": project.crate.exists()}
     if wants_zip:
-        with display.waiting_for(f"packing {file}"):
+        with waiting_for(f"packing {file}"):
             files = write_zip(project, file, config=context.obj, with_data=with_data)
         facts |= {"zip": file, "files": files, "bytes": file.stat().st_size}
     if as_json:
-        display.say_json(facts)
+        say_json(facts)
     elif wants_zip:
-        display.say(f"{file}: {facts['files']} files, {facts['bytes'] / 1e6:,.1f} MB")
+        say(f"{file}: {facts['files']} files, {facts['bytes'] / 1e6:,.1f} MB")
     else:
         missing = "" if facts["exists"] else " (not there yet: run the pipeline)"
-        display.say(f"metadata: {project.crate}{missing}\npack it: shardline crate --zip {file}")
+        say(f"metadata: {project.crate}{missing}\npack it: shardline crate --zip {file}")

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from shardline.cli import display
-from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
+from shardline.cli.app import EPILOG, AsJson, OnProfile, SetResources, app, resource_arguments
+from shardline.cli.display.drills import show_drill
+from shardline.cli.display.terminal import say, say_json
 from shardline.core.errors import DataError
 
 _Name = Literal[
@@ -17,9 +18,7 @@ _Name = Literal[
 def drill(
     context: typer.Context,
     name: Annotated[_Name, typer.Argument(metavar="DRILL", help="The fault to inject.")],
-    profile: Annotated[
-        str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to run on.")
-    ] = "profiles/local",
+    profile: OnProfile = "profiles/local",
     nodes: Annotated[int, typer.Option(min=1, help="Machines of the training.")] = 1,
     devices: Annotated[int, typer.Option(min=1, help="Ranks on each machine.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the steps at which faults are injected.")] = 0,
@@ -60,17 +59,15 @@ def drill(
         timeout_s=timeout_s,
         keep=keep,
         arguments=resource_arguments(set_resources),
-        report=(lambda line: None) if as_json else (lambda line: display.say(f"{name}: {line}")),
+        report=(lambda line: None) if as_json else (lambda line: say(f"{name}: {line}")),
     )
     action = Action(id=f"drill/{name}")
     with drilled(order) as drills:
         certificate = certify(drills, action) if name == "resume" else None
     outcomes = [one.outcome for one in drills]
     if as_json:
-        display.say_json(
-            {"outcomes": [one.to_json() for one in outcomes], "certificate": certificate}
-        )
+        say_json({"outcomes": [one.to_json() for one in outcomes], "certificate": certificate})
     else:
-        display.show_drill(outcomes, certificate)
+        show_drill(outcomes, certificate)
     if any(outcome.reasons for outcome in outcomes):
         raise typer.Exit(DataError.exit_code)

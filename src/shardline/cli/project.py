@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from shardline.cli import display
 from shardline.cli.app import EPILOG, app
+from shardline.cli.display.terminal import say
 from shardline.cli.scaffold import init_project
 
 
@@ -19,8 +19,8 @@ def init(
     Nothing is overwritten: if one of these files exists already, no file is written.
     """
     for name in init_project(folder):
-        display.say(f"  {folder / name}")
-    display.say(f"Begin with: cd {folder} && snakemake --profile profiles/local")
+        say(f"  {folder / name}")
+    say(f"Begin with: cd {folder} && snakemake --profile profiles/local")
 
 
 @app.command("digest", epilog=EPILOG)

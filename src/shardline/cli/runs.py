@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from shardline.cli import display
-from shardline.cli.app import EPILOG, AsJson, SetResources, app, resource_arguments
+from shardline.cli.app import EPILOG, AsJson, OnProfile, SetResources, app, resource_arguments
+from shardline.cli.display.terminal import say, say_json
+from shardline.cli.display.upkeep import show_explanation, show_runs
 from shardline.cli.preflight import one_of_each_geometry, preflight_runs
 from shardline.config.load import load_project
 from shardline.results.select import find_run
@@ -26,11 +27,11 @@ def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
     project = load_project(config_file=context.obj)
     records = describe_runs(project)
     if as_json:
-        display.say_json(records)
+        say_json(records)
         return
-    display.show_runs(records)
+    show_runs(records)
     if project.report.exists():
-        display.say(f"report: {project.report}")
+        say(f"report: {project.report}")
 
 
 @app.command("why", epilog=EPILOG)
@@ -47,9 +48,9 @@ def why(
     project = load_project(config_file=context.obj)
     explanation = explain(project, find_run(project, run))
     if as_json:
-        display.say_json({**vars(explanation), "run": explanation.run.id})
+        say_json({**vars(explanation), "run": explanation.run.id})
     else:
-        display.show_explanation(explanation)
+        show_explanation(explanation)
 
 
 @app.command("rehearse", hidden=True, epilog=EPILOG)  # the command's earlier name
@@ -60,9 +61,7 @@ def preflight(
         list[str] | None,
         typer.Argument(metavar="RUN", help="Names or ids; left out, one run of each geometry."),
     ] = None,
-    profile: Annotated[
-        str, typer.Option("--profile", metavar="PROFILE", help="Snakemake's profile to start on.")
-    ] = "profiles/local",
+    profile: OnProfile = "profiles/local",
     set_resources: SetResources = None,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +76,7 @@ def preflight(
     arguments = resource_arguments(set_resources)
     found = preflight_runs(runs, config=context.obj, profile=profile, arguments=arguments)
     if as_json:
-        display.say_json({run.id: report.to_json() for run, report in found})
+        say_json({run.id: report.to_json() for run, report in found})
         return
     for run, report in found:
-        display.say(f"\n{run.name} ({run.id})\n{report.table()}")
+        say(f"\n{run.name} ({run.id})\n{report.table()}")

@@ -1,19 +1,19 @@
 """The commands that look after what is there: `gc`, `verify`."""
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from shardline.cli import display
-from shardline.cli.app import EPILOG, AsJson, app
+from shardline.cli.app import EPILOG, AsJson, Yes, app, ask
+from shardline.cli.display.terminal import say, say_json, waiting_for
+from shardline.cli.display.upkeep import say_freed, show_garbage, show_repair, show_verdict
 from shardline.config.document import read_config
 from shardline.config.layout import Kind
 from shardline.config.load import load_project
 from shardline.config.names import names_that_have_been, title_of
 from shardline.config.project import Project
-from shardline.core.errors import DataError, ShardlineError
+from shardline.core.errors import DataError
 from shardline.core.package import check_unlocked
 from shardline.results.findings import Verdict
 from shardline.results.gc import Garbage, delete, find_garbage, last_results
@@ -28,9 +28,7 @@ def collect_garbage(
     wants_deletion: Annotated[
         bool, typer.Option("--delete", metavar="", help="Delete what is listed.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", metavar="", help="Do not ask before deleting.")
-    ] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """List, or delete, what results and store hold that the config no longer names.
@@ -43,23 +41,15 @@ def collect_garbage(
     garbage = find_garbage(project, read_config(context.obj)["datasets"])
     if not as_json:
         remedy = "" if wants_deletion else "; `shardline gc --delete` deletes them"
-        display.show_garbage(garbage, last_results(project, garbage), remedy)
+        show_garbage(garbage, last_results(project, garbage), remedy)
     if wants_deletion and garbage:
         if not yes:
-            _ask(quiet=as_json)
+            ask("Delete them?", "gc --delete", "deletes", quiet=as_json)
         check_unlocked(project.workdir)
         _delete(garbage, quiet=as_json)
     if as_json:
         num_bytes = sum(item.bytes for item in garbage)
-        display.say_json({"deleted": wants_deletion, "bytes": num_bytes, "items": garbage})
-
-
-def _ask(*, quiet: bool) -> None:
-    if quiet or not sys.stdin.isatty():
-        raise ShardlineError(
-            "gc --delete asks before it deletes and here is nobody to ask; add --yes"
-        )
-    typer.confirm("Delete them?", abort=True)
+        say_json({"deleted": wants_deletion, "bytes": num_bytes, "items": garbage})
 
 
 def _delete(garbage: Sequence[Garbage], *, quiet: bool) -> None:
@@ -69,7 +59,7 @@ def _delete(garbage: Sequence[Garbage], *, quiet: bool) -> None:
             freed += item.bytes
     finally:
         if not quiet:
-            display.say_freed(freed)
+            say_freed(freed)
 
 
 @app.command("verify", epilog=EPILOG)
@@ -107,20 +97,20 @@ def verify(
     titles = _titles(project, targets)
     verdicts = []
     for (kind, item), title in zip(targets, titles, strict=True):
-        with display.waiting_for(f"reading {title}"):
+        with waiting_for(f"reading {title}"):
             verdict = verify_target(project, kind, item, deep=deep)
         verdicts.append(verdict)
         if not as_json:
-            display.show_verdict(verdict, title, width=max(map(len, titles)))
+            show_verdict(verdict, title, width=max(map(len, titles)))
         if repair:
             _repair(project, verdict, title, quiet=as_json)
     bad = sum(bool(verdict.problems) for verdict in verdicts)
     if as_json:
-        display.say_json(verdicts)
+        say_json(verdicts)
     elif not verdicts:
-        display.say("Nothing to verify: nothing that the config names exists yet.")
+        say("Nothing to verify: nothing that the config names exists yet.")
     elif (len(verdicts) > 1 or bad) and not repair:
-        display.say(f"\n{len(verdicts)} verified, {bad or 'none'} with problems")
+        say(f"\n{len(verdicts)} verified, {bad or 'none'} with problems")
     if bad and not repair:
         raise typer.Exit(DataError.exit_code)
 
@@ -139,7 +129,7 @@ def _repair(project: Project, verdict: Verdict, title: str, *, quiet: bool) -> N
     if quiet:
         return
     if not verdict.problems:
-        display.say(f"nothing to repair: {title} is undamaged, and nothing was changed")
+        say(f"nothing to repair: {title} is undamaged, and nothing was changed")
         return
     manifest = project.layout.declared.manifest(verdict.id)
-    display.show_repair(verdict, parts, manifest)
+    show_repair(verdict, parts, manifest)

@@ -1,28 +1,9 @@
 """`accepted.json`: the record beside a result that an earlier identity's files stand for."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from shardline.core.errors import DataError
-from shardline.core.files import read_json
-
 ACCEPTED = "accepted.json"
-
-
-def read_accepted(folder: Path) -> dict[str, Any] | None:
-    """Return the record of a run's or dataset's folder; None where nothing was accepted.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    path = folder / ACCEPTED
-    if not path.exists():
-        return None
-    document = read_json(path, remedy=f"delete {folder} and accept the earlier result again")
-    if not isinstance(document, dict) or "from" not in document:
-        raise DataError(f"{path} is no record of an acceptance; delete {folder} and accept again")
-    return document
 
 
 def origin_of(accepted: Mapping[str, Any]) -> Mapping[str, Any]:

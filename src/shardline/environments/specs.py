@@ -89,7 +89,7 @@ def specs_of(project: Project, env: str) -> list[str]:
         ConfigError: the lock pins one of the packages by its URL.
     """
     stage = STAGES[env]
-    # by their imports, since the package shardline.pipeline imports the jobs of every stage
+    # by what they import from elsewhere: the other modules of shardline.pipeline are of every stage
     imports = {
         name
         for job in stage.jobs

@@ -7,7 +7,7 @@ from rich.tree import Tree
 
 from shardline.cli.display.terminal import console, say, table_of
 from shardline.config.causes import Cause
-from shardline.results.accept import Candidate
+from shardline.results.accept.candidates import Candidate
 from shardline.results.diff import Change, Comparison
 from shardline.results.export import Exported
 from shardline.results.findings import count

@@ -1,23 +1,23 @@
 """The earlier results that could stand for what the config asks for now."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from shardline.config.accepted import read_accepted
 from shardline.config.causes import Cause, find_causes
 from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
-from shardline.config.names import identities_of, names_that_have_been, title_of
+from shardline.config.names import Kind, identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
+from shardline.results.recorded import accepted_of
 from shardline.results.staleness import nearest_document, training_causes
 
 _REMAKE = "run the pipeline again to write it"
@@ -50,59 +50,55 @@ class Candidate:
         return title_of(self.earlier, names_that_have_been(self.asked.layout, _kind(self.asked)))
 
 
-def candidate_of_run(run: Run, earlier: str | None = None) -> Candidate:
-    """Return the earlier training that a run could take over.
+def find_candidate(asked: Run | Dataset, earlier: str | None = None) -> Candidate:
+    """Return the earlier result that a run or a dataset could take over.
 
     Args:
-        earlier: id of the earlier result; the nearest sealed one of the run's names if None.
+        earlier: id of the earlier result; the nearest sealed one of its names if None.
 
     Raises:
-        ConfigError: the run is trained already, or there is no such earlier result.
+        ConfigError: it is sealed already, or there is no such earlier result.
+        DataError: the identity of the earlier result cannot be read.
     """
-    if run.has_model:
-        raise ConfigError(f"{run.name} ({run.id}) is trained already; nothing is to be accepted")
-    named = dict.fromkeys(i for name in run.names for i in identities_of(run.layout, "run", name))
-    asked = [earlier] if earlier else list(named)
-    known = [i for i in asked if run.layout.model(i).exists()]
-    if not known:
-        raise _no_earlier(run, earlier)
-    found = nearest_document(_documents(run.layout, known), run.document)
-    if found is None:
-        raise DataError(f"{run.layout.run(known[0])}: identity.json cannot be read; {_REMAKE}")
-    path, document = found
-    causes = training_causes(document, run, path.parent)
-    return Candidate(asked=run, earlier=path.parent.name, document=document, causes=tuple(causes))
-
-
-def candidate_of_dataset(dataset: Dataset, earlier: str | None = None) -> Candidate:
-    """Return the earlier dataset that a dataset could take over; see `candidate_of_run`.
-
-    Raises:
-        ConfigError: the dataset is sealed already, or there is no such earlier one.
-    """
-    if dataset.manifest.exists():
+    layout, kind = asked.layout, _kind(asked)
+    title = f"{asked.name} ({asked.id})"
+    if asked.has_model if isinstance(asked, Run) else asked.manifest.exists():
+        done = "trained" if kind == "run" else "sealed"
+        raise ConfigError(f"{title} is {done} already; nothing is to be accepted")
+    known = [i for name in asked.names for i in identities_of(layout, kind, name)]
+    sealed = layout.model if kind == "run" else layout.manifest
+    there = [i for i in dict.fromkeys([earlier] if earlier else known) if sealed(i).exists()]
+    folder = layout.folder_of(kind)
+    if not there and earlier:
         raise ConfigError(
-            f"{dataset.name} ({dataset.id}) is sealed already; nothing is to be accepted"
+            f"--from {earlier}: no sealed result in {folder / earlier}; name an id of {folder}"
         )
-    named = dict.fromkeys(
-        i for name in dataset.names for i in identities_of(dataset.layout, "dataset", name)
-    )
-    known = [earlier] if earlier else [i for i in named if i != dataset.id]
-    there = [i for i in known if dataset.layout.exists("dataset", i)]
     if not there:
-        raise _no_earlier(dataset, earlier)
-    documents = (
-        (dataset.layout.manifest(i), read_manifest(dataset.layout, i)["identity"]) for i in there
-    )
-    found = nearest_document(documents, dataset.document)
-    assert found is not None
+        raise ConfigError(
+            f"{title}: no earlier result of this name is sealed; name one: --from ID of {folder}"
+        )
+    found = nearest_document(_documents(layout, kind, there), asked.document)
+    if found is None:
+        raise DataError(f"{folder / there[0]}: the identity cannot be read; {_REMAKE}")
     path, document = found
-    return Candidate(
-        asked=dataset,
-        earlier=path.parent.name,
-        document=document,
-        causes=tuple(find_causes(document, dataset.document)),
-    )
+    if isinstance(asked, Run):
+        causes = training_causes(document, asked, path.parent)
+    else:
+        causes = find_causes(document, asked.document)
+    return Candidate(asked=asked, earlier=path.parent.name, document=document, causes=tuple(causes))
+
+
+def _documents(
+    layout: ResultsLayout, kind: Kind, ids: list[str]
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield the identity documents that can be read."""
+    for identity in ids:
+        with suppress(DataError):
+            if kind == "dataset":
+                yield layout.manifest(identity), read_manifest(layout, identity)["identity"]
+            else:
+                path = layout.run(identity) / "identity.json"
+                yield path, dict(read_json(path, remedy=_REMAKE))
 
 
 def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidate]:
@@ -114,11 +110,11 @@ def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidat
     """
     taken: dict[str, str] = {}
     for dataset in project.datasets.values():
-        if (found := _if_any(candidate_of_dataset, dataset)) and _kinds(found) <= set(kinds):
+        if (found := _if_any(dataset)) and _kinds(found) <= set(kinds):
             taken[dataset.id] = found.earlier
             yield found
     for run in project.runs.values():
-        found = _if_any(candidate_of_run, run)
+        found = _if_any(run)
         if found is None:
             continue
         earlier = dict(found.document["inputs"]).get("dataset")
@@ -154,9 +150,9 @@ def _minor(version: str) -> tuple[object, ...]:
     return found.epoch, *found.release[:2], *([] if len(found.release) > 2 else [found.pre])
 
 
-def _if_any(find: Callable[[Any], Candidate], asked: Run | Dataset) -> Candidate | None:
+def _if_any(asked: Run | Dataset) -> Candidate | None:
     try:
-        return find(asked)
+        return find_candidate(asked)
     except ConfigError:  # sealed already, or nothing is there to be accepted
         return None
     except DataError as error:  # one damaged result is no reason to leave the others
@@ -169,31 +165,12 @@ def _kinds(candidate: Candidate) -> set[str]:
 
 
 def _taken_before(dataset: Dataset) -> str | None:
-    accepted = read_accepted(dataset.manifest.parent)
+    accepted = accepted_of(dataset.manifest.parent)
     return str(accepted["from"]["id"]) if accepted else None
 
 
-def _kind(asked: Run | Dataset) -> Literal["run", "dataset"]:
+def _kind(asked: Run | Dataset) -> Kind:
     return "run" if isinstance(asked, Run) else "dataset"
-
-
-def _no_earlier(asked: Run | Dataset, earlier: str | None) -> ConfigError:
-    folder = asked.layout.folder_of(_kind(asked))
-    if earlier:
-        return ConfigError(
-            f"--from {earlier}: no sealed result in {folder / earlier}; name an id of {folder}"
-        )
-    return ConfigError(
-        f"{asked.name} ({asked.id}): no earlier result of this name is sealed; name one: --from ID of "
-        f"{folder}"
-    )
-
-
-def _documents(layout: ResultsLayout, ids: list[str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    for identity in ids:
-        path = layout.run(identity) / "identity.json"
-        with suppress(DataError):
-            yield path, dict(read_json(path, remedy=_REMAKE))
 
 
 def read_manifest(layout: ResultsLayout, dataset_id: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _Key = tuple[int, int, str]
 
 def compare_first_steps(
     candidate: Candidate, steps: int, *, config: Path, profile: str, arguments: Sequence[str] = ()
-) -> int:
+) -> dict[str, int]:
     """Train a run's first steps as it is now, and compare their metrics with the earlier training's.
 
     Args:
@@ -31,7 +31,8 @@ def compare_first_steps(
         arguments: further words for Snakemake.
 
     Returns:
-        How many values were compared, all of which are equal to the last bit.
+        What `accepted.json` holds of it: how many `steps` were trained again, and how many
+        `values` compared, all of which are equal to the last bit.
 
     Raises:
         ConfigError: nothing is recorded of these steps, or they were not trained as planned.
@@ -61,7 +62,7 @@ def compare_first_steps(
             f"{len(different)} came out otherwise ({'; '.join(different[:_SHOWN])}{more}), so it is not accepted; "
             "train the run again, or accept without --after-steps"
         )
-    return len(recorded)
+    return {"steps": steps, "values": len(recorded)}
 
 
 def values_of(records: Iterable[Mapping[str, Any]], steps: int) -> dict[_Key, float | None]:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardline.config.accepted import ACCEPTED, read_accepted
+from shardline.config.accepted import ACCEPTED
 from shardline.config.dataset import Dataset
 from shardline.config.project import Project
 from shardline.config.run import Run
@@ -19,6 +19,7 @@ from shardline.provenance.run_spec import describe_run
 from shardline.results.accept.candidates import Candidate, read_manifest
 from shardline.results.accept.checks import check_model, check_schema, refuse_damage
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
+from shardline.results.recorded import accepted_of
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 
@@ -112,7 +113,7 @@ def _record(
     candidate: Candidate, reason: str, scratch: Path, earlier: Path, action: Action
 ) -> dict[str, Any]:
     """Return `accepted.json`, unsealed; an earlier acceptance on which this one rests stands in it."""
-    before = read_accepted(earlier)
+    before = accepted_of(earlier)
     files = [scratch / name for name in _TRAINED if (scratch / name).exists()]
     return {
         "id": candidate.asked.id,
