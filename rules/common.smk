@@ -26,24 +26,18 @@ STORAGE = PROVIDER and Storage(
 )
 exists = STORAGE.exists if STORAGE else Path.exists
 
-IS_MAKING = workflow.is_main_process and not workflow.output_settings.dryrun
 tell_post_deploy()
 try:
     PROJECT = open_project(
         config,
         STORAGE,
         is_main=workflow.is_main_process,
-        is_making=IS_MAKING,
+        is_making=workflow.is_main_process and not workflow.output_settings.dryrun,
         # the executor is not known yet, but only a cluster's has a number of jobs
         is_remote=workflow.resource_settings.nodes is not None,
         is_apart=workflow.remote_exec
         and SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage,
     )
-    if IS_MAKING and PROJECT.identity.environment != "exact":
-        # most starts do not need it
-        from shardline.results.accept.unasked import accept_unasked
-
-        accept_unasked(PROJECT)
     methods = workflow.deployment_settings.deployment_method
     # what jobs run in, but those whose ranks have an environment of their own
     CONTAINER = container_of(PROJECT) if DeploymentMethod.APPTAINER in methods else None
@@ -123,18 +117,29 @@ def provenances_of_report(wildcards):
     return list(map(declared, PROJECT.provenances_of_report(exists)))
 
 
-def spec_of_run(wildcards):
-    run = run_of(wildcards)
-    return unless_sealed(sealed_by(run, wildcards), declared(run.folder / "run.json"))
+# What a training or an evaluation reads.
+def file_of_run(find):
+    def ask(wildcards):
+        # one training may have several evaluations, each of which is a run of its own
+        evaluation = dict(wildcards.items()).get("evaluation")
+        run = (
+            PROJECT.evaluated(wildcards.run, evaluation) or PROJECT.runs[wildcards.run]
+        )
+        file = find(run)
+        output = run.evaluation if evaluation else run.model
+        return unless_sealed(output, declared(file) if file else [])
+
+    return ask
 
 
-def manifest_of_run(wildcards):
-    run = run_of(wildcards)
-    return unless_sealed(sealed_by(run, wildcards), declared(run.dataset.manifest))
-
-
-def environment_of_run(wildcards):
-    return unless_sealed(PROJECT.runs[wildcards.run].model, ENVIRONMENT)
+spec_of_run = file_of_run(lambda run: run.folder / "run.json")
+manifest_of_run = file_of_run(lambda run: run.dataset.manifest)
+model_of_run = file_of_run(lambda run: run.model)
+environment_of_run = file_of_run(lambda run: PROJECT.environment)
+# A script has written its figures there.
+provenance_of_run = file_of_run(
+    lambda run: is_script(run.model_class) and run.folder / "provenance.json"
+)
 
 
 def pins_of_env(wildcards):
@@ -144,44 +149,16 @@ def pins_of_env(wildcards):
         raise WorkflowError(str(error)) from None
 
 
-def model_of_run(wildcards):
-    run = run_of(wildcards)
-    return unless_sealed(run.evaluation, declared(run.model))
-
-
-# A script has written its figures there.
-def provenance_of_run(wildcards):
-    run = run_of(wildcards)
-    provenance = (
-        declared(run.folder / "provenance.json") if is_script(run.model_class) else []
-    )
-    return unless_sealed(run.evaluation, provenance)
-
-
-# One training may have several evaluations, each of which is a run of its own.
-def run_of(wildcards):
-    evaluation = dict(wildcards.items()).get("evaluation")
-    return PROJECT.evaluated(wildcards.run, evaluation) or PROJECT.runs[wildcards.run]
-
-
-def sealed_by(run, wildcards):
-    is_evaluation = "evaluation" in wildcards.keys()
-    return run.evaluation if is_evaluation else run.model
-
-
-# Names for messages. What a function of `output` returns is no parameter that Snakemake
-# compares with an earlier run's, and another name must make nothing stale.
-def title_of_run(wildcards, output):
-    return TITLES.get(wildcards.run, wildcards.run)
+# Names for messages, by the first wildcard, which is a run or a dataset. What a function of `output`
+# returns is no parameter that Snakemake compares with an earlier run's, and another name must make
+# nothing stale.
+def title_of_job(wildcards, output):
+    return TITLES.get(wildcards[0], wildcards[0])
 
 
 def rows_of_run(wildcards):
     """Return the rows that a job needs of the table; None of what a scaling study has, where it needs all."""
     return None if wildcards.run in PROJECT.measured else ROWS[wildcards.run]
-
-
-def title_of_dataset(wildcards, output):
-    return TITLES.get(wildcards.dataset, wildcards.dataset)
 
 
 def labels_of(file):
@@ -197,19 +174,13 @@ def threads_of_run(wildcards):
     )
 
 
-def attempt_of_job(wildcards, attempt):
-    return attempt
-
-
 # What a scheduler gives to a run's job; None leaves a resource unset. A function is called for
 # each job, so what is the same for all runs is no function.
 def resource_of_run(name):
     values = {asked.get(name) for asked in ASKED.values()}
-    return (
-        (lambda wildcards: ASKED[wildcards.run].get(name))
-        if len(values) > 1
-        else values.pop()
-    )
+    if len(values) == 1:
+        return values.pop()
+    return lambda wildcards: ASKED[wildcards.run].get(name)
 
 
 ASKED = {

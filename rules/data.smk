@@ -8,7 +8,7 @@ rule build_shards:
     conda:
         "../envs/data.yaml"
     params:
-        title=title_of_dataset,
+        title=title_of_job,
     message:
         "Cutting shards {wildcards.part} of {params.title}"
     script:
@@ -30,7 +30,7 @@ rule seal_dataset:
     conda:
         "../envs/data.yaml"
     params:
-        title=title_of_dataset,
+        title=title_of_job,
     message:
         "Sealing the manifest of {params.title}"
     script:
@@ -47,7 +47,7 @@ rule register_data:
     conda:
         "../envs/azureml.yaml"
     params:
-        title=title_of_dataset,
+        title=title_of_job,
     message:
         "Registering {params.title} as a data asset"
     script:

@@ -9,7 +9,7 @@ rule resolve_run:
     conda:
         "../envs/train.yaml"
     params:
-        title=title_of_run,
+        title=title_of_job,
         rows=rows_of_run,
     message:
         "Resolving {params.title}"
@@ -42,9 +42,9 @@ rule train:
     threads: threads_of_run
     resources:
         **RANKS,
-        attempt=attempt_of_job,
+        attempt=lambda wildcards, attempt: attempt,
     params:
-        title=title_of_run,
+        title=title_of_job,
         rows=rows_of_run,
     message:
         "Training {params.title}"
@@ -72,7 +72,7 @@ rule evaluate:
     conda:
         "../envs/train.yaml"
     params:
-        title=title_of_run,
+        title=title_of_job,
         rows=rows_of_run,
     message:
         "Evaluating {params.title}"
@@ -98,7 +98,7 @@ rule run_preflight:
     resources:
         **RANKS,
     params:
-        title=title_of_run,
+        title=title_of_job,
         rows=rows_of_run,
     message:
         "Checking the ranks of {params.title}"
@@ -126,7 +126,7 @@ rule train_first_steps:
     resources:
         **RANKS,
     params:
-        title=title_of_run,
+        title=title_of_job,
         rows=rows_of_run,
     message:
         "Training the first {wildcards.steps} steps of {params.title}"

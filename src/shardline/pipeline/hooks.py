@@ -74,6 +74,10 @@ def open_project(
         storage.fetch(found)
     record_names(project)
     publish(project)
+    if project.identity.environment != "exact":  # which most starts are spared
+        from shardline.results.accept.unasked import accept_unasked
+
+        accept_unasked(project)
     return project
 
 

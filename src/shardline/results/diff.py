@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.config.accepted import describe_acceptance
-from shardline.config.causes import Cause, find_causes, find_dataset_causes
-from shardline.config.names import names_that_have_been
-from shardline.core.errors import DataError
-from shardline.core.forms import read_formed
+from shardline.config.causes import Cause, find_causes
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
 from shardline.core.nested import flatten
-from shardline.results import forms
 from shardline.results.recorded import Recorded, newest_evaluation
-from shardline.results.staleness import read_definitions
+from shardline.results.staleness import causes_of_trainings, read_definitions
 
 _UNSET = "unset"
 _JUDGED = ("settings", "versions", "environment", "code")  # of an evaluation's identity
@@ -73,29 +69,11 @@ def compare_runs(old: Recorded, new: Recorded) -> Comparison:
 
 def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
     """Yield how the identities differ, and then what differs between the evaluations alone."""
-    causes = find_causes(old.identity, new.identity, _definitions(old, new))
-    for cause in causes:
-        if cause.kind == "dataset":
-            yield from _dataset_causes(old, new) or [cause]
-        else:
-            yield cause
+    definitions = _definitions(old, new)
+    causes = causes_of_trainings(old.layout, old.identity, new.identity, definitions)
+    yield from causes
     known = {cause.text for cause in causes}
     yield from (cause for cause in _evaluation_causes(old, new) if cause.text not in known)
-
-
-def _dataset_causes(old: Recorded, new: Recorded) -> list[Cause]:
-    known = names_that_have_been(old.layout, "dataset")
-    names = [known.get(str(each.spec["dataset"]["id"]), []) for each in (old, new)]
-    documents = [_manifest(each).get("identity", {}) for each in (old, new)]
-    before, after = (read_definitions(each.manifest.parent) for each in (old, new))
-    return find_dataset_causes(names[0], documents[0], names[1], documents[1], (before, after))
-
-
-def _manifest(recorded: Recorded) -> dict[str, Any]:
-    try:
-        return read_formed(recorded.manifest, forms.Manifest, remedy="")
-    except DataError:  # deleted since, or damaged: the digest alone is known
-        return {}
 
 
 def _evaluation_causes(old: Recorded, new: Recorded) -> Iterator[Cause]:

@@ -12,7 +12,7 @@ from shardline.core.forms import read_formed
 from shardline.core.seals import check_seal
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Verdict:
     """What was found of one dataset, run or report.
 
@@ -26,24 +26,22 @@ class Verdict:
 
     kind: str
     id: str
-    summary: str
-    problems: list[str]
+    summary: str = ""
+    problems: list[str] = field(default_factory=list)
     bad_shards: list[str] = field(default_factory=list)
     bad_parts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Collects problems that have one remedy."""
+    """Puts problems that have one remedy into a verdict."""
 
+    verdict: Verdict
     remedy: str
-    problems: list[str] = field(default_factory=list)
-    bad_shards: list[str] = field(default_factory=list)
-    bad_parts: list[str] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
         """Add a problem, and what to do."""
-        self.problems.append(f"{problem}; {self.remedy}")
+        self.verdict.problems.append(f"{problem}; {self.remedy}")
 
     def expect(self, what: str, found: object, expected: object) -> None:
         """Add a problem where a value is not the expected one."""
@@ -64,7 +62,7 @@ class Findings:
         try:
             return read_formed(path, form, remedy=self.remedy)
         except DataError as error:
-            self.problems.append(str(error))
+            self.verdict.problems.append(str(error))
             return None
 
     def read_sealed(self, path: Path, form: type) -> dict[str, Any] | None:
@@ -75,8 +73,8 @@ class Findings:
         return document
 
     def but(self, remedy: str) -> "Findings":
-        """Return findings of another remedy that end up in the same list."""
-        return Findings(remedy, self.problems)
+        """Return findings of another remedy that end up in the same verdict."""
+        return Findings(self.verdict, remedy)
 
 
 def count(number: int, noun: str) -> str:
@@ -98,13 +96,6 @@ def check_folder(kind: str, folder: Path, remedy: str, check: Callable[[Findings
     Args:
         check: adds to the findings, and returns what was looked at.
     """
-    findings = Findings(remedy)
-    summary = check(findings)
-    return Verdict(
-        kind=kind,
-        id=folder.name,
-        summary=summary,
-        problems=findings.problems,
-        bad_shards=findings.bad_shards,
-        bad_parts=findings.bad_parts,
-    )
+    verdict = Verdict(kind=kind, id=folder.name)
+    verdict.summary = check(Findings(verdict, remedy))
+    return verdict

@@ -1,17 +1,21 @@
 """What made a run stale: its identity document against the nearest older one."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.config.causes import Cause, find_causes, find_dataset_causes
+from shardline.config.causes import Cause, Definitions, find_causes, find_dataset_causes
+from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.results.states import State, sealed_names, state_of
+
+# names, identity document, and what is known of the user's code
+_KnownDataset = tuple[Sequence[str], Mapping[str, Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,31 +101,47 @@ def read_definitions(folder: Path) -> Mapping[str, Any]:
 
 
 def training_causes(old: Mapping[str, Any], run: Run, folder: Path) -> list[Cause]:
-    """Return how a training differs from an older one, the differences within the dataset in place of its digest.
+    """Return how a run of the config differs from an older training.
 
     Args:
         old: the older identity document.
         folder: of the older one's results.
     """
+    dataset = run.dataset
+    asked = (dataset.names, dataset.document, dataset.definitions)
+    definitions = (read_definitions(folder), run.definitions)
+    return causes_of_trainings(run.layout, old, run.document, definitions, asked)
+
+
+def causes_of_trainings(
+    layout: ResultsLayout, old: Mapping[str, Any], new: Mapping[str, Any], definitions: Definitions,
+    new_dataset: _KnownDataset | None = None,
+) -> list[Cause]:  # fmt: skip
+    """Return how two trainings differ, the differences within the dataset in place of its digest.
+
+    Args:
+        old: identity document, as is `new`.
+        definitions: what is known of the user's code behind each.
+        new_dataset: that of the new training; as it was recorded if None.
+    """
     causes = []
-    for cause in find_causes(old, run.document, (read_definitions(folder), run.definitions)):
+    for cause in find_causes(old, new, definitions):
         if cause.kind == "dataset":
-            old_digest = _part(old, "inputs").get("dataset", "")
-            causes.extend(_dataset_causes(old_digest, run) or [cause])
+            names, document, made_by = _recorded_dataset(layout, old)
+            asked = new_dataset or _recorded_dataset(layout, new)
+            causes += find_dataset_causes(names, document, *asked[:2], (made_by, asked[2])) or [
+                cause
+            ]
         else:
             causes.append(cause)
     return causes
 
 
-def _dataset_causes(old_digest: str, run: Run) -> list[Cause]:
-    manifest, dataset = run.layout.manifest(old_digest), run.dataset
-    return find_dataset_causes(
-        names_that_have_been(run.layout, "dataset").get(old_digest, []),
-        _part(_read(manifest), "identity"),
-        dataset.names,
-        dataset.document,
-        (read_definitions(manifest.parent), dataset.definitions),
-    )
+def _recorded_dataset(layout: ResultsLayout, training: Mapping[str, Any]) -> _KnownDataset:
+    identity = _part(training, "inputs").get("dataset", "")
+    manifest = layout.manifest(identity)
+    names = names_that_have_been(layout, "dataset").get(identity, [])
+    return names, _part(_read(manifest), "identity"), read_definitions(manifest.parent)
 
 
 def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

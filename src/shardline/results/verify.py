@@ -72,7 +72,7 @@ def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) 
     _check_dataset_provenance(findings, path)
     records = manifest["shards"]
     if records and not shards.is_dir():
-        findings.bad_shards.extend(record["file"] for record in records)
+        findings.verdict.bad_shards.extend(record["file"] for record in records)
         mounted = "set SHARDLINE_STORE to where the store is mounted; if the folder was deleted, "
         findings.but(mounted + findings.remedy).add(f"{shards} is not there")
         return ""
@@ -81,7 +81,7 @@ def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) 
         for record, problem in zip(records, problems, strict=True):
             if problem:
                 findings.add(problem)
-                findings.bad_shards.append(record["file"])
+                findings.verdict.bad_shards.append(record["file"])
     _check_store(findings, shards, manifest, deep=deep)
     size = sum(record["bytes"] for record in records)
     return f"{count(len(records), 'shard')}, {size / 1e6:,.1f} MB"
@@ -91,12 +91,12 @@ def _check_store(
     findings: Findings, shards: Path, manifest: Mapping[str, Any], *, deep: bool
 ) -> None:
     parts = check_parts(shards, shards.name, manifest, findings.remedy)
-    findings.problems.extend(parts.values())
-    findings.bad_parts.extend(parts)
+    findings.verdict.problems.extend(parts.values())
+    findings.verdict.bad_parts.extend(parts)
     if deep:
-        findings.problems.extend(check_markers(shards, manifest))
+        findings.verdict.problems.extend(check_markers(shards, manifest))
         # rows are counted of undamaged shards alone
-        if not findings.bad_shards and (problem := check_statistics(shards, manifest)):
+        if not findings.verdict.bad_shards and (problem := check_statistics(shards, manifest)):
             findings.but("delete the dataset's folders, and run the pipeline again").add(problem)
 
 

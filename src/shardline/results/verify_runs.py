@@ -42,7 +42,7 @@ def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep:
     if not deep:
         return trained
     looked_at, problems = check_training(layout.work(folder.name), spec)
-    findings.problems.extend(problems)
+    findings.verdict.problems.extend(problems)
     return f"{trained}, {looked_at}"
 
 
