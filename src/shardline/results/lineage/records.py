@@ -74,13 +74,13 @@ def record_of(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
     return provenance.get("action") or own
 
 
-def expect_name(name: str, known: set[str]) -> None:
+def expect_name(name: Path, known: set[str]) -> None:
     """Reject a file that no job is known to write.
 
     Raises:
         ConfigError: names the files that are known.
     """
-    if Path(name).name not in known:
+    if name.name not in known:
         raise ConfigError(
             f"nothing is recorded of {name}, expected one of {', '.join(sorted(known))}; name one of these"
         )

@@ -17,7 +17,7 @@ from shardline.results.lineage.graph import Action, File, Lineage
 from shardline.results.lineage.records import Records, expect_name, record_of
 from shardline.results.recorded import accepted_of
 
-_ID = r"[0-9a-f]{12}"
+_Rule = Callable[[Path, str], tuple[str, str]]
 _SEALED = {"model.safetensors", "metrics.jsonl", "provenance.json"}  # of a training
 
 
@@ -57,42 +57,42 @@ def _problem(path: Path, file: File) -> str:
 
 
 class _Tracer:
-    """Follows files to their actions, each once."""
+    """Follows files to their actions, each once.
+
+    Of each kind of file a method takes its name and the id in it, and returns the action that wrote
+    the file, and the file's digest where one is recorded.
+    """
 
     def __init__(self, records: Records) -> None:
         self.lineage = Lineage(file="")
         self.records, self._names = records, records.names
-        runs, datasets, reports, shards, work = (
-            re.escape(str(folder))
-            for folder in (
-                self._names.folder_of("run"),
-                self._names.folder_of("dataset"),
-                self._names.folder_of("report"),
-                self._names.all_shards,
-                self._names.all_work,
-            )
+        shards, work, folder_of = (
+            self._names.all_shards,
+            self._names.all_work,
+            self._names.folder_of,
         )
-        self._rules: list[tuple[re.Pattern[str], Callable[..., File]]] = [
-            (re.compile(pattern), rule)
-            for pattern, rule in (
-                (rf"{runs}/(?P<run>{_ID})/(run|identity)\.json", self._resolved),
-                (rf"{runs}/(?P<run>{_ID})/[^/]+", self._trained),
-                (rf"{runs}/(?P<run>{_ID})/evaluations/[^/]+\.json", self._evaluated),
-                (rf"{datasets}/(?P<dataset>{_ID})/[^/]+", self._sealed),
-                (rf"{reports}/(?P<report>[0-9a-f]{{12}})/.+", self._reported),
-                (rf"{shards}/(?P<dataset>{_ID})/parts/(?P<part>[^/]+)\.json", self._listed),
-                (rf"{shards}/(?P<dataset>{_ID})/shard-\d+\.safetensors", self._shard),
-                (rf"{work}/(?P<run>{_ID})/.+", self._checkpoint),
+        self._rules: list[tuple[re.Pattern[str], _Rule]] = [
+            (re.compile(f"{re.escape(str(folder))}/([0-9a-f]{{12}})/{pattern}"), rule)
+            for folder, pattern, rule in (
+                (folder_of("run"), r"(run|identity)\.json", self._resolved),
+                (folder_of("run"), r"[^/]+", self._trained),
+                (folder_of("run"), r"evaluations/[^/]+\.json", self._evaluated),
+                (folder_of("dataset"), r"[^/]+", self._sealed),
+                (folder_of("report"), r".+", self._reported),
+                (shards, r"parts/[^/]+\.json", self._listed),
+                (shards, r"shard-\d+\.safetensors", self._shard),
+                (work, r".+", self._checkpoint),
             )
-        ]  # fmt: skip
+        ]
 
     def add(self, name: str) -> str:
         """Add a file with all that is behind it, and return its name."""
         if name not in self.lineage.files:
             for pattern, rule in self._rules:
                 if match := pattern.fullmatch(name):
-                    self.lineage.files[name] = File(name=name)
-                    self.lineage.files[name] = rule(name, **match.groupdict())
+                    self.lineage.files[name] = File(name=name)  # damaged files may form a loop
+                    made_by, digest = rule(Path(name), match[1])
+                    self.lineage.files[name] = File(name=name, made_by=made_by, digest=digest)
                     return name
             raise ConfigError(
                 f"nothing is recorded of {name}, expected a file of a run, a dataset or a report in "
@@ -116,101 +116,87 @@ class _Tracer:
             made.inputs = list(dict.fromkeys(inputs()))
         return action
 
+    def _source(self, name: str, members: Iterable[str] = ()) -> str:
+        self.lineage.files[name] = File(name=name, members=tuple(members))
+        return name
+
     # --- runs -----------------------------------------------------------------------------------
 
-    def _resolved(self, name: str, run: str) -> File:
+    def _resolved(self, _: Path, run: str) -> tuple[str, str]:
         spec = self.records.read(self._names.run(run) / "run.json", forms.RunSpec)
+        asked = f"{self.records.rows(run)} of the run table, the config's defaults"
         action = self._act(
-            f"resolve_run/{run}",
-            lambda: [
-                self._source(f"{self.records.rows(run)} of the run table, the config's defaults")
-            ],
-            record=spec.get("action"),
+            f"resolve_run/{run}", lambda: [self._source(asked)], record=spec.get("action")
         )
-        return File(name=name, made_by=action)
+        return action, ""
 
-    def _trained(self, name: str, run: str) -> File:
+    def _trained(self, name: Path, run: str) -> tuple[str, str]:
         expect_name(name, _SEALED)
-        folder = self._names.run(run)
-        provenance = self.records.read(folder / "provenance.json", forms.Provenance)
-        sha256 = provenance.get("files", {}).get(Path(name).name)
-        if accepted := accepted_of(self.records.at(folder)):
-            action = self._accept("run", run, Path(name).name, accepted)
-        else:
-            action = self._train(run, record_of(provenance))
-        return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=action)
+        provenance = self.records.read(name.with_name("provenance.json"), forms.Provenance)
+        action = self._accepted("run", name) or self._train(run, record_of(provenance))
+        return action, _digest_of(name, provenance)
 
-    def _accept(self, kind: Kind, identity: str, file: str, accepted: Mapping[str, Any]) -> str:
-        """Add the acceptance of an earlier result, and that result as far as it is still there."""
-        earlier = self._names.result(kind, str(accepted["from"]["id"])) / file
+    def _accepted(self, kind: Kind, name: Path) -> str:
+        """Add the acceptance of an earlier result, and that result as far as it is still there; "" of none."""
+        accepted = accepted_of(self.records.at(name.parent))
+        if not accepted:
+            return ""
+        earlier = self._names.result(kind, str(accepted["from"]["id"])) / name.name
         deleted = f"{earlier}, deleted since: {describe_acceptance(accepted)}"
+        is_there = self.records.at(earlier).exists()
         return self._act(
-            f"accept/{identity}/{file}",
-            lambda: [
-                self.add(str(earlier))
-                if self.records.at(earlier).exists()
-                else self._source(deleted)
-            ],
+            f"accept/{name.parent.name}/{name.name}",
+            lambda: [self.add(str(earlier)) if is_there else self._source(deleted)],
             record=accepted["action"],
         )
 
-    def _checkpoint(self, name: str, run: str) -> File:
-        # there is none before the training's end
-        provenance = self.records.read_if_there(
-            self._names.run(run) / "provenance.json", forms.Provenance
-        )
-        record = record_of(provenance) if provenance else None
-        return File(name=name, made_by=self._train(run, record))
+    def _checkpoint(self, _: Path, run: str) -> tuple[str, str]:
+        path = self._names.run(run) / "provenance.json"  # not there before the training's end
+        provenance = self.records.read_if_there(path, forms.Provenance)
+        return self._train(run, record_of(provenance)), ""
 
-    def _train(self, run: str, record: Mapping[str, Any] | None) -> str:
+    def _train(self, run: str, record: Mapping[str, Any]) -> str:
         folder = self._names.run(run)
         return self._act(
             f"train/{run}",
-            lambda: [self.add(str(folder / "run.json")), self._manifest_of(folder)],
+            lambda: self._inputs_of(folder),
             identity=self.records.read(folder / "identity.json", forms.TrainingIdentity),
             record=record,
         )
 
-    def _evaluated(self, name: str, run: str) -> File:
+    def _evaluated(self, name: Path, run: str) -> tuple[str, str]:
         folder, evaluation = self._names.run(run), self.records.read(name, forms.Evaluation)
         by_script = is_script(self.records.read(folder / "run.json", forms.RunSpec)["model_class"])
         # a script's own figures are in the provenance
         own = "provenance.json" if by_script else "model.safetensors"
         action = self._act(
-            f"evaluate/{run}/{Path(name).stem}",
-            lambda: [
-                self.add(str(folder / own)), self.add(str(folder / "run.json")),
-                self._manifest_of(folder),
-            ],
+            f"evaluate/{run}/{name.stem}",
+            lambda: [self.add(str(folder / own)), *self._inputs_of(folder)],
             identity=evaluation.get("identity"),
             record=evaluation.get("action"),
-        )  # fmt: skip
-        return File(name=name, made_by=action)
+        )
+        return action, ""
 
-    def _manifest_of(self, folder: Path) -> str:
-        dataset = self.records.read(folder / "run.json", forms.RunSpec)["dataset"]["id"]
-        return self.add(str(self._names.manifest(dataset)))
+    def _inputs_of(self, folder: Path) -> list[str]:
+        """Add what a training reads, and its evaluation as well."""
+        spec = folder / "run.json"
+        dataset = self.records.read(spec, forms.RunSpec)["dataset"]["id"]
+        return [self.add(str(spec)), self.add(str(self._names.manifest(dataset)))]
 
     # --- datasets -------------------------------------------------------------------------------
 
-    def _sealed(self, name: str, dataset: str) -> File:
+    def _sealed(self, name: Path, dataset: str) -> tuple[str, str]:
         expect_name(name, {"manifest.json", "provenance.json"})
-        path = self._names.manifest(dataset)
-        provenance = self.records.read_if_there(
-            path.with_name("provenance.json"), forms.DatasetProvenance
-        )
-        manifest = self.records.read(path, forms.Manifest)
-        sha256 = provenance.get("files", {}).get(Path(name).name)
-        if accepted := accepted_of(self.records.at(path.parent)):
-            taken = self._accept("dataset", dataset, Path(name).name, accepted)
-            return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=taken)
-        action = self._act(
+        path = name.with_name("provenance.json")
+        provenance = self.records.read_if_there(path, forms.DatasetProvenance)
+        manifest = self.records.read(name.with_name("manifest.json"), forms.Manifest)
+        action = self._accepted("dataset", name) or self._act(
             f"seal_dataset/{dataset}",
             lambda: self._parts(dataset, manifest, provenance),
             identity=manifest["identity"],
             record=provenance.get("action"),
         )
-        return File(name=name, digest=f"sha256:{sha256}" if sha256 else "", made_by=action)
+        return action, _digest_of(name, provenance)
 
     def _parts(
         self, dataset: str, manifest: Mapping[str, Any], provenance: Mapping[str, Any]
@@ -227,30 +213,22 @@ class _Tracer:
             found.append(name)
         return found or self._sources(dataset, manifest)
 
-    def _listed(self, name: str, dataset: str, part: str) -> File:
-        listed = self.records.read(self._names.parts(dataset) / f"{part}.json", forms.Part)
-        return File(
-            name=name,
-            made_by=self._build(
-                dataset, part, self.records.manifest(dataset), listed.get("action")
-            ),
-        )
+    def _listed(self, name: Path, dataset: str) -> tuple[str, str]:
+        record = self.records.read(name, forms.Part).get("action")
+        return self._build(dataset, name.stem, self.records.manifest(dataset), record), ""
 
-    def _shard(self, name: str, dataset: str) -> File:
-        file, number = Path(name).name, int(Path(name).stem.partition("-")[2])
-        lists = self._names.parts(dataset)
+    def _shard(self, name: Path, dataset: str) -> tuple[str, str]:
+        number, lists = int(name.stem.partition("-")[2]), self._names.parts(dataset)
         listed = self.records.at(lists).glob("*.json")
         for part in sorted(listed, key=lambda path: order_of_part(path.stem)):
             if number not in shards_of_part(part.stem):
                 continue
             document = self.records.read(part, forms.Part)
             digests = {record["file"]: record["blake3"] for record in document["shards"]}
-            if file not in digests:
-                continue
-            action = self._build(
-                dataset, part.stem, self.records.manifest(dataset), document.get("action")
-            )
-            return File(name=name, digest=f"blake3:{digests[file]}", made_by=action)
+            if name.name in digests:
+                manifest = self.records.manifest(dataset)
+                action = self._build(dataset, part.stem, manifest, document.get("action"))
+                return action, f"blake3:{digests[name.name]}"
         raise DataError(
             f"{name} stands in no list of {lists}, so no job is known to have "
             "finished it; run the pipeline to its end"
@@ -275,20 +253,14 @@ class _Tracer:
             if kind
             else f"source of {dataset}, known once the dataset is sealed"
         )
-        members = []
-        for key, sha256 in identity.get("source", {}).items():
-            members.append(f"{name}: {key.partition('/')[2]}")
-            self.lineage.files[members[-1]] = File(name=members[-1], digest=f"sha256:{sha256}")
-        self.lineage.files[name] = File(name=name, members=tuple(members))
-        return [name]
-
-    def _source(self, name: str) -> str:
-        self.lineage.files[name] = File(name=name)
-        return name
+        digests = identity.get("source", {}).items()
+        read = {f"{name}: {key.partition('/')[2]}": f"sha256:{sha256}" for key, sha256 in digests}
+        self.lineage.files |= {key: File(name=key, digest=read[key]) for key in read}
+        return [self._source(name, read)]
 
     # --- reports --------------------------------------------------------------------------------
 
-    def _reported(self, name: str, report: str) -> File:
+    def _reported(self, _: Path, report: str) -> tuple[str, str]:
         path = self._names.report(report).with_name("report.json")
         data = self.records.read(path, forms.Report)
         action = self._act(
@@ -296,10 +268,15 @@ class _Tracer:
             lambda: [file for run in data["runs"] for file in self._reported_run(run)],
             record=data.get("action"),
         )
-        return File(name=name, made_by=action)
+        return action, ""
 
     def _reported_run(self, run: Mapping[str, Any]) -> list[str]:
         folder = self._names.run(str(run["id"]))
         evaluation = str(run["headline"]["action"]).rpartition("/")[2]
         names = ("run.json", "metrics.jsonl", "provenance.json", f"evaluations/{evaluation}.json")
         return [self.add(str(folder / name)) for name in names]
+
+
+def _digest_of(name: Path, provenance: Mapping[str, Any]) -> str:
+    sha256 = provenance.get("files", {}).get(name.name)
+    return f"sha256:{sha256}" if sha256 else ""
