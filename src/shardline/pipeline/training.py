@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from msgspec import convert, structs, to_builtins
@@ -62,12 +61,11 @@ def train(
     # what is sealed holds no name, nor the command line that it records
     write_bytes(work / NAME_FILE, run.name.encode())
     write_watched_files(project, run)
-    named = files_of(run, inputs)
     spec = structs.replace(
-        _rank_spec(project, run, named, work, "train", results=Path(model).parent),
+        _rank_spec(project, run, inputs, work, "train", results=Path(model).parent),
         tracking=tuple(runtime.tracking),
     )
-    context = tracking_context_of(run, layout.store, work, manifest=named["manifest"], model=model)
+    context = tracking_context_of(run, layout.store, work, manifest=spec.manifest, model=model)
     python = _python(project, run, inputs)
     known = _scheduled(os.environ)
     known["retry"] += attempt - 1
@@ -85,7 +83,7 @@ def train(
             ):
                 spec = structs.replace(spec, attempt=number)
                 path = work / "attempts" / str(number) / "rank.json"
-                _start_ranks(project, run, spec, path, log, python, named, saves=True)
+                _start_ranks(project, run, spec, path, log, python, saves=True)
         except ShardlineError as error:
             _requeue_or_stop(error, work)
             raise
@@ -107,11 +105,10 @@ def train_first_steps(
     """
     project, run = find_run(config, run_id, rows)
     work = project.layout.declared.work(f"{run.id}-first-steps")
-    named = files_of(run, inputs)
     shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
     make_folder(work)
     write_bytes(work / NAME_FILE, run.name.encode())
-    spec = _rank_spec(project, run, named, work, "train_first_steps", results=Path(output).parent)
+    spec = _rank_spec(project, run, inputs, work, "train_first_steps", results=Path(output).parent)
     saves = structs.replace(spec.runtime.checkpoint, every_steps=0, every_min=0.0)
     runtime = structs.replace(
         spec.runtime, checkpoint=saves, log_every_steps=1, ledger=False, watch_reads="off"
@@ -120,15 +117,16 @@ def train_first_steps(
     spec = structs.replace(spec, runtime=runtime, first_steps=first)
     try:
         python = _python(project, run, inputs)
-        _start_ranks(project, run, spec, work / "rank.json", log, python, named)
+        _start_ranks(project, run, spec, work / "rank.json", log, python)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
 def _rank_spec(
-    project: Project, run: Run, named: Mapping[str, Path], work: Path, rule: str, *, results: Path
+    project: Project, run: Run, inputs: Mapping[str, str], work: Path, rule: str, *, results: Path
 ) -> RankSpec:
     """Return the spec of any training's ranks."""
+    named = files_of(run, inputs)
     return RankSpec(
         run_json=named["spec"],
         # the file is of the first run with this identity, and the class may have moved since
@@ -224,14 +222,13 @@ def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str,
 
 def _start_ranks(
     project: Project, run: Run, spec: RankSpec | PreflightSpec, path: Path, log: Path,
-    python: Sequence[str], named: Mapping[str, Path] = MappingProxyType({}), *, saves: bool = False,
+    python: Sequence[str], *, saves: bool = False,
 ) -> None:  # fmt: skip
     """Start the ranks by the profile's launcher, and wait until they have ended.
 
     Args:
         spec: what they are given, but for the geometry that is there.
         path: where it is written, in the store, which all nodes see.
-        named: files outside of the store that they read.
         saves: whether they have something to save when they are asked to stop.
     """
     from shardline.launch.remote import check_machines
@@ -255,7 +252,7 @@ def _start_ranks(
             *(actual, planned.nodes, planned.devices),
         )
     write_spec(path, structs.replace(spec, geometry=actual))
-    program = "preflight" if isinstance(spec, PreflightSpec) else "worker"
+    program = "worker" if isinstance(spec, RankSpec) else "preflight"
     start = prepare_start(
         ["-m", f"shardline.training.{program}", str(path)],
         run_id=run.id,
@@ -264,7 +261,7 @@ def _start_ranks(
         runtime=project.runtime,
         env=os.environ,
         num_cpus=cpus,
-        files=[str(named[name]) for name in ("spec", "manifest") if name in named],
+        files=[str(spec.run_json), str(spec.manifest)] if isinstance(spec, RankSpec) else [],
         python=python,
     )
     logging.info("%s", start.summary)
