@@ -26,18 +26,24 @@ STORAGE = PROVIDER and Storage(
 )
 exists = STORAGE.exists if STORAGE else Path.exists
 
+IS_MAKING = workflow.is_main_process and not workflow.output_settings.dryrun
 tell_post_deploy()
 try:
     PROJECT = open_project(
         config,
         STORAGE,
         is_main=workflow.is_main_process,
-        is_making=workflow.is_main_process and not workflow.output_settings.dryrun,
+        is_making=IS_MAKING,
         # the executor is not known yet, but only a cluster's has a number of jobs
         is_remote=workflow.resource_settings.nodes is not None,
         is_apart=workflow.remote_exec
         and SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage,
     )
+    if IS_MAKING and PROJECT.identity.environment != "exact":
+        # most starts do not need it
+        from shardline.results.accept.unasked import accept_unasked
+
+        accept_unasked(PROJECT)
     methods = workflow.deployment_settings.deployment_method
     # what jobs run in, but those whose ranks have an environment of their own
     CONTAINER = container_of(PROJECT) if DeploymentMethod.APPTAINER in methods else None

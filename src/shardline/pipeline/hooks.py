@@ -74,10 +74,6 @@ def open_project(
         storage.fetch(found)
     record_names(project)
     publish(project)
-    if project.identity.environment != "exact":  # which most starts are spared
-        from shardline.results.accept.unasked import accept_unasked
-
-        accept_unasked(project)
     return project
 
 
