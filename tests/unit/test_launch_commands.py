@@ -19,7 +19,7 @@ SLURM = replace(
     NODE, nodes=2, hosts=("n1", "n2"), job_id="17", port=23456,
     variables=("OMP_NUM_THREADS", "NCCL_IB_HCA", "MASTER_ADDR", "MASTER_PORT"),
 )  # fmt: skip
-HOSTS = replace(SLURM, job_id="", remote_shell=("ssh", "-p", "2222"))
+HOSTS = replace(SLURM, job_id="", runtime=Runtime(remote_shell="ssh -p 2222"))
 AZURE = replace(
     SLURM, job_id="", hosts=("10.0.0.4", "10.0.0.5"), prefix=("py", "-m", "node", "launch"),
     files=("results/run.json", "results/manifest.json"), variables=("OMP_NUM_THREADS", "NCCL_IB_HCA"),
@@ -33,15 +33,22 @@ PLANS = {
     ("torchrun", "hosts"): HOSTS,
     ("srun", "node"): replace(SLURM, nodes=1, hosts=("n1",)),
     ("srun", "slurm"): SLURM,
-    ("srun", "gpus"): replace(SLURM, gpus=2, arguments=("--cpu-bind=cores",)),
+    ("srun", "gpus"): replace(SLURM, gpus=2, runtime=Runtime(launcher_args=["--cpu-bind=cores"])),
     ("mpirun", "node"): NODE,
     ("mpirun", "slurm"): replace(SLURM, is_root=True),
     ("azureml", "one"): ONE,
     ("azureml", "node"): NODE,
-    ("azureml", "agents"): replace(AZURE, processes=2, arguments=("--log-dir=logs",)),
+    ("azureml", "agents"): replace(
+        AZURE, processes=2, runtime=Runtime(launcher_args=["--log-dir=logs"])
+    ),
     ("azureml", "ranks"): replace(AZURE, processes=4, variables=(*AZURE.variables, "MASTER_ADDR")),
     ("azureml", "ranks-of-a-node"): replace(AZURE, nodes=1, processes=2, hosts=("127.0.0.1",)),
-    ("mpirun", "hosts"): replace(HOSTS, interface="ib0", arguments=("--mca", "pml", "ob1")),
+    ("mpirun", "hosts"): replace(
+        HOSTS,
+        runtime=Runtime(
+            remote_shell="ssh -p 2222", interface="ib0", launcher_args=["--mca", "pml", "ob1"]
+        ),
+    ),
 }
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -193,4 +194,4 @@ def test_a_task_survives_the_command_line():
         rank=1, num_ranks=2, pid=7, work="store/a b", logs="logs", first_host="", port=0, dump_signal=45,
         hang_timeout_s=600.0, startup_timeout_s=960.0,
     )  # fmt: skip
-    assert Task.from_json(task.to_json()) == task
+    assert Task(**json.loads(json.dumps(asdict(task)))) == task

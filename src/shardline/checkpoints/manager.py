@@ -88,37 +88,30 @@ class CheckpointManager(Callback):
         """
         trainer.strategy.checkpoint_io = ShardReader(trainer.strategy)
         trainer.strategy.setup_environment()  # rank 0 chooses for all
-        chosen = self._choose_safely() if trainer.is_global_zero else (None, "")
+        chosen = self._choose() if trainer.is_global_zero else (None, "")
         saved, error = trainer.strategy.broadcast(chosen)
         if error:
             raise DataError(error)
-        self._step = saved.step if saved else 0
-        self._resumed_folder = saved.path if saved else None
-        self._writer.known = dict(saved.best) if saved else {}
         if saved is None:
             self._guards.on_resume(0)
             return None
+        self._step, self._resumed_folder = saved.step, saved.path
+        self._writer.known = dict(saved.best)
         return saved.path / STATE
 
-    def _choose_safely(self) -> tuple[Saved | None, str]:
+    def _choose(self) -> tuple[Saved | None, str]:
+        """Return the state to resume from, and the error that all ranks raise; empty for none."""
+        remove_scratch(self._folder)
         try:
-            return self._choose(), ""
+            saved, passed = newest_good(self._folder, self._identity)
         except DataError as error:
             return None, str(error)
-
-    def _choose(self) -> Saved | None:
-        remove_scratch(self._folder)
-        saved, passed = newest_good(self._folder, self._identity)
         if saved is None:
-            if not passed:
-                return None
-            raise DataError(
-                f"{'; '.join(passed)}; no good training checkpoint is left in {self._folder}: delete it to train "
-                "from the start"
-            )
+            left = f"no good training checkpoint is left in {self._folder}: delete it to train from the start"
+            return None, "; ".join([*passed, left]) if passed else ""
         for sentence in passed:
             print(f"warning: {sentence}; resuming from step {saved.step} instead", flush=True)
-        return saved
+        return saved, ""
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

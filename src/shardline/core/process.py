@@ -3,10 +3,12 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -43,6 +45,14 @@ def kill_group(leader: int) -> None:
     """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def end_group(leader: "subprocess.Popen[Any]", grace_s: float) -> None:
+    """Ask the leader of a process group to end; after a grace time, end them all."""
+    leader.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        leader.wait(grace_s)
+    kill_group(leader.pid)
 
 
 @contextmanager

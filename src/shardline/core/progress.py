@@ -4,7 +4,10 @@ import logging
 import sys
 import time
 from datetime import timedelta
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class ShardProgress:
@@ -28,14 +31,14 @@ class ShardProgress:
         self._shards = self._rows = 0
         self._started = self._told = time.monotonic()
         self._every_s = every_s
-        self._bar = _Bar(title, num_shards, self._stream) if self._stream.isatty() else None
+        self._bar = self._start_bar() if self._stream.isatty() else None
 
     def __enter__(self) -> "ShardProgress":
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._bar:
-            self._bar.close()
+            self._bar.stop()
 
     def advance(self, rows: int) -> None:
         """Count one shard of this many rows."""
@@ -43,7 +46,7 @@ class ShardProgress:
         seconds = max(time.monotonic() - self._started, 1e-9)
         rate = f"{_short(self._rows / seconds)} rows/s"
         if self._bar:
-            self._bar.update(self._shards, rate)
+            self._bar.update(self._task, completed=self._shards, rate=rate, refresh=True)
         elif self._shards == self._total:
             self._tell(f"{rate}, took {_clock(seconds)}")
         elif time.monotonic() - self._told >= self._every_s:
@@ -56,31 +59,23 @@ class ShardProgress:
         logging.info("%s", line)
         print(line, file=self._stream, flush=True)
 
-
-class _Bar:
-    """The bar on a terminal; Rich is imported only where there is one."""
-
-    def __init__(self, title: str, total: int, stream: TextIO) -> None:
+    def _start_bar(self) -> "Progress":
+        """Show the bar on a terminal; Rich is imported only where there is one."""
         from rich import progress as rich
         from rich.console import Console
 
-        self._progress = rich.Progress(
+        bar = rich.Progress(
             rich.TextColumn("{task.description}"),
             rich.BarColumn(),
             rich.MofNCompleteColumn(),
             rich.TextColumn("{task.fields[rate]}"),
             rich.TimeRemainingColumn(),
-            console=Console(file=stream, force_terminal=True),
+            console=Console(file=self._stream, force_terminal=True),
             transient=True,
         )
-        self._task = self._progress.add_task(title, total=total, rate="")
-        self._progress.start()
-
-    def update(self, shards: int, rate: str) -> None:
-        self._progress.update(self._task, completed=shards, rate=rate, refresh=True)
-
-    def close(self) -> None:
-        self._progress.stop()
+        self._task = bar.add_task(self._title, total=self._total, rate="")
+        bar.start()
+        return bar
 
 
 def _short(number: float) -> str:

@@ -6,8 +6,9 @@ environment beside it is in `plan`.
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import LaunchError
 
 
@@ -25,13 +26,8 @@ class Plan:
         job_id: the Slurm job that holds them; empty outside of Slurm.
         port: where the ranks meet on the first host.
         variables: names of the variables that every rank gets.
-        passed: names of those that hold secrets, whose values stand in no command line.
-        interface: network interface between the machines; empty leaves it to the libraries.
-        remote_shell: words that start a command on another host, which follows them.
-        arguments: the site's own arguments for the launcher.
+        runtime: the profile's settings. Values of the variables in `pass_env` stand in no command line.
         is_root: whether this user is root, which Open MPI refuses unless an option allows it.
-        timeout_s: seconds that the ranks have to meet.
-        grace_s: seconds that they have to save when they are asked to stop.
         prefix: words that start a command on each process of an Azure ML job; empty outside of one.
         processes: how many those are.
         files: small files that the processes on other nodes get.
@@ -47,13 +43,8 @@ class Plan:
     job_id: str = ""
     port: int = 0
     variables: tuple[str, ...] = ()
-    passed: tuple[str, ...] = ()
-    interface: str = ""
-    remote_shell: tuple[str, ...] = ("ssh",)
-    arguments: tuple[str, ...] = ()
+    runtime: Runtime = field(default_factory=Runtime)
     is_root: bool = False
-    timeout_s: int = 300
-    grace_s: int = 25
     prefix: tuple[str, ...] = ()
     processes: int = 1
     files: tuple[str, ...] = ()
@@ -106,9 +97,9 @@ def _torchrun(program: Sequence[str], plan: Plan) -> list[str]:
     agent = [
         *plan.python, "-m", "shardline.launch.stores", *_geometry(plan),
         "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={plan.run_id}",
-        f"--rdzv-conf=join_timeout={plan.timeout_s}",
+        f"--rdzv-conf=join_timeout={plan.runtime.rendezvous_timeout_s}",
         *(["--local-addr=127.0.0.1"] if plan.nodes == 1 else []),
-        *plan.arguments,
+        *plan.runtime.launcher_args,
         *program,
     ]  # fmt: skip
     if plan.nodes == 1:
@@ -122,7 +113,7 @@ def _geometry(plan: Plan) -> list[str]:
     return [
         f"--nnodes={plan.nodes}", f"--nproc-per-node={plan.devices}", "--max-restarts=0",
         # of itself an agent dies of SIGUSR1, and its ranks with it
-        "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", f"--shutdown-timeout={plan.grace_s}",
+        "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", f"--shutdown-timeout={plan.runtime.stop_grace_s}",
     ]  # fmt: skip
 
 
@@ -133,7 +124,7 @@ def _srun(program: Sequence[str], plan: Plan) -> list[str]:
             "use --profile slurm, or launcher=torchrun"
         )
     step = _step(plan, tasks_per_node=plan.devices, cpus=plan.cpus)
-    return [*step, *plan.arguments, *plan.python, *program]
+    return [*step, *plan.runtime.launcher_args, *plan.python, *program]
 
 
 def _step(plan: Plan, *, tasks_per_node: int, cpus: int) -> list[str]:
@@ -163,13 +154,13 @@ def _mpirun(program: Sequence[str], plan: Plan) -> list[str]:
     if plan.is_root:
         command.append("--allow-run-as-root")
     if plan.nodes > 1 and not plan.job_id:
-        command += ["--mca", "plm_rsh_agent", " ".join(plan.remote_shell)]
-    if plan.interface:
-        command += ["--mca", "btl_tcp_if_include", plan.interface]
-        command += ["--mca", "oob_tcp_if_include", plan.interface]
-    for name in (*plan.variables, *plan.passed):
+        command += ["--mca", "plm_rsh_agent", plan.runtime.remote_shell]
+    if interface := plan.runtime.interface:
+        command += ["--mca", "btl_tcp_if_include", interface]
+        command += ["--mca", "oob_tcp_if_include", interface]
+    for name in (*plan.variables, *plan.runtime.pass_env):
         command += ["-x", name]
-    return [*command, *plan.arguments, *plan.python, *program]
+    return [*command, *plan.runtime.launcher_args, *plan.python, *program]
 
 
 def _on_hosts(plan: Plan, command: Sequence[str], *, each: int) -> list[str]:
@@ -184,9 +175,9 @@ def _on_hosts(plan: Plan, command: Sequence[str], *, each: int) -> list[str]:
         f"--hosts={','.join(plan.hosts)}",
         f"--ranks-per-host={each}",
         f"--port={plan.port}",
-        f"--shell={' '.join(plan.remote_shell)}",
+        f"--shell={plan.runtime.remote_shell}",
         f"--variables={','.join(plan.variables)}",
-        *([f"--passed={','.join(plan.passed)}"] if plan.passed else []),
+        *([f"--passed={','.join(plan.runtime.pass_env)}"] if plan.runtime.pass_env else []),
         "--", *command,
     ]  # fmt: skip
 
@@ -207,8 +198,8 @@ def _azureml(program: Sequence[str], plan: Plan) -> list[str]:
         *start,
         *plan.python, "-m", "shardline.launch.azureml", *_geometry(plan),
         "--rdzv-backend=static", f"--master-addr={plan.hosts[0]}", f"--master-port={plan.port}",
-        f"--rdzv-id={plan.run_id}", f"--rdzv-conf=timeout={plan.timeout_s}",
-        *plan.arguments,
+        f"--rdzv-id={plan.run_id}", f"--rdzv-conf=timeout={plan.runtime.rendezvous_timeout_s}",
+        *plan.runtime.launcher_args,
         *program,
     ]  # fmt: skip
 

@@ -15,7 +15,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from shardline.core.process import die_with_parent, kill_group
+from shardline.core.process import die_with_parent, end_group, kill_group
 
 READ_VARIABLES = "--read-variables"
 _GRACE_S = 5.0
@@ -50,10 +50,7 @@ def _end_with_input(child: "subprocess.Popen[bytes]") -> None:
     with suppress(OSError):  # closed, or a broken connection
         while os.read(0, 4096):
             pass
-    child.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(_GRACE_S)
-    kill_group(child.pid)
+    end_group(child, _GRACE_S)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,8 @@ def check_machines(plan: Plan) -> None:
     """
     if plan.hosts and not plan.job_id and not plan.prefix:
         check_is_here(plan.hosts[0])
-        check_hosts(plan.hosts, plan.remote_shell, timeout_s=plan.timeout_s)
+        shell = shlex.split(plan.runtime.remote_shell)
+        check_hosts(plan.hosts, shell, timeout_s=plan.runtime.rendezvous_timeout_s)
 
 
 def check_is_here(host: str) -> None:

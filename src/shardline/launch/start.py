@@ -91,10 +91,9 @@ def prepare_start(
     if allocation:
         check_allocation(allocation, nodes=nodes, cpus=cpus * nodes * devices)
     variables = rank_variables(cpus, runtime.variables, runtime.interface)
-    passed = tuple(runtime.pass_env)
-    check_passed(passed, env)
-    if passed:
-        variables[PASSED] = ",".join(passed)  # so that the ranks know what to mask
+    check_passed(runtime.pass_env, env)
+    if runtime.pass_env:
+        variables[PASSED] = ",".join(runtime.pass_env)  # so that the ranks know what to mask
     # then the service tells each rank its place, as a launcher does
     is_direct = processes is not None and len(processes.nodes) == nodes * devices
     kept, removed = (dict(env), []) if is_direct else without_place(env)
@@ -121,13 +120,8 @@ def prepare_start(
         job_id=allocation.job_id if allocation else "",
         port=port,
         variables=(*variables, *named),
-        passed=passed,
-        interface=runtime.interface,
-        remote_shell=tuple(shlex.split(runtime.remote_shell)),
-        arguments=tuple(runtime.launcher_args),
+        runtime=runtime,
         is_root=os.geteuid() == 0,
-        timeout_s=runtime.rendezvous_timeout_s,
-        grace_s=runtime.stop_grace_s,
         prefix=processes.prefix if processes else (),
         processes=len(processes.nodes) if processes else 1,
         files=tuple(files),

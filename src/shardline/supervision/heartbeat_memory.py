@@ -7,7 +7,6 @@ compiled code. In the other direction, the watchdog requests that the rank saves
 import mmap
 import os
 import tempfile
-import time
 from dataclasses import dataclass
 
 PHASES = ("startup", "rendezvous", "train", "validation", "save", "seal", "script")
@@ -16,8 +15,8 @@ REASONS = ("preempted", "signal", "interrupted", "deadline", "requested")
 _PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}
 _REASON_CODES = {reason: code for code, reason in enumerate(REASONS, 1)}  # 0: none
 # Each field is one aligned 64-bit integer, written and read atomically: no lock is needed.
-_STEP, _PHASE, _PLACE, _TICKS, _TIME_NS, _REASON, _LEFT = range(7)
-_BYTES = 7 * 8
+_STEP, _PHASE, _PLACE, _TICKS, _REASON, _LEFT = range(6)
+_BYTES = 6 * 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +28,12 @@ class RankProgress:
         phase: one of `PHASES`.
         place: position within the phase at this step.
         ticks: number of ticks so far.
-        since_s: seconds since the last tick.
     """
 
     step: int
     phase: str
     place: int
     ticks: int
-    since_s: float
 
 
 class HeartbeatMemory:
@@ -51,8 +48,6 @@ class HeartbeatMemory:
         """
         # the map stays open as long as a view of it
         self._fields = memoryview(mmap.mmap(descriptor, _BYTES)).cast("Q")
-        if not self._fields[_TIME_NS]:
-            self._fields[_TIME_NS] = time.monotonic_ns()
 
     def tick(self, step: int, phase: str, place: int = 0) -> None:
         """Record progress of this rank; takes less than a microsecond.
@@ -67,7 +62,6 @@ class HeartbeatMemory:
         fields[_STEP] = step
         fields[_PHASE] = _PHASE_CODES[phase]
         fields[_PLACE] = place
-        fields[_TIME_NS] = time.monotonic_ns()
         fields[_TICKS] += 1
 
     def again(self, phase: str | None = None) -> None:
@@ -82,7 +76,6 @@ class HeartbeatMemory:
             phase=PHASES[fields[_PHASE]],
             place=fields[_PLACE],
             ticks=fields[_TICKS],
-            since_s=(time.monotonic_ns() - fields[_TIME_NS]) / 1e9,
         )
 
     def request_stop(self, reason: str) -> None:

@@ -31,34 +31,29 @@ def run_rank(
         watch: settings of the watchdog process; None: no watchdog.
     """
     with masked_output():
-        return _run_rank(body, work, logs, shorten, watch)
-
-
-def _run_rank(
-    body: Callable[[World], None], work: Path, logs: Path, shorten: Callable[[Exception], str],
-    watch: Watch | None,
-) -> int:  # fmt: skip
-    die_with_parent()
-    signals.listen()
-    world, log = None, None
-    details: dict[str, Any] = {}
-    try:
-        world = resolve_world(os.environ)
-        log = _own_log(logs, world)
-        if watch:
-            watch.start(world, work=work, logs=logs)
-        body(world)
-        return 0
-    except ShardlineError as error:
-        message, code = str(error), error.exit_code
-        details = {name: getattr(error, name, None) for name in ("kind", "step", "reason")}
-    except Exception as error:
-        traceback.print_exc()  # the full traceback goes to the log
-        message, code = shorten(error), 1
-    finally:
-        heartbeat_memory.mine().leave()
-    report_failure(work, message, rank=world.rank if world else None, log=log, code=code, **details)
-    return code
+        die_with_parent()
+        signals.listen()
+        world, log = None, None
+        details: dict[str, Any] = {}
+        try:
+            world = resolve_world(os.environ)
+            log = _own_log(logs, world)
+            if watch:
+                watch.start(world, work=work, logs=logs)
+            body(world)
+            return 0
+        except ShardlineError as error:
+            message, code = str(error), error.exit_code
+            details = {name: getattr(error, name, None) for name in ("kind", "step", "reason")}
+        except Exception as error:
+            traceback.print_exc()  # the full traceback goes to the log
+            message, code = shorten(error), 1
+        finally:
+            heartbeat_memory.mine().leave()
+        report_failure(
+            work, message, rank=world.rank if world else None, log=log, code=code, **details
+        )
+        return code
 
 
 def _own_log(folder: Path, world: World) -> Path | None:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from shardline.core.errors import DataError, ShardlineError, Stopped
 from shardline.core.files import utc_stamp, write_json
 from shardline.core.masked_output import LineMasker
-from shardline.core.process import die_with_parent, kill_group
+from shardline.core.process import die_with_parent, end_group, kill_group
 from shardline.supervision.failures import (
     first_failure,
     killed_rank,
@@ -223,8 +223,5 @@ def _bar(title: str) -> Iterator[Callable[[str], None]]:
 
 def _end(child: subprocess.Popen[str]) -> None:
     """Ask the launcher to end its ranks; after a grace time, end them all."""
-    child.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(_GRACE_S)
-    kill_group(child.pid)
+    end_group(child, _GRACE_S)
     child.wait()

@@ -38,7 +38,6 @@ def check_membership(
         LaunchError: a rank is missing, has joined twice, has a problem or
             was started with another world; the same message on every rank.
     """
-    assert rendezvous.store is not None
     try:
         rendezvous.store.append("arrivals", json.dumps(me) + "\n")  # type: ignore[attr-defined]  # not in its stub
         text = (_decide if rendezvous.is_coordinator else _await_decision)(
@@ -79,7 +78,6 @@ def _decide(rendezvous: Rendezvous, world: World, me: Arrival, timeout_s: float)
 
 def _await_decision(rendezvous: Rendezvous, world: World, me: Arrival, timeout_s: float) -> str:
     """Wait for the decision of rank 0; at the deadline, report the arrivals that this rank reads."""
-    assert rendezvous.store is not None
     for pause in pauses():
         if rendezvous.store.check(["decision"]):
             break
@@ -95,7 +93,6 @@ def _await_decision(rendezvous: Rendezvous, world: World, me: Arrival, timeout_s
 
 
 def _read(rendezvous: Rendezvous) -> list[Arrival]:
-    assert rendezvous.store is not None
     if not rendezvous.store.check(["arrivals"]):
         return []
     return [json.loads(line) for line in rendezvous.store.get("arrivals").splitlines()]

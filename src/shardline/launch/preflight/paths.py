@@ -82,7 +82,6 @@ class Paths:
 
     def _silent_ranks(self) -> list[int]:
         """Return the ranks that reported no failure: a rank that died is the cause."""
-        assert self.rendezvous.store is not None
         self.rendezvous.store.append("failed", f"{self.rank} ")  # type: ignore[attr-defined]  # not in its stub
         limit, reported = time.monotonic() + _SILENCE_S, [self.rank]
         for pause in pauses():
@@ -93,7 +92,6 @@ class Paths:
         return sorted(set(range(len(self.ranks))) - set(reported))
 
     def _join_group(self) -> None:
-        assert self.rendezvous.store is not None
         # gloo waits five times as long for a connection: 5 s became 25
         timeout_s = max(2.0, self.timeout_s / 5) if self.backend == "gloo" else self.timeout_s
         dist.init_process_group(

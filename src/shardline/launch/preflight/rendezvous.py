@@ -55,7 +55,7 @@ class Rendezvous:
             self._line = self._wait_for_store()
             store = self._connect(is_master=False)
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self.store: Store | None = PrefixStore(f"shardline/preflight/{attempt}", store)
+        self.store: Store = PrefixStore(f"shardline/preflight/{attempt}", store)
 
     @property
     def is_coordinator(self) -> bool:
@@ -116,7 +116,6 @@ class Rendezvous:
 
     def agree(self, key: str, value: str) -> str:
         """Set a value unless it is set, and return what is set."""
-        assert self.store is not None
         return str(self.store.compare_set(key, "", value).decode())
 
     def close(self, *, timeout_s: float, is_failed: bool = False) -> None:
@@ -127,9 +126,8 @@ class Rendezvous:
             is_failed: no store is opened here afterwards, so only the host waits,
                 for the others to read the error.
         """
-        store, self.store = self.store, None
-        if store is None:
-            return
+        store = self.store
+        del self.store  # closed with the last reference
         limit = time.monotonic() + timeout_s
         with suppress(dist.DistError):  # its host may be gone
             # counted apart: a rank of another job that came here by mistake leaves as failed

@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from shardline.core.files import make_folder
 from shardline.core.world import World
@@ -59,7 +57,7 @@ class Watch:
         descriptor = heartbeat_memory.shared_file()
         heartbeat_memory.adopt(heartbeat_memory.HeartbeatMemory(descriptor))
         # -P: a user's module in this folder may shadow one of Python's
-        command = [sys.executable, "-P", "-m", __name__, str(descriptor), task.to_json()]
+        command = [sys.executable, "-P", "-m", __name__, str(descriptor), json.dumps(asdict(task))]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
         os.close(descriptor)
 
@@ -86,13 +84,3 @@ class Task(Watch):
     first_host: str
     port: int
     dump_signal: int
-
-    def to_json(self) -> str:
-        """Return the task as text, for a command line."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Task":
-        """Read what `to_json` returned."""
-        document: Mapping[str, Any] = json.loads(text)
-        return cls(**document)

@@ -4,6 +4,7 @@ The main thread touches no file in the store, so that it can end its rank when t
 respond.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardline.core.errors import DataError
@@ -127,16 +128,12 @@ class Watchdog:
 
     def _heartbeat(self) -> Heartbeat:
         self._count += 1
-        progress = self._memory.read()
         return Heartbeat(
             rank=self._task.rank,
             host=socket.gethostname(),
             pid=self._task.pid,
             count=self._count,
-            step=progress.step,
-            phase=progress.phase,
-            place=progress.place,
-            ticks=progress.ticks,
+            **asdict(self._memory.read()),
             idle_s=round(self._idle_s, 1),
             state=self._evidence.stopped or self._state_now(),
             waits=self._evidence.waits,
@@ -182,7 +179,8 @@ class Watchdog:
             self._evidence = Evidence(
                 is_taken=True, stopped=stopped, waits=waits_for_peers(stack), reaches=reaches
             )
-        self._keep_stack()
+        with suppress(OSError):  # to the logs, where the next attempt leaves them
+            shutil.copyfile(stack_file(self._work, self._task.rank), self._stacks(self._task.rank))
         write_heartbeat(self._work, self._heartbeat())
 
     def _diagnose(self) -> None:
@@ -241,11 +239,6 @@ class Watchdog:
             return False
         return True
 
-    def _keep_stack(self) -> None:
-        """Copy this rank's stacks to the logs, where the next attempt leaves them."""
-        with suppress(OSError):
-            shutil.copyfile(stack_file(self._work, self._task.rank), self._stacks(self._task.rank))
-
     def _stacks(self, rank: int | str) -> Path:
         return Path(self._task.logs) / f"rank-{rank}.stack"
 
@@ -276,7 +269,7 @@ def within(timeout_s: float, touch_files: Callable[[], None]) -> None:
 
 def main() -> None:
     """Watch the parent of this process."""
-    descriptor, task = int(sys.argv[1]), Task.from_json(sys.argv[2])
+    descriptor, task = int(sys.argv[1]), Task(**json.loads(sys.argv[2]))
     # signals that a scheduler sends to all processes of a job are for the rank; this process exits with it
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
