@@ -17,6 +17,8 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import json_bytes, write_json
 from shardline.data.build import build_shard, seal
 from shardline.sources import Schema, Source, Table
@@ -89,15 +91,13 @@ def measure(folder: Path, batch: int) -> None:
     """Evaluate, and print figures as JSON."""
     from shardline.training.evaluate import evaluate
 
-    spec = {
-        "run": "nearest",
-        "model_class": "benchmarks.evaluation:Nearest",
-        "settings": {
-            "model_args": {},
-            "evaluation": {"split": "test", "batch": batch},
-            "data": {"normalize": "none", "window_bytes": 64 << 20},
-        },
-    }
+    spec = RunSpec(
+        run="nearest",
+        model_class="benchmarks.evaluation:Nearest",
+        settings=RunSettings(
+            evaluation=Evaluation(batch=batch), data=Data(normalize="none", window_bytes=64 << 20)
+        ),
+    )
     before, started = peak_bytes(), time.perf_counter()
     result = evaluate(
         spec,

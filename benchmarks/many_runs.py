@@ -17,6 +17,7 @@ from pathlib import Path
 from shardline.config.load import load_project
 from shardline.config.names import record_names
 from shardline.config.project import Project
+from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
 
 REPOSITORY = Path(__file__).parents[1]
@@ -59,7 +60,7 @@ def seal(project: Project) -> None:
     headline = {"metric": "accuracy", "value": 0.9, "mode": "max"}
     for run in project.runs.values():
         write(run.folder / "identity.json", run.document)
-        write(run.folder / "run.json", {"run": run.id, "settings": run.settings})
+        write(run.folder / "run.json", {"run": run.id, "settings": as_plain(run.settings)})
         for name in ("model.safetensors", "metrics.jsonl", "provenance.json"):
             write(run.folder / name, {})
         write(run.evaluation, {"headline": headline, "identity": run.evaluation_document})

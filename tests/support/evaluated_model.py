@@ -5,6 +5,8 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shard, seal
 from shardline.sources import Schema, Source, Table
@@ -76,14 +78,12 @@ def evaluated(folder, source, num_steps=0, model_class=Flat):
     model = model_class(source.schema.feature_shape, len(source.schema.classes))
     fit(model, source, num_steps)
     save_file(model.state_dict(), folder / "model.safetensors")
-    spec = {
-        "run": "flat",
-        "model_class": f"{model_class.__module__}:{model_class.__name__}",
-        "settings": {
-            "model_args": {},
-            "evaluation": {"split": "test", "batch": 16},
-            "data": {"normalize": "none", "window_bytes": 4000},
-        },
-    }
+    spec = RunSpec(
+        run="flat",
+        model_class=f"{model_class.__module__}:{model_class.__name__}",
+        settings=RunSettings(
+            evaluation=Evaluation(batch=16), data=Data(normalize="none", window_bytes=4000)
+        ),
+    )
     files = {"model_file": folder / "model.safetensors", "manifest": folder / "manifest.json"}
     return evaluate(spec, **files, shards=folder), model

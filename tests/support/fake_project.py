@@ -11,6 +11,7 @@ from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
 from shardline.config.names import LAYOUT, record_names
 from shardline.config.project import Project
+from shardline.config.resolved import as_plain
 from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.digests import file_blake3, file_sha256
@@ -117,7 +118,7 @@ class FakeProject:
         write_json(run.folder / "identity.json", run.document)
         spec = {
             "run": run.id, "identity": identity, "dataset": {"id": run.dataset.id},
-            "model_class": run.model_class, "settings": run.settings, "definitions": run.definitions,
+            "model_class": run.model_class, "settings": as_plain(run.settings), "definitions": run.definitions,
         }  # fmt: skip
         write_json(run.folder / "run.json", spec)
         model, metrics = run.folder / "model.safetensors", run.folder / "metrics.jsonl"

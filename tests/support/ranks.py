@@ -130,8 +130,8 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
             run_json=run_json,
             manifest=workspace.path / run.dataset.manifest,
             shards=workspace.path / shards,
-            devices=run.settings["devices"],
-            nodes=run.settings["nodes"],
+            devices=run.settings.devices,
+            nodes=run.settings.nodes,
             every_steps=every_steps,
         )
 

@@ -33,6 +33,7 @@ from shardline import pipeline as jobs
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
+from shardline.config.run_spec import RunSpec
 from shardline.core.canonical import digest
 from shardline.core.world import World
 from shardline.ledger import read_ledger
@@ -289,15 +290,15 @@ class Trainings:
                 self._unbroken[case.name] = chain.run([]), chain.last.places
         return self._unbroken[case.name]
 
-    def spec_of(self, case: Case) -> dict[str, Any]:
-        """Return a case's `run.json`."""
+    def spec_of(self, case: Case) -> RunSpec:
+        """Return a case's run."""
         settings = json.loads(json.dumps(self._spec["settings"]))
         for key, value in case.settings.items():
             group, _, name = key.rpartition(".")
             (settings[group] if group else settings)[name] = value
         identity = digest({"case": case.name, "settings": settings})
         spec = {**self._spec, "settings": settings, "model": case.model, "identity": identity}
-        return {**spec, "model_class": case.model}
+        return RunSpec.of(spec, model_class=case.model)
 
     def killed(self, case: Case, kills: Sequence[Kill], **options: Any) -> Outcome:
         """Train with a chain of kills; see `Chain`."""

@@ -277,7 +277,7 @@ def test_numbers_have_one_form_however_they_are_written(load: Load) -> None:
     number = {"optim": {"lr": 0.001, "weight_decay": 0.0}, "seed": 1, "nodes": 1}
     assert list(load(defaults=text).runs) == list(load(defaults=number).runs)
     (run,) = load(defaults={"model_args": {"rate": "1e-3", "width": 3}}).runs.values()
-    assert run.settings["model_args"] == {"rate": 0.001, "width": 3}
+    assert run.settings.model_args == {"rate": 0.001, "width": 3}
 
 
 def test_ordered_dict_of_snakemake_is_as_good_as_a_dict(load: Load) -> None:
@@ -287,10 +287,8 @@ def test_ordered_dict_of_snakemake_is_as_good_as_a_dict(load: Load) -> None:
 
 def test_runs_share_no_settings(load: Load) -> None:
     first, second = load(f"{ONE_ROW}b\tdigits\tcnn\n").runs.values()
-    first.settings["optim"]["lr"] = 3
-    first.settings["model_args"]["hidden"] = 3
-    assert second.settings["optim"]["lr"] == 0.001
-    assert second.settings["model_args"] == {}
+    first.settings.model_args["hidden"] = 3
+    assert second.settings.model_args == {}
     assert flatten(defaults_of(RunSettings))["optim.lr"] == 0.001
 
 

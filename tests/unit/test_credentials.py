@@ -123,7 +123,7 @@ def test_a_column_of_the_run_table_and_a_list_of_exceptions(tmp_path):
     assert token not in str(error.value)
     allowed = {**config, "runtime": {"not_secret": ["model_args.hub_token"]}}
     (run,) = load_project(allowed, workdir=tmp_path).runs.values()
-    assert run.settings["model_args"] == {"hub_token": token}, "what is allowed is read as it is"
+    assert run.settings.model_args == {"hub_token": token}, "what is allowed is read as it is"
 
 
 def test_neither_list_is_part_of_an_identity(tmp_path):

@@ -28,7 +28,7 @@ def write_profile(folder: Path, **keys) -> str:
 @pytest.mark.parametrize("size", [(1, 1), (1, 3), (2, 8), (5, 7)])
 def test_the_tiny_project_can_be_trained_at_every_size(tmp_path, size):
     tiny = make_tiny(tmp_path, tmp_path / "store", [(1, 1), size], epochs=4, runtime={}, also={})
-    geometry = {(run.settings["nodes"], run.settings["devices"]) for run in tiny.runs}
+    geometry = {(run.settings.nodes, run.settings.devices) for run in tiny.runs}
     assert geometry == {(1, 1), size}
 
 

@@ -13,6 +13,7 @@ from shardline.config.geometry import (
     fit_geometry,
     settings_on,
 )
+from shardline.config.settings.run import RunSettings, Trainer
 from shardline.errors import ConfigError, LaunchError
 from shardline.launch import start as start_module
 from shardline.launch.slurm.allocation import check_allocation, parse_job
@@ -22,10 +23,13 @@ from tests.unit.test_launch_start import JOB, RUNTIME
 
 
 def settings(nodes=2, devices=2, accumulate=1, *, elastic=True, accelerator="cpu"):
-    return {
-        "nodes": nodes, "devices": devices, "elastic": elastic, "accelerator": accelerator,
-        "trainer": {"accumulate": accumulate},
-    }  # fmt: skip
+    return RunSettings(
+        nodes=nodes,
+        devices=devices,
+        elastic=elastic,
+        accelerator=accelerator,
+        trainer=Trainer(accumulate=accumulate),
+    )
 
 
 def of(nodes, devices):
@@ -76,8 +80,8 @@ def test_every_rank_takes_as_many_parts_as_make_the_planned_global_batch(accumul
         if 6 * accumulate % (nodes * devices):
             continue
         found = settings_on(planned, of(nodes, devices), run="r")
-        assert found["trainer"]["accumulate"] * nodes * devices == 6 * accumulate
-    assert planned["trainer"]["accumulate"] == accumulate, "what was planned stays as it is"
+        assert found.trainer.accumulate * nodes * devices == 6 * accumulate
+    assert planned.trainer.accumulate == accumulate, "what was planned stays as it is"
 
 
 def test_other_ranks_than_planned_are_refused_by_name():

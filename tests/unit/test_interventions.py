@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from shardline.config.settings.run import Divergence
 from shardline.errors import DataError, Diverged
 from shardline.training.interventions import FILE, Plan, Trouble, read_plan, write_plan
 
@@ -15,7 +16,7 @@ def trouble(step, cause="the training loss is NaN"):
 
 
 def extended(plan, step, **settings):
-    known = {"policy": "skip", "window_steps": 1, "factor": 0.5, "limit": 3, **settings}
+    known = Divergence(**{"policy": "skip", **settings})
     return plan.extended(trouble(step), known, "do something", "r")
 
 

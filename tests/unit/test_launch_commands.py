@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.errors import LaunchError
 from shardline.launch.commands import LAUNCHERS, Plan, launch_command
@@ -109,6 +110,6 @@ def test_a_plan_that_the_launcher_cannot_start_is_refused(launcher, plan, messag
     ],
 )  # fmt: skip
 def test_what_is_asked_of_a_scheduler(launcher, nodes, devices, accelerator, expected):
-    settings = {"nodes": nodes, "devices": devices, "accelerator": accelerator}
+    settings = RunSettings(nodes=nodes, devices=devices, accelerator=accelerator)
     assert requested(settings, Runtime(launcher=launcher, threads_per_rank=3)) == expected
     assert expected.keys() <= set(REQUESTED)

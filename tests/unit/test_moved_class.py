@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from shardline.config import before
+from shardline.config.resolved import as_plain, as_type
 from shardline.config.settings.base import Settings
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
@@ -16,7 +17,6 @@ from shardline.training import evaluate as evaluation
 from shardline.training import worker
 from tests.support.fake_project import MODEL, FakeProject
 from tests.support.more_settings import extended, newer
-from tests.support.rank_specs import rank_spec
 
 MOVED = "nets.deep:Net"
 
@@ -42,9 +42,9 @@ def test_ranks_are_told_where_the_class_is(
     run = fake.run("net")
     ranks.train(fake.config, run.id, Path("log"), str(run.model), {})
     spec = started[2]
-    assert worker._read_run(spec)["model_class"] == MOVED
+    assert worker._read_run(spec).model_class == MOVED
     by_hand = structs.replace(spec, model_class="")
-    assert worker._read_run(by_hand)["model_class"] == "mypkg.models:Net"
+    assert worker._read_run(by_hand).model_class == "mypkg.models:Net"
 
 
 def test_the_evaluation_takes_the_class_from_where_it_is(
@@ -52,7 +52,9 @@ def test_the_evaluation_takes_the_class_from_where_it_is(
 ) -> None:
     move(fake)
     found: dict[str, Any] = {}
-    monkeypatch.setattr(evaluation, "evaluate", lambda spec, **_: found.update(spec) or {})
+    monkeypatch.setattr(
+        evaluation, "evaluate", lambda spec, **_: found.update(structs.asdict(spec)) or {}
+    )
     monkeypatch.setattr(runs, "check_environment", lambda *_: None)
     run = fake.run("net")
     runs.evaluate(fake.config, run.id, str(run.evaluation), {})
@@ -61,17 +63,16 @@ def test_the_evaluation_takes_the_class_from_where_it_is(
     assert sealed["files"] == {run.model.name: file_sha256(run.model)}
 
 
-def test_ranks_fill_in_what_an_earlier_version_did_not_know(
-    fake: FakeProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake.seal_all()
-    table = extended(Settings, {"mix.alpha": newer(float, 0)})
-    monkeypatch.setattr(worker, "settings_of", lambda _: table)
-    run = fake.run("net")
-    files = {"manifest": run.dataset.manifest, "shards": Path("shards")}
-    spec = rank_spec(Path("store"), run_json=run.folder / "run.json", **files)
-    assert worker._read_run(spec)["settings"] == {**run.settings, "mix": {"alpha": 0.0}}
+def test_ranks_fill_in_what_an_earlier_version_did_not_know() -> None:
+    first = extended(Settings, {"scale": (float, 1.0)})
+    # its default may change later
+    table = extended(first, {"mix.alpha": (newer(float, 0)[0], 0.5)})
+    settings = as_type({"scale": 2.0}, table)
+    assert as_plain(settings) == {"scale": 2.0, "mix": {"alpha": 0.0}}
     assert before.without_before({"mix": {"alpha": 0.0}}, table) == {}
+    assert as_plain(as_type(as_plain(settings), first)) == {"scale": 2.0}, (
+        "and pass over later keys"
+    )
 
 
 def test_a_moved_class_has_the_digest_that_it_had(fake: FakeProject) -> None:

@@ -32,8 +32,10 @@ def geometry(project: Project) -> list[tuple[str, int, int, int]]:
     """The runs of the study: name, nodes, devices, global batch."""
     (study,) = project.scaling
     runs = [project.runs[size.run] for size in study.sizes]
-    keys = ("nodes", "devices", "global_batch")
-    return [(run.name, *(run.settings[key] for key in keys)) for run in runs]
+    return [
+        (run.name, run.settings.nodes, run.settings.devices, run.settings.global_batch)
+        for run in runs
+    ]
 
 
 def test_strong_scaling_keeps_the_batch_and_uses_the_run_where_the_size_is_its_own(load):
@@ -47,7 +49,7 @@ def test_strong_scaling_keeps_the_batch_and_uses_the_run_where_the_size_is_its_o
     assert project.scaling[0].mode == "strong"
     assert set(project.measured.values()) == {4}
     derived = [run for run in project.runs.values() if not run.row.in_table]
-    assert all(run.settings["optim"] == derived[0].settings["optim"] for run in derived)
+    assert all(run.settings.optim == derived[0].settings.optim for run in derived)
 
 
 def test_weak_scaling_has_the_batch_grow_from_the_first_size_on(load):

@@ -16,6 +16,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import RunSettings
 from shardline.core.world import World
 from shardline.errors import DataError
 from shardline.training import script
@@ -28,7 +30,12 @@ ALONE = World(
 )  # fmt: skip
 # --- what it leaves -----------------------------------------------------------------------
 
-SPEC = {"name": "own", "model_class": "script: train.py --lr 0.1", "identity": "ab" * 32}
+SPEC = RunSpec(
+    run="own",
+    model_class="script: train.py --lr 0.1",
+    identity="ab" * 32,
+    settings=RunSettings(),
+)
 WEIGHTS = {
     "b": torch.arange(3, dtype=torch.float32),
     "a": torch.ones(2, dtype=torch.bfloat16),
@@ -63,7 +70,7 @@ def test_model_metrics_and_figures_are_sealed(output: Path) -> None:
         '{"step": 1, "train_loss": null}\n{"step": 2, "note": "x"}\n'
     )
     with safe_open(results / "model.safetensors", framework="pt") as file:
-        assert file.metadata() == {"format": "pt", "identity": SPEC["identity"]}
+        assert file.metadata() == {"format": "pt", "identity": SPEC.identity}
         assert {name: file.get_tensor(name).tolist() for name in file.keys()} == {  # noqa: SIM118
             name: weight.tolist() for name, weight in WEIGHTS.items()
         }
@@ -140,9 +147,7 @@ def test_what_is_broken_is_refused_by_name_and_nothing_is_sealed(
 )
 def test_an_evaluation_is_what_the_script_told(told: Any, headline: Any, split: str) -> None:
     manifest = {"schema": {"task": "classification"}, "splits": {"test": 40}}
-    made = evaluation_of(
-        {"training": {"evaluation": told}}, manifest, {"evaluation": {"split": "test"}}
-    )
+    made = evaluation_of({"training": {"evaluation": told}}, manifest, "test")
     assert tuple(made["headline"][key] for key in ("metric", "value", "mode")) == headline
     assert made["split"] == split
     assert made["measured_by"] == "script"
@@ -164,7 +169,7 @@ def rank(tmp_path: Path) -> Callable[[str], list[str]]:
             "from shardline.errors import ShardlineError; from shardline.core.world import World\n"
             f"world = {ALONE!r}\n"
             f"work = Path({str(tmp_path)!r}); os.chdir(work)\n"
-            "try: script.run_script({'model_class': 'script: train.py 1'}, world, run_json=Path('run.json'),"
+            "try: script.run_script('script: train.py 1', world, run_json=Path('run.json'),"
             " manifest=Path('manifest.json'), shards=Path('shards'), work=work)\n"
             "except ShardlineError as error: print('FAILED', error); sys.exit(9)\n"
         )

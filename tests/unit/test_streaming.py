@@ -11,7 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from shardline.config.settings.run import Data, RunSettings
 from shardline.core.files import read_json, write_json
 from shardline.core.world import World
 from shardline.data import stream as streaming
@@ -24,10 +26,7 @@ from shardline.errors import DataError
 from shardline.sources import Schema, Source, Table
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
-SETTINGS = {
-    "global_batch": 24, "seed": 5, "trainer": {"accumulate": 1},
-    "data": {"window_bytes": 2000, "streams": 1, "epoch": "pass", "partition_shards": 1, "last_batch": "drop"},
-}  # fmt: skip
+SETTINGS = RunSettings(global_batch=24, seed=5, data=Data(window_bytes=2000))
 
 
 class Numbered(Source):
@@ -73,9 +72,9 @@ def world_of(rank=0, world_size=1):
 
 def loader_of(built, rank=0, world_size=1, verify="off", num_epochs=None, **change):
     dataset = Dataset(*built, verify=verify)
-    data = {**SETTINGS["data"], **{k: v for k, v in change.items() if k in SETTINGS["data"]}}
-    rest = {k: v for k, v in change.items() if k not in SETTINGS["data"]}
-    order = dataset.train_order({**SETTINGS, **rest, "data": data}, world_of(rank, world_size))
+    of_data = {key: change.pop(key) for key in Data.__struct_fields__ if key in change}
+    settings = replace(SETTINGS, **change, data=replace(SETTINGS.data, **of_data))
+    order = dataset.train_order(settings, world_of(rank, world_size))
     return TrainLoader(dataset.stream(order, num_epochs=num_epochs), order)
 
 

@@ -8,11 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from msgspec.structs import replace
 from pytorch_lightning import LightningModule
 from safetensors.torch import save_file
 
 from shardline.checkpoints.folder import list_saved, newest_good
 from shardline.checkpoints.writer import StateWriter
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import Divergence, Optim, RunSettings, Schedule
 from shardline.core.files import read_json_lines
 from shardline.errors import ConfigError, Diverged, LaunchError
 from shardline.training.agreement import Agreement
@@ -25,18 +28,15 @@ from shardline.training.optim import attach_optimizer, lr_factor, make_optimizer
 from shardline.training.trainer import resolve_accelerator
 
 SCHEMA = {"feature_shape": [8, 8], "classes": list("0123456789")}
-OPTIM = {"name": "sgd", "lr": 0.1, "weight_decay": 0.0, "momentum": 0.9, "scale_lr": False}
+OPTIM = Optim(name="sgd", lr=0.1)
 
 
 def spec(model_class="shardline.training.models.linear:Linear", **model_args):
-    settings = {
-        "model_args": model_args, "optim": OPTIM, "nodes": 1, "devices": 2,
-        "schedule": {"name": "linear", "warmup_steps": 2},
-    }  # fmt: skip
-    return {
-        "run": "r", "model": "m", "model_class": model_class, "identity": "f" * 64,
-        "settings": settings,
-    }  # fmt: skip
+    schedule = Schedule(name="linear", warmup_steps=2)
+    settings = RunSettings(model_args=model_args, optim=OPTIM, schedule=schedule)
+    return RunSpec(
+        run="r", model="m", model_class=model_class, identity="f" * 64, settings=settings
+    )
 
 
 class OwnOptimizer(LightningModule):
@@ -120,7 +120,7 @@ def test_schedules(name, step, factor):
 
 def test_the_learning_rate_scales_with_the_world_size_on_request():
     for scale, lr in ((False, 0.1), (True, 0.4)):
-        optimizer = make_optimizer(Linear((4,), 2), {**OPTIM, "scale_lr": scale}, world_size=4)
+        optimizer = make_optimizer(Linear((4,), 2), replace(OPTIM, scale_lr=scale), world_size=4)
         assert optimizer.param_groups[0]["lr"] == pytest.approx(lr)
 
 
@@ -173,13 +173,13 @@ def test_what_needs_gpus_is_refused_without_them():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"divergence": {"policy": "skip"}}, "divergence.policy=skip, but .* use divergence.policy=stop"),
+        ({"divergence": Divergence(policy="skip")}, "divergence.policy=skip, but .* use divergence.policy=stop"),
         ({"elastic": True}, "elastic=true, but OwnOptimizer takes its .* use elastic=false"),
     ],
 )  # fmt: skip
 def test_a_model_that_takes_its_steps_itself_can_neither_be_helped_on_nor_shrink(changes, message):
     model = OwnOptimizer()
-    settings = {"divergence": {"policy": "stop"}, "elastic": False, **changes}
+    settings = RunSettings(**changes)
     check_policy(settings, model, "r")
     model.automatic_optimization = False
     with pytest.raises(ConfigError, match=f'run "r": {message}'):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from shardline.cli import app
 from shardline.config.dataset import shards_of_part
+from shardline.config.resolved import as_plain
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
@@ -134,7 +135,7 @@ def test_an_edited_identity_is_found(fake):
 def test_edited_settings_are_found(fake):
     fake.seal_all()
     run = fake.run("flat")
-    edit(run.folder / "run.json", settings={**run.settings, "seed": 99})
+    edit(run.folder / "run.json", settings={**as_plain(run.settings), "seed": 99})
     (problem,) = run_verdict(fake).problems
     assert problem.startswith(f"{run.folder}/run.json: settings are not those of identity.json;")
 

@@ -285,8 +285,8 @@ def run(project: Path, mode: str, text: str) -> None:
     (project / "train.py").write_text(text)
     paths = dict.fromkeys(("run_json", "manifest", "shards"), project)
     watching = watch_reads.command_of_script(mode, project / "work")
-    spec = {"model_class": "script: train.py --lr 0.1"}
-    script.run_script(spec, ALONE, **paths, work=project / "work", python_args=watching)
+    given = "script: train.py --lr 0.1"
+    script.run_script(given, ALONE, **paths, work=project / "work", python_args=watching)
 
 
 def test_a_script_its_threads_and_what_it_forks_are_watched(project, capfd):

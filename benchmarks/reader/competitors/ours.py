@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 from benchmarks.reader.competitors.settings import WINDOW_BYTES
 from benchmarks.reader.task import Batch, Task
 
+from shardline.config.settings.run import Data, RunSettings
 from shardline.core.world import World
 from shardline.data.datamodule import Dataset, TrainLoader
 from shardline.data.sampling import TrainOrder
@@ -48,16 +48,7 @@ def _open(task: Task) -> tuple[Dataset, TrainOrder]:
     return dataset, dataset.train_order(_settings(task), world)
 
 
-def _settings(task: Task) -> dict[str, Any]:
-    return {
-        "seed": 1,
-        "global_batch": task.batch * task.world_size,
-        "trainer": {"accumulate": 1},
-        "data": {
-            "window_bytes": WINDOW_BYTES,
-            "streams": 1,
-            "epoch": "pass",
-            "partition_shards": 0,
-            "last_batch": "drop",
-        },
-    }
+def _settings(task: Task) -> RunSettings:
+    return RunSettings(
+        global_batch=task.batch * task.world_size, data=Data(window_bytes=WINDOW_BYTES)
+    )

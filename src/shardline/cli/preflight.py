@@ -10,14 +10,13 @@ from shardline.core.files import read_json
 from shardline.core.package import remake
 from shardline.launch.preflight.table import PreflightReport
 
-_GEOMETRY = ("nodes", "devices", "accelerator")
-
 
 def one_of_each_geometry(project: Project) -> list[Run]:
     """Return the first run of each geometry: other runs of this geometry would start the same ranks."""
     first: dict[tuple[object, ...], Run] = {}
     for run in project.runs.values():
-        first.setdefault(tuple(run.settings[key] for key in _GEOMETRY), run)
+        asked = run.settings
+        first.setdefault((asked.nodes, asked.devices, asked.accelerator), run)
     return list(first.values())
 
 

@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from shardline.config.geometry import REMEDY as ELASTIC
+from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus, num_gpus
@@ -21,10 +21,10 @@ SHIPPED_MODELS = {
 }
 
 
-def check_geometry(settings: Mapping[str, Any], where: str) -> None:
+def check_geometry(settings: RunSettings, where: str) -> None:
     """Refuse a batch that the ranks cannot share, and strategies that cannot run."""
-    nodes, devices = settings["nodes"], settings["devices"]
-    accumulate, batch = settings["trainer"]["accumulate"], settings["global_batch"]
+    nodes, devices = settings.nodes, settings.devices
+    accumulate, batch = settings.trainer.accumulate, settings.global_batch
     parts = nodes * devices * accumulate
     if batch % parts:
         lower, upper = batch // parts * parts, (batch // parts + 1) * parts
@@ -36,29 +36,29 @@ def check_geometry(settings: Mapping[str, Any], where: str) -> None:
             f"{where}: global_batch={batch} cannot be split over {over}; "
             f"use {sizes}, or change nodes/devices"
         )
-    streams = settings["data"]["streams"]
+    streams = settings.data.streams
     if batch % streams:
         raise ConfigError(
             f"{where}: global_batch={batch} cannot be shared by data.streams={streams}; "
             f"use {(batch // streams + 1) * streams}, or change data.streams"
         )
-    every, epochs = settings["trainer"]["validate_every_epochs"], settings["trainer"]["max_epochs"]
+    every, epochs = settings.trainer.validate_every_epochs, settings.trainer.max_epochs
     if every > epochs:
         raise ConfigError(
             f"{where}: trainer.validate_every_epochs={every} is more than trainer.max_epochs={epochs}, "
             f"so no weights could be chosen; use at most {epochs}"
         )
-    precision = settings["precision"]
-    if settings["strategy"] == "fsdp" and precision not in ("32-true", "bf16-mixed"):
+    precision = settings.precision
+    if settings.strategy == "fsdp" and precision not in ("32-true", "bf16-mixed"):
         raise ConfigError(
             f"{where}: strategy=fsdp does not take precision={precision}; use 32-true or bf16-mixed, or strategy=ddp"
         )
-    if settings["strategy"] == "fsdp" and settings["divergence"]["policy"] == "skip":
+    if settings.strategy == "fsdp" and settings.divergence.policy == "skip":
         raise ConfigError(
             f"{where}: divergence.policy=skip cannot leave out a step of sharded weights (strategy=fsdp); "
             "use divergence.policy=lower or stop"
         )
-    if precision == "16-mixed" and settings["accelerator"] == "cpu":
+    if precision == "16-mixed" and settings.accelerator == "cpu":
         raise ConfigError(
             f"{where}: precision=16-mixed needs GPUs, and accelerator=cpu; use bf16-mixed or 32-true"
         )
@@ -74,32 +74,32 @@ def check_environment(runtime: Runtime, where: str) -> None:
         )
 
 
-def check_shards(settings: Mapping[str, Any], dataset: str, shards: int, where: str) -> None:
+def check_shards(settings: RunSettings, dataset: str, shards: int, where: str) -> None:
     """Refuse fewer shards than an epoch visits, or than ranks that read shards of their own."""
-    data, ranks = settings["data"], settings["nodes"] * settings["devices"]
-    if data["epoch"] == "partition" and data["partition_shards"] > shards:
+    data, ranks = settings.data, settings.nodes * settings.devices
+    if data.epoch == "partition" and data.partition_shards > shards:
         raise ConfigError(
-            f"{where}: data.partition_shards={data['partition_shards']} is more than "
+            f"{where}: data.partition_shards={data.partition_shards} is more than "
             f"datasets.{dataset}.shards={shards}; use at most {shards}, or cut the dataset into more shards"
         )
-    if data["streams"] == 1:
+    if data.streams == 1:
         return
-    visited = data["partition_shards"] if data["epoch"] == "partition" else shards
+    visited = data.partition_shards if data.epoch == "partition" else shards
     what = f"datasets.{dataset}.shards" if visited == shards else "data.partition_shards"
-    needed = max(data["streams"], ranks)
+    needed = max(data.streams, ranks)
     if visited < needed:
         raise ConfigError(
-            f"{where}: {what}={visited} is too few for data.streams={data['streams']} read by {ranks} ranks, "
+            f"{where}: {what}={visited} is too few for data.streams={data.streams} read by {ranks} ranks, "
             f"each of which needs a shard of its own; use at least {needed}, or data.streams=1"
         )
 
 
-def check_devices(settings: Mapping[str, Any], runtime: Runtime, where: str) -> None:
+def check_devices(settings: RunSettings, runtime: Runtime, where: str) -> None:
     """Refuse more ranks than this machine has devices, where jobs run on this machine."""
-    nodes, launcher, hosts = settings["nodes"], runtime.launcher, runtime.hosts
-    if launcher == "none" and settings["devices"] > 1 and nodes == 1:
+    nodes, launcher, hosts = settings.nodes, runtime.launcher, runtime.hosts
+    if launcher == "none" and settings.devices > 1 and nodes == 1:
         raise ConfigError(
-            f"{where}: devices={settings['devices']}, but runtime.launcher=none starts one rank; "
+            f"{where}: devices={settings.devices}, but runtime.launcher=none starts one rank; "
             "use devices=1 or launcher=torchrun"
         )
     if launcher == "srun" and "SLURM_JOB_ID" not in os.environ:
@@ -107,7 +107,7 @@ def check_devices(settings: Mapping[str, Any], runtime: Runtime, where: str) -> 
             f"{where}: runtime.launcher=srun, but jobs run on this machine, outside of Slurm; "
             "use --profile profiles/slurm, or launcher=torchrun"
         )
-    if nodes > max(1, len(hosts)) and not (settings["elastic"] and hosts):
+    if nodes > max(1, len(hosts)) and not (settings.elastic and hosts):
         listed = (
             f"runtime.hosts lists {len(hosts)}" if hosts else "this profile runs on one machine"
         )
@@ -115,17 +115,17 @@ def check_devices(settings: Mapping[str, Any], runtime: Runtime, where: str) -> 
             f"{where}: nodes={nodes}, but {listed}; use nodes={max(1, len(hosts))}, list more hosts, "
             "or use a cluster profile"
         )
-    gpus = num_gpus() if settings["accelerator"] != "cpu" else 0
-    if settings["accelerator"] == "gpu" and not gpus:
+    gpus = num_gpus() if settings.accelerator != "cpu" else 0
+    if settings.accelerator == "gpu" and not gpus:
         raise ConfigError(
             f"{where}: accelerator=gpu, but this machine shows no GPU; use cpu or auto"
         )
     available, kind = (gpus, "GPUs") if gpus else (num_cpus(), "CPU cores")
-    is_too_many = settings["devices"] > available and (gpus or not runtime.oversubscribe)
-    if is_too_many and not settings["elastic"]:
+    is_too_many = settings.devices > available and (gpus or not runtime.oversubscribe)
+    if is_too_many and not settings.elastic:
         remedy = "" if gpus else ", or set runtime.oversubscribe: true"
         raise ConfigError(
-            f"{where}: devices={settings['devices']}, but this machine has {available} {kind}; "
+            f"{where}: devices={settings.devices}, but this machine has {available} {kind}; "
             f"use at most {available}{remedy}, {ELASTIC}"
         )
 

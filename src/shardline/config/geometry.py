@@ -1,10 +1,11 @@
 """A run on fewer ranks than it was planned for: the same global batch, in more parts on each rank."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
+from msgspec import structs
+
+from shardline.config.settings.run import RunSettings
 from shardline.core.errors import LaunchError
 
 REMEDY = "or set elastic: true to train with the same global batch on fewer ranks"
@@ -27,13 +28,13 @@ class PlannedGeometry:
     elastic: bool
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> "PlannedGeometry":
+    def of(cls, settings: RunSettings) -> "PlannedGeometry":
         """Return the geometry that a run's resolved settings ask for."""
         return cls(
-            nodes=settings["nodes"],
-            devices=settings["devices"],
-            accumulate=settings["trainer"]["accumulate"],
-            elastic=settings["elastic"],
+            nodes=settings.nodes,
+            devices=settings.devices,
+            accumulate=settings.trainer.accumulate,
+            elastic=settings.elastic,
         )
 
     @property
@@ -121,8 +122,8 @@ def accumulate_on(planned: PlannedGeometry, actual: ActualGeometry, *, run: str)
     return planned.parts // actual.ranks
 
 
-def settings_on(settings: Mapping[str, Any], actual: ActualGeometry, *, run: str) -> dict[str, Any]:
+def settings_on(settings: RunSettings, actual: ActualGeometry, *, run: str) -> RunSettings:
     """Return a run's settings with the geometry that is there; see `accumulate_on`."""
     accumulate = accumulate_on(PlannedGeometry.of(settings), actual, run=run)
-    trainer = {**settings["trainer"], "accumulate": accumulate}
-    return {**settings, "nodes": actual.nodes, "devices": actual.devices, "trainer": trainer}
+    trainer = structs.replace(settings.trainer, accumulate=accumulate)
+    return structs.replace(settings, nodes=actual.nodes, devices=actual.devices, trainer=trainer)

@@ -21,6 +21,7 @@ from shardline.config.scaling import load_scaling
 from shardline.config.settings.config import Config, Identity
 from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.settings.environments import AzureML, Conda, Image
+from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
@@ -173,17 +174,21 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
 
 
 def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: Dataset) -> Run:
-    settings = merge(defaults, unflatten(row.settings))
+    plain_settings = merge(defaults, unflatten(row.settings))
+    settings = as_type(plain_settings, RunSettings)
     checks.check_geometry(settings, row.where)
     checks.check_shards(settings, dataset.name, dataset.settings.shards, row.where)
     model_class = _resolve_model(project, row)
-    if settings["elastic"] and scripts.is_script(model_class):
+    if settings.elastic and scripts.is_script(model_class):
         raise ConfigError(
             f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"
         )
     documents = project.documents
     document = documents.training(
-        settings, model_class, dataset.id, _code_files(project, settings, row.where)
+        plain_settings,
+        model_class,
+        dataset.id,
+        _code_files(project, settings.code_files, row.where),
     )
     digest = short_digest(document)
     return Run(
@@ -194,16 +199,14 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
         model_class=model_class,
         settings=settings,
         document=document,
-        evaluation_document=documents.evaluation(settings, model_class, digest),
+        evaluation_document=documents.evaluation(plain_settings, model_class, digest),
         definitions=documents.definitions("model", model_class),
     )
 
 
-def _code_files(project: Project, settings: Mapping[str, Any], where: str) -> dict[str, str]:
+def _code_files(project: Project, patterns: str, where: str) -> dict[str, str]:
     """Return the digests of the files that a run's code reads, by place and name."""
-    if not settings["code_files"]:
-        return {}
-    files = source_files.find_code_files(settings["code_files"], project.workdir, where)
+    files = source_files.find_code_files(patterns, project.workdir, where)
     return project.digests.digest_all(files, workdir=project.workdir)
 
 

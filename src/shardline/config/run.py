@@ -8,6 +8,7 @@ from typing import Any
 from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.runs import Row
+from shardline.config.settings.run import RunSettings
 from shardline.core.canonical import short_digest
 
 
@@ -33,7 +34,7 @@ class Run:
     rows: tuple[Row, ...]
     dataset: Dataset
     model_class: str
-    settings: dict[str, Any]
+    settings: RunSettings
     document: dict[str, Any]
     evaluation_document: dict[str, Any]
     definitions: dict[str, Any] = field(default_factory=dict)

@@ -76,7 +76,7 @@ def _row(base: Run, mode: str, nodes: int, devices: int, first: int, where: str)
         {"nodes": nodes, "devices": devices},
         f"{base.name}_nodes={nodes}_devices={devices}",
     )
-    batch = base.settings["global_batch"]
+    batch = base.settings.global_batch
     # the first size was loaded, so its ranks divide the batch
     if mode == "weak" and nodes * devices != first:
         changed["global_batch"] = batch * nodes * devices // first

@@ -1,6 +1,5 @@
 """Errors that a user can act on; everything else is a bug of ours and keeps its traceback."""
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -82,12 +81,3 @@ class Diverged(ShardlineError):
 
 
 NAME_FILE = "name"  # in a run's folder of the store: what messages call it
-
-
-def name_in_messages(spec: Mapping[str, Any]) -> str:
-    """Return what messages call a run: by its names, which its job tells, else by its id.
-
-    Args:
-        spec: `run.json`, which holds no name, with `name` where its job has passed it.
-    """
-    return str(spec.get("name") or spec["run"])

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
 
+from shardline.config.settings.run import RunSettings
 from shardline.core.files import read_json
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity
@@ -42,21 +43,21 @@ class Dataset:
         self.verifier = Verifier(self.shards, verify)
         self._capacity = Capacity(self.shards)
 
-    def train_order(self, settings: Mapping[str, Any], world: World) -> TrainOrder:
+    def train_order(self, settings: RunSettings, world: World) -> TrainOrder:
         """Return the order in which a run's settings visit the train split."""
-        data = settings["data"]
+        data = settings.data
         return TrainOrder(
             dataset_id=self.manifest["dataset"],
             pieces=split_pieces(self.manifest, "train"),
-            global_batch=settings["global_batch"],
-            seed=settings["seed"],
-            window_rows=self.window_rows(data["window_bytes"]),
-            streams=data["streams"],
-            partition_shards=data["partition_shards"] if data["epoch"] == "partition" else 0,
-            is_padded=data["last_batch"] == "pad",
+            global_batch=settings.global_batch,
+            seed=settings.seed,
+            window_rows=self.window_rows(data.window_bytes),
+            streams=data.streams,
+            partition_shards=data.partition_shards if data.epoch == "partition" else 0,
+            is_padded=data.last_batch == "pad",
             rank=world.rank,
             world_size=world.world_size,
-            accumulate=settings["trainer"]["accumulate"],
+            accumulate=settings.trainer.accumulate,
         )
 
     def held_out_order(
@@ -194,7 +195,7 @@ class ShardDataModule(LightningDataModule):
     `data.last_batch=pad`, weights [B]: multiply each row's loss by its weight.
 
     Args:
-        spec: the run's `run.json`.
+        settings: of the run, on the ranks that are there.
         manifest_path: the sealed manifest of its dataset.
         folder: folder of the shards in the store.
         world: this rank's place.
@@ -203,26 +204,25 @@ class ShardDataModule(LightningDataModule):
     """
 
     def __init__(
-        self, spec: Mapping[str, Any], manifest_path: Path, folder: Path, world: World, *,
+        self, settings: RunSettings, manifest_path: Path, folder: Path, world: World, *,
         verify: Policy = "first", pin: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        settings = spec["settings"]
         self._dataset = Dataset(manifest_path, folder, verify=verify)
         self.manifest = self._dataset.manifest
         self._normalize = Normalizer(
-            self.manifest, settings["data"]["normalize"], model_dtype(settings["precision"])
+            self.manifest, settings.data.normalize, model_dtype(settings.precision)
         )
         options = {"local_rank": world.local_rank, "pin": pin}
         self._order = self._dataset.train_order(settings, world)
-        self._max_epochs = settings["trainer"]["max_epochs"]
+        self._max_epochs = settings.trainer.max_epochs
         self.loader = TrainLoader(
             self._dataset.stream(self._order, num_epochs=self._max_epochs, **options), self._order
         )
         held_out = self._dataset.held_out_order(
             "validation",
-            batch=4 * settings["global_batch"],
-            window_bytes=settings["data"]["window_bytes"],
+            batch=4 * settings.global_batch,
+            window_bytes=settings.data.window_bytes,
             rank=world.rank,
             world_size=world.world_size,
         )

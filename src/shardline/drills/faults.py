@@ -102,7 +102,7 @@ def _slurm_job(scene: Scene) -> dict[str, Any]:
 def _job_process(scene: Scene) -> psutil.Process:
     """Return the process that started the ranks' launcher: the rule's script."""
     (run,) = scene.tiny.runs
-    (injected,) = scene.tiny.injected(run.settings["nodes"] * run.settings["devices"])
+    (injected,) = scene.tiny.injected(run.settings.nodes * run.settings.devices)
     for parent in psutil.Process(injected["pid"]).parents():
         if any(".snakemake/scripts/" in word for word in parent.cmdline()):
             return parent

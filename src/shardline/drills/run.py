@@ -169,7 +169,7 @@ def _train_with_faults(
 
 def run_ranks(run: Run) -> int:
     """Return the number of a run's ranks."""
-    return int(run.settings["nodes"] * run.settings["devices"])
+    return run.settings.nodes * run.settings.devices
 
 
 def _plan(order: Order, unbroken: Tiny, run: Run, tiny: Tiny) -> list[dict[str, Any]]:

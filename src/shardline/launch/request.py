@@ -1,8 +1,6 @@
 """What a run asks of a scheduler, as resources of its job."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 
 REQUESTED = (
@@ -10,7 +8,7 @@ REQUESTED = (
 )  # fmt: skip
 
 
-def requested(settings: Mapping[str, Any], runtime: Runtime) -> dict[str, int | str]:
+def requested(settings: RunSettings, runtime: Runtime) -> dict[str, int | str]:
     """Return the resources of a run's job, by the names of Snakemake's Slurm plugin.
 
     The plugin's `mpi` has it run the job on the first node, outside of any
@@ -18,17 +16,16 @@ def requested(settings: Mapping[str, Any], runtime: Runtime) -> dict[str, int | 
     `tasks` or `tasks_per_node`, and neither may be 1.
 
     Args:
-        settings: `nodes`, `devices` and `accelerator` of the run.
         runtime: the profile's `launcher` and `threads_per_rank`.
     """
-    nodes, devices = settings["nodes"], settings["devices"]
+    nodes, devices = settings.nodes, settings.devices
     if runtime.launcher == "azureml":
         return {"nodes": nodes}  # what a node has follows from the compute's size
     cpus = runtime.threads_per_rank or 1
     # one task for each rank; torchrun and none start a node's ranks themselves
     per_node = devices if runtime.launcher in ("srun", "mpirun") else 1
     asked: dict[str, int | str] = {"nodes": nodes, "cpus_per_task": cpus * devices // per_node}
-    if settings["accelerator"] == "gpu":
+    if settings.accelerator == "gpu":
         asked |= {"gres": f"gpu:{devices}", "tasks_per_gpu": 0}  # 0: tasks are counted by node
     if per_node > 1:
         asked |= {"mpi": "srun", "tasks_per_node": per_node}
@@ -38,17 +35,16 @@ def requested(settings: Mapping[str, Any], runtime: Runtime) -> dict[str, int | 
 
 
 def threads_of(
-    settings: Mapping[str, Any], runtime: Runtime, *, cores: int | None, is_alone: bool
+    settings: RunSettings, runtime: Runtime, *, cores: int | None, is_alone: bool
 ) -> int:
     """Return the threads that a run's job takes of Snakemake's cores on this machine.
 
     Args:
-        settings: `devices` of the run.
         runtime: the profile's `threads_per_rank`.
         cores: of this machine's Snakemake; None where jobs go elsewhere, which have as many as
             there are.
         is_alone: no job may run beside it, which would spoil what it measures.
     """
-    devices, per_rank = settings["devices"], runtime.threads_per_rank
+    devices, per_rank = settings.devices, runtime.threads_per_rank
     takes_all = is_alone or not per_rank
     return int(max(devices * (per_rank or 1), (cores or 1) if takes_all else 1))

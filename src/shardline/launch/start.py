@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 from shardline.config.geometry import (
     REMEDY,
@@ -16,6 +15,7 @@ from shardline.config.geometry import (
     PlannedGeometry,
     fit_geometry,
 )
+from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.core.environment import check_passed, rank_variables, without_place
 from shardline.core.errors import LaunchError
@@ -134,7 +134,7 @@ def prepare_start(
 
 
 def find_geometry(
-    settings: Mapping[str, Any], *, run: str, runtime: Runtime, env: Mapping[str, str],
+    settings: RunSettings, *, run: str, runtime: Runtime, env: Mapping[str, str],
     num_cpus: int, num_gpus: int,
 ) -> ActualGeometry:  # fmt: skip
     """Return the machines and ranks that a run gets here: as planned, or fewer if it is elastic.
@@ -154,7 +154,7 @@ def find_geometry(
         return ActualGeometry(nodes=nodes, devices=devices)
     if nodes == 1:
         most = devices
-        if settings["accelerator"] != "cpu" and num_gpus:
+        if settings.accelerator != "cpu" and num_gpus:
             most = num_gpus
         elif not runtime.oversubscribe and not env.get("SLURM_JOB_ID"):
             most = num_cpus

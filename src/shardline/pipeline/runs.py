@@ -6,6 +6,7 @@ from typing import Any
 
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
@@ -15,8 +16,6 @@ from shardline.pipeline.training import files_of
 from shardline.pipeline.watched import end_watch, watch_run
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
-
-_REBUILD = "run the pipeline again to write it"
 
 
 def resolve_run(
@@ -58,19 +57,18 @@ def _take_over(project: Project, run: Run, files: Mapping[str, Path]) -> dict[st
     return evaluation_of(
         read_json(files["provenance"], remedy=REMAKE),
         read_json(files["manifest"], remedy=REMAKE),
-        run.settings,
+        run.settings.evaluation.split,
     )
 
 
 def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
     from shardline.training.evaluate import evaluate as evaluate_model
 
-    document = read_json(files["spec"], remedy=_REBUILD)
-    # the file may be older than the place of the class, and than a setting
-    document |= {"name": run.name, "model_class": run.model_class, "settings": run.settings}
+    # `run.json` may be older than the place of the class, and than a setting
+    spec = RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
     watch_run(project, run)
     result = evaluate_model(
-        document,
+        spec,
         model_file=files["model"],
         manifest=files["manifest"],
         shards=project.layout.declared.shards(run.dataset.id),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from shardline import __version__
+from shardline.config.resolved import as_plain
 from shardline.config.run import Run
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
@@ -32,6 +33,10 @@ def tracking_context_of(
         work=str(work),
         metrics=str(work / ("output" if is_script(run.model_class) else "") / "metrics.jsonl"),
         model=model,
-        params={"model": run.row.model, "dataset": run.dataset.name, **flatten(run.settings)},
+        params={
+            "model": run.row.model,
+            "dataset": run.dataset.name,
+            **flatten(as_plain(run.settings)),
+        },
         tags={key: value for key, value in tags.items() if value},
     )

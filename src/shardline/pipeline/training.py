@@ -186,13 +186,13 @@ def run_preflight(
     make_folder(work)
     spec = PreflightSpec(
         run=run.id,
-        accelerator=settings["accelerator"],
+        accelerator=settings.accelerator,
         work=work,
         rank_logs=project.layout.declared.logs_of_parts("run_preflight", run.id),
         output=Path(output),
         oversubscribe=project.runtime.oversubscribe,
         rendezvous_timeout_s=project.runtime.rendezvous_timeout_s,
-        geometry=ActualGeometry(nodes=settings["nodes"], devices=settings["devices"]),
+        geometry=ActualGeometry(nodes=settings.nodes, devices=settings.devices),
     )
     python = _python(project, run, inputs)
     _start_ranks(project, run, spec, work / "preflight.json", log, python)
@@ -216,7 +216,7 @@ def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str, ...]:
-    gpus = run.settings["accelerator"] == "gpu"
+    gpus = run.settings.accelerator == "gpu"
     return python_of_ranks(project, gpus=gpus, environment=inputs.get("environment"))
 
 
@@ -257,7 +257,7 @@ def _start_ranks(
         ["-m", f"shardline.training.{program}", str(path)],
         run_id=run.id,
         geometry=actual,
-        accelerator=run.settings["accelerator"],
+        accelerator=run.settings.accelerator,
         runtime=project.runtime,
         env=os.environ,
         num_cpus=cpus,

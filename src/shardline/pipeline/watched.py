@@ -65,7 +65,7 @@ def _files_of_dataset(project: Project, dataset: Dataset) -> Iterator[Path]:
 def _files_of_run(project: Project, run: Run) -> Iterator[Path]:
     yield from _files_of_dataset(project, run.dataset)
     yield from _files_of_code(project, run.model_class)
-    yield from find_code_files(run.settings["code_files"], project.workdir, run.row.where)
+    yield from find_code_files(run.settings.code_files, project.workdir, run.row.where)
 
 
 def _files_of_code(project: Project, path: str) -> Iterator[Path]:

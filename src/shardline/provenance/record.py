@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.config.run_spec import RunSpec
 from shardline.core.files import utc_stamp
 from shardline.core.git import git_state
 from shardline.core.world import World
@@ -49,7 +50,7 @@ def now() -> str:
 
 
 def make_provenance(
-    spec: Mapping[str, Any], *, sources: Mapping[str, Any], world: World,
+    spec: RunSpec, *, sources: Mapping[str, Any], world: World,
     preflight: Mapping[str, Any], manifest_sha256: str, started: str, duration_s: float,
     measured: Mapping[str, Any], training: Mapping[str, Any], tracking: Mapping[str, Any],
     files: Mapping[str, str],
@@ -63,12 +64,12 @@ def make_provenance(
     """
     ranks = preflight["ranks"]
     return {
-        "run": spec["run"],
-        "identity": spec["identity"],
-        "dataset": spec["dataset"],
+        "run": spec.run,
+        "identity": spec.identity,
+        "dataset": {"id": spec.dataset},
         "manifest_sha256": manifest_sha256,
         "files": dict(files),
-        "seed": spec["settings"]["seed"],
+        "seed": spec.settings.seed,
         "started": started,
         "ended": now(),
         "duration_s": round(duration_s, 3),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.config.project import Project
+from shardline.config.resolved import as_plain
 from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.seals import seal
@@ -29,7 +30,7 @@ def describe_run(project: Project, run: Run, action: Action) -> dict[str, Any]:
         "dataset": {"id": run.dataset.id},
         "model": run.row.model,
         "model_class": run.model_class,
-        "settings": run.settings,
+        "settings": as_plain(run.settings),
         "environment": locked(project, run.document),
         "definitions": run.definitions,
         "action": action.record(),

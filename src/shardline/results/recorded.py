@@ -11,6 +11,7 @@ from shardline.config.causes import find_causes
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
+from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.forms import read_formed
@@ -72,6 +73,11 @@ class Recorded:
             settings = with_before(self.evaluation["identity"]["settings"], settings_of("evaluate"))
             spec["settings"] = {**spec["settings"], "evaluation": settings}
         return spec
+
+    @property
+    def run_spec(self) -> RunSpec:
+        """The run as it is evaluated."""
+        return RunSpec.of(self.spec)
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -16,7 +16,9 @@ import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints.folder import discard_from, last_step
-from shardline.core.errors import ConfigError, name_in_messages
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import RunSettings
+from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import is_accumulating
 from shardline.core.world import World
 from shardline.training.agreement import NO_LOSS, Agreement, Reading
@@ -164,7 +166,7 @@ def _worse(worst: float | torch.Tensor, loss: torch.Tensor, parts: int) -> float
     return value if math.isnan(value) or value > worst else worst
 
 
-def check_policy(settings: Mapping[str, Any], model: pl.LightningModule, name: str) -> None:
+def check_policy(settings: RunSettings, model: pl.LightningModule, name: str) -> None:
     """Refuse what a model that takes its optimiser steps itself cannot follow.
 
     Raises:
@@ -172,10 +174,10 @@ def check_policy(settings: Mapping[str, Any], model: pl.LightningModule, name: s
     """
     if model.automatic_optimization:
         return
-    policy = settings["divergence"]["policy"]
+    policy = settings.divergence.policy
     for key, value, remedy in (
         ("divergence.policy", policy if policy != "stop" else "", "stop"),
-        ("elastic", "true" if settings["elastic"] else "", "false"),
+        ("elastic", "true" if settings.elastic else "", "false"),
     ):
         if value:
             raise ConfigError(
@@ -184,16 +186,13 @@ def check_policy(settings: Mapping[str, Any], model: pl.LightningModule, name: s
             )
 
 
-def intervene(
-    spec: Mapping[str, Any], world: World, plan: Plan, trouble: Trouble, work: Path
-) -> Plan:
+def intervene(spec: RunSpec, world: World, plan: Plan, trouble: Trouble, work: Path) -> Plan:
     """Decide what is done about a bad step, and bring that to disk before anything else happens.
 
     Later training checkpoints go first: they were made before the decision. A kill in between
     then only lets the same trouble be seen again.
 
     Args:
-        spec: the run's `run.json`.
         work: the run's folder in the store.
 
     Returns:
@@ -203,13 +202,13 @@ def intervene(
         Diverged: the training ends; names step, epoch, loss, learning rate, the last good
             training checkpoint and the remedies.
     """
-    settings, saved = spec["settings"]["divergence"], work / "checkpoints"
-    plan = plan.extended(trouble, settings, _remedy(last_step(saved)), name_in_messages(spec))
+    settings, saved = spec.settings.divergence, work / "checkpoints"
+    plan = plan.extended(trouble, settings, _remedy(last_step(saved)), spec.title)
     done = plan.interventions[-1]
     if world.rank == 0:
         discard_from(saved, done.first)
-        write_plan(work, spec["identity"], plan)
-        count = f"{len(plan.interventions)} of {settings['limit']} interventions"
+        write_plan(work, spec.identity, plan)
+        count = f"{len(plan.interventions)} of {settings.limit} interventions"
         print(f"{done} ({count}); going back to step {last_step(saved)}", flush=True)
     if world.world_size > 1:
         dist.barrier()

@@ -1,13 +1,12 @@
 """Evaluating a sealed model on held-out data, every sample once, in memory that no split fills."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from shardline.core.errors import name_in_messages
+from shardline.config.run_spec import RunSpec
 from shardline.data.datamodule import Dataset, Normalizer
 from shardline.data.integrity import Policy
 from shardline.data.stream import Batch
@@ -17,7 +16,7 @@ from shardline.training.scoring import Columns, Task, blocks, make_task
 
 
 def evaluate(
-    spec: Mapping[str, Any], *, model_file: Path, manifest: Path, shards: Path,
+    spec: RunSpec, *, model_file: Path, manifest: Path, shards: Path,
     verify: Policy = "first",
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate a sealed model.
@@ -26,7 +25,7 @@ def evaluate(
     or [B, 1] for regression.
 
     Args:
-        spec: the run's `run.json`; `settings.evaluation` names split and batch.
+        spec: the run; `settings.evaluation` names split and batch.
         verify: when a shard is verified against its digest.
 
     Returns:
@@ -39,18 +38,18 @@ def evaluate(
     Raises:
         DataError: outputs have the wrong shape or are not finite.
     """
-    settings = spec["settings"]
+    settings = spec.settings
     dataset = Dataset(manifest, shards, verify=verify)
     schema = dataset.manifest["schema"]
     model = make_model(spec, schema)
     model.load_state_dict(load_file(model_file))
     model.eval()
-    split, batch = settings["evaluation"]["split"], settings["evaluation"]["batch"]
-    window_bytes = settings["data"]["window_bytes"]
+    split, batch = settings.evaluation.split, settings.evaluation.batch
+    window_bytes = settings.data.window_bytes
     order = dataset.held_out_order(split, batch=batch, window_bytes=window_bytes)
-    task = make_task(schema, order.num_rows, run=name_in_messages(spec))
+    task = make_task(schema, order.num_rows, run=spec.title)
     typical, hardest = Spread(order.num_rows, MAX_SAMPLES), Hardest()
-    normalize = Normalizer(dataset.manifest, settings["data"]["normalize"], torch.float32)
+    normalize = Normalizer(dataset.manifest, settings.data.normalize, torch.float32)
     batches = dataset.stream(order, num_epochs=1).batches()
     for block in blocks(_score(model, normalize, task, batch) for batch in batches):
         for part in (task, typical, hardest):

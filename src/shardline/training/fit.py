@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.manager import CheckpointManager
 from shardline.checkpoints.policy import Guards
 from shardline.config.geometry import ActualGeometry, settings_on
-from shardline.core.errors import ConfigError, Diverged, name_in_messages
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import EarlyStopping as EarlyStoppingSettings
+from shardline.config.settings.run import RunSettings
+from shardline.core.errors import ConfigError, Diverged
 from shardline.core.files import write_bytes
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
@@ -60,12 +63,11 @@ class Trained:
 
 
 def train(
-    spec: Mapping[str, Any], world: World, rank: RankSpec, callbacks: Sequence[Callback] = ()
+    spec: RunSpec, world: World, rank: RankSpec, callbacks: Sequence[Callback] = ()
 ) -> Trained:
     """Train a run to its end, from its last training checkpoint where there is one.
 
     Args:
-        spec: the run's `run.json`.
         rank: the run's files, and how the work is done.
         callbacks: measure the training and change nothing in it.
 
@@ -73,25 +75,28 @@ def train(
         ConfigError, DataError, LaunchError: see the messages.
     """
     here = ActualGeometry(nodes=world.num_nodes, devices=world.local_world_size)
-    settings = settings_on(spec["settings"], here, run=name_in_messages(spec))
+    settings = settings_on(spec.settings, here, run=spec.title)
     saved, policy = rank.work / "checkpoints", rank.runtime.checkpoint
+    chosen = settings.checkpoint
     logger, agreement = JsonLinesLogger(rank.work / "metrics.jsonl"), Agreement()
-    plan, seconds = read_plan(rank.work, spec["identity"]), 0.0
+    plan, seconds = read_plan(rank.work, spec.identity), 0.0
     while True:
-        watch = LossWatch(settings["divergence"]["max_loss"], agreement)
-        best = BestCheckpoint(saved, **settings["checkpoint"], top_k=policy.keep_best)
+        watch = LossWatch(settings.divergence.max_loss, agreement)
+        best = BestCheckpoint(
+            saved, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
+        )
         guards = Guards(may_save=watch.may_save, on_resume=logger.rewind)
-        manager = CheckpointManager(saved, spec["identity"], policy, guards, best)
+        manager = CheckpointManager(saved, spec.identity, policy, guards, best)
         around = [
             *callbacks,
             Heartbeat(),
             PlainProgress(),
             *([SampleLedger(rank.work / "ledger", world)] if rank.runtime.ledger else []),
             AgreedStop(world, manager, agreement),
-            *_early_stopping(settings),
+            *_early_stopping(settings.early_stopping),
         ]
         # the manager comes first: between two epochs nothing may have happened before it
-        seeds = StepSeeds(settings["seed"], world.rank, settings["trainer"]["accumulate"])
+        seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
         ordered = [manager, seeds, Steps(plan), watch, *around, best]
         try:
             trainer, resumed_step = _fit(spec, settings, world, rank, manager, logger, ordered)
@@ -107,7 +112,7 @@ def train(
 
 
 def _fit(
-    spec: Mapping[str, Any], settings: Mapping[str, Any], world: World, rank: RankSpec,
+    spec: RunSpec, settings: RunSettings, world: World, rank: RankSpec,
     manager: CheckpointManager, logger: JsonLinesLogger, callbacks: list[Callback],
 ) -> tuple[pl.Trainer, int]:  # fmt: skip
     """Train until the end; returns the trainer, and the optimiser step that was resumed from.
@@ -118,18 +123,18 @@ def _fit(
     Raises:
         GoBack: a step is bad, and the training has to go back.
     """
-    pl.seed_everything(settings["seed"], workers=True, verbose=False)
-    pin = resolve_accelerator(settings["accelerator"], devices=settings["devices"]) == "gpu"
+    pl.seed_everything(settings.seed, workers=True, verbose=False)
+    pin = resolve_accelerator(settings.accelerator, devices=settings.devices) == "gpu"
     data = ShardDataModule(
-        {**spec, "settings": settings}, rank.manifest, rank.shards, world,
+        settings, rank.manifest, rank.shards, world,
         verify=rank.runtime.verify, pin=pin,
     )  # fmt: skip
     model = make_model(spec, data.manifest["schema"])
-    if settings["precision"] == "64-true":
+    if settings.precision == "64-true":
         model.double()  # Lightning does it after a state is restored, which would round its weights
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=rank.set_by_row)
     _check_validates(settings, model)
-    check_policy(settings, model, name_in_messages(spec))
+    check_policy(settings, model, spec.title)
     # an unnamed error of torch must not come before the watchdog's
     timeout_s = max(_TORCH_TIMEOUT_S, 2 * rank.runtime.hang_timeout_s)
     trainer = make_trainer(
@@ -163,33 +168,32 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
     )
 
 
-def _check_validates(settings: Mapping[str, Any], model: pl.LightningModule) -> None:
+def _check_validates(settings: RunSettings, model: pl.LightningModule) -> None:
     """Refuse a model that never validates: nothing could choose its weights."""
     if not is_overridden("validation_step", model):
         raise ConfigError(
             f"{type(model).__name__} has no validation_step, so checkpoint.monitor="
-            f"{settings['checkpoint']['monitor']} cannot be measured; add one that logs it"
+            f"{settings.checkpoint.monitor} cannot be measured; add one that logs it"
         )
 
 
-def _early_stopping(settings: Mapping[str, Any]) -> list[Callback]:
-    stopping = settings["early_stopping"]
-    if not stopping["patience"]:
+def _early_stopping(stopping: EarlyStoppingSettings) -> list[Callback]:
+    if not stopping.patience:
         return []
     return [
         EarlyStopping(
-            monitor=stopping["monitor"],
-            mode=stopping["mode"],
-            patience=stopping["patience"],
-            min_delta=stopping["min_delta"],
-            stopping_threshold=stopping["stopping_threshold"],
+            monitor=stopping.monitor,
+            mode=stopping.mode,
+            patience=stopping.patience,
+            min_delta=stopping.min_delta,
+            stopping_threshold=stopping.stopping_threshold,
             check_finite=True,
             check_on_train_epoch_end=False,
         )
     ]
 
 
-def seal_model(trained: Trained, spec: Mapping[str, Any], path: Path) -> None:
+def seal_model(trained: Trained, spec: RunSpec, path: Path) -> None:
     """Write the best weights as safetensors, all or nothing.
 
     Raises:
@@ -199,9 +203,9 @@ def seal_model(trained: Trained, spec: Mapping[str, Any], path: Path) -> None:
     for name, value in weights.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise Diverged(
-                f'run "{name_in_messages(spec)}": weight {name} is NaN or infinite; lower optim.lr or set '
+                f'run "{spec.title}": weight {name} is NaN or infinite; lower optim.lr or set '
                 "trainer.gradient_clip"
             )
     # one key of metadata: safetensors writes several in no fixed order
     weights = {name: value.clone().contiguous() for name, value in sorted(weights.items())}
-    write_bytes(path, save(weights, metadata={"identity": spec["identity"]}))
+    write_bytes(path, save(weights, metadata={"identity": spec.identity}))

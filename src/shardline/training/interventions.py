@@ -6,11 +6,11 @@ alone, never from when its state was saved or its job killed.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from shardline.config.settings.run import Divergence
 from shardline.core.errors import DataError, Diverged
 from shardline.core.files import read_json, write_json
 
@@ -84,9 +84,7 @@ class Plan:
         """Return what an optimiser step's learning rate is multiplied by."""
         return math.prod(done.factor for done in self.interventions if step >= done.first)
 
-    def extended(
-        self, trouble: Trouble, settings: Mapping[str, Any], remedy: str, run: str
-    ) -> "Plan":
+    def extended(self, trouble: Trouble, settings: Divergence, remedy: str, run: str) -> "Plan":
         """Return the plan with one more intervention.
 
         Trouble within the steps of the last intervention, or right after them, began
@@ -101,18 +99,18 @@ class Plan:
             Diverged: the policy is to stop, or there were as many interventions as may be.
         """
         done = self.interventions
-        if settings["policy"] == "stop" or len(done) >= settings["limit"]:
+        if settings.policy == "stop" or len(done) >= settings.limit:
             after = f", after {len(done)} interventions (divergence.limit)" if done else ""
             raise Diverged(f'run "{run}": {trouble.place}{after}; {remedy}')
-        first = trouble.step - settings["window_steps"] + 1
+        first = trouble.step - settings.window_steps + 1
         if done and trouble.step <= done[-1].step + 1:
             last = done[-1]
             first = min(first, last.first - (last.step - last.first + 1))
         added = Intervention(
             **asdict(trouble),
             first=max(1, first),
-            action=settings["policy"],
-            factor=settings["factor"] if settings["policy"] == "lower" else 1.0,
+            action=settings.policy,
+            factor=settings.factor if settings.policy == "lower" else 1.0,
         )
         return Plan((*done, added))
 

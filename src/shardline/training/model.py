@@ -9,7 +9,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from shardline.core.errors import ConfigError, name_in_messages
+from shardline.config.run_spec import RunSpec
+from shardline.core.errors import ConfigError
 
 _MAX_FRAMES = 4
 
@@ -48,7 +49,7 @@ def short_traceback(error: BaseException) -> str:
     return "\n  ".join([last, *frames[-_MAX_FRAMES:]])
 
 
-def make_model(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.LightningModule:
+def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
     """Create a run's model.
 
     The constructor gets `settings.model_args` and, where it names them,
@@ -58,10 +59,10 @@ def make_model(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.Lightni
         ConfigError: the class does not import, is no LightningModule, or
             refuses its arguments.
     """
-    cls = import_class(spec["model_class"], f'run "{name_in_messages(spec)}": model')
+    cls = import_class(spec.model_class, f'run "{spec.title}": model')
     if not (isinstance(cls, type) and issubclass(cls, pl.LightningModule)):
         raise ConfigError(
-            f'run "{name_in_messages(spec)}": model={spec["model_class"]} is not a '
+            f'run "{spec.title}": model={spec.model_class} is not a '
             "pytorch_lightning.LightningModule; derive it from one"
         )
     arguments = arguments_of(spec, schema)
@@ -69,16 +70,16 @@ def make_model(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.Lightni
         inspect.signature(cls).bind(**arguments)
     except TypeError as error:
         raise ConfigError(
-            f'run "{name_in_messages(spec)}": model={spec["model_class"]} does not take {arguments} ({error}); '
+            f'run "{spec.title}": model={spec.model_class} does not take {arguments} ({error}); '
             "change the model_args columns"
         ) from None
     return cls(**arguments)
 
 
-def arguments_of(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run's model is constructed with; see `make_model`."""
-    cls = import_class(spec["model_class"], f'run "{name_in_messages(spec)}": model')
+    cls = import_class(spec.model_class, f'run "{spec.title}": model')
     given = {"feature_shape": tuple(schema["feature_shape"]), "num_classes": len(schema["classes"])}
     parameters = inspect.signature(cls).parameters
     arguments = {key: value for key, value in given.items() if key in parameters}
-    return {**arguments, **spec["settings"]["model_args"]}
+    return {**arguments, **spec.settings.model_args}

@@ -1,7 +1,7 @@
 """Optimiser and schedule from a run's settings, for models that bring none of their own."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MethodType
 from typing import Any
 
@@ -9,12 +9,14 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from shardline.core.errors import ConfigError, name_in_messages
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import Optim, Schedule
+from shardline.core.errors import ConfigError
 
 
 def attach_optimizer(
     model: pl.LightningModule,
-    spec: Mapping[str, Any],
+    spec: RunSpec,
     *,
     total_steps: int,
     set_by_row: Sequence[str] = (),
@@ -35,35 +37,35 @@ def attach_optimizer(
         ignored = [key for key in set_by_row if key.startswith(("optim.", "schedule."))]
         if ignored:
             raise ConfigError(
-                f'run "{name_in_messages(spec)}" sets {", ".join(ignored)}, but {spec["model"]} has its own '
+                f'run "{spec.title}" sets {", ".join(ignored)}, but {spec.model} has its own '
                 "configure_optimizers, which ignores it; drop the column's cell or the method"
             )
         return
-    settings = spec["settings"]
+    settings = spec.settings
 
     def configure_optimizers(self: pl.LightningModule) -> dict[str, Any]:
-        world_size = settings["nodes"] * settings["devices"]
-        optimizer = make_optimizer(self, settings["optim"], world_size)
-        schedule = make_schedule(optimizer, settings["schedule"], total_steps)
+        world_size = settings.nodes * settings.devices
+        optimizer = make_optimizer(self, settings.optim, world_size)
+        schedule = make_schedule(optimizer, settings.schedule, total_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     model.configure_optimizers = MethodType(configure_optimizers, model)  # type: ignore[method-assign]
 
 
 def make_optimizer(
-    model: torch.nn.Module, settings: Mapping[str, Any], world_size: int
+    model: torch.nn.Module, settings: Optim, world_size: int
 ) -> torch.optim.Optimizer:
     """Return the optimiser over a model's trainable parameters.
 
     With `scale_lr` the learning rate is multiplied by the world size (linear
     scaling rule, Goyal et al. 2017, arXiv:1706.02677).
     """
-    lr = settings["lr"] * (world_size if settings["scale_lr"] else 1)
+    lr = settings.lr * (world_size if settings.scale_lr else 1)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    common: dict[str, Any] = {"lr": lr, "weight_decay": settings["weight_decay"]}
-    match settings["name"]:
+    common: dict[str, Any] = {"lr": lr, "weight_decay": settings.weight_decay}
+    match settings.name:
         case "sgd":
-            return torch.optim.SGD(parameters, momentum=settings["momentum"], **common)
+            return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
         case "adam":
             return torch.optim.Adam(parameters, **common)
         case _:
@@ -85,15 +87,15 @@ def lr_factor(step: int, *, name: str, warmup_steps: int, total_steps: int) -> f
 
 
 def make_schedule(
-    optimizer: torch.optim.Optimizer, settings: Mapping[str, Any], total_steps: int
+    optimizer: torch.optim.Optimizer, settings: Schedule, total_steps: int
 ) -> torch.optim.lr_scheduler.LambdaLR:
     """Return the schedule over `total_steps` optimiser steps."""
     return torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: lr_factor(
             step,
-            name=settings["name"],
-            warmup_steps=settings["warmup_steps"],
+            name=settings.name,
+            warmup_steps=settings.warmup_steps,
             total_steps=total_steps,
         ),
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import split_script
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.files import atomic_writer, make_folder, read_json, write_bytes, write_json
@@ -56,13 +57,13 @@ def prepare(work: Path) -> None:
 
 
 def run_script(
-    spec: Mapping[str, Any], world: World, *, run_json: Path, manifest: Path, shards: Path, work: Path,
+    model_class: str, world: World, *, run_json: Path, manifest: Path, shards: Path, work: Path,
     python_args: Sequence[str] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
 
     Args:
-        spec: the run's `run.json`, which lies at `run_json`.
+        model_class: the script and its arguments.
         manifest: sealed manifest of the dataset.
         shards: folder of the dataset's shards in the store.
         work: the run's folder in the store.
@@ -76,7 +77,7 @@ def run_script(
         ScriptError: it ended with another code than 0; carries the end of its traceback.
         SystemExit: this rank was asked to stop, and the script has ended.
     """
-    path, *arguments = split_script(spec["model_class"])
+    path, *arguments = split_script(model_class)
     folders = {"RUN_JSON": run_json, "MANIFEST": manifest, "SHARDS": shards}
     folders |= {"WORK": work / _CHECKPOINTS, "OUTPUT": work / _OUTPUT}
     search = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -171,7 +172,7 @@ def _wait_for_all(folder: Path, world_size: int) -> list[dict[str, Any]]:
     return [read_json(folder / name, remedy="run it again") for name in names]
 
 
-def seal(spec: Mapping[str, Any], *, work: Path, results: Path) -> dict[str, Any]:
+def seal(spec: RunSpec, *, work: Path, results: Path) -> dict[str, Any]:
     """Check what a script left, seal its model and metrics, and return what is known of the training.
 
     Raises:
@@ -179,11 +180,11 @@ def seal(spec: Mapping[str, Any], *, work: Path, results: Path) -> dict[str, Any
             finite, or another file has the wrong form; nothing is sealed then.
     """
     output = work / _OUTPUT
-    path, *arguments = split_script(spec["model_class"])
+    path, *arguments = split_script(spec.model_class)
     _check_model(output / _MODEL)
     metrics = read_metrics(output / "metrics.jsonl")
     evaluation = read_evaluation(output / "evaluation.json")
-    _copy_model(output / _MODEL, results / _MODEL, spec["identity"])
+    _copy_model(output / _MODEL, results / _MODEL, spec.identity)
     write_bytes(results / "metrics.jsonl", metrics)
     return {"script": path, "arguments": arguments, "evaluation": evaluation}
 

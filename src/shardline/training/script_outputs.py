@@ -65,7 +65,7 @@ def _check_headline(path: Path, headline: object, metrics: Mapping[str, Any]) ->
 
 
 def evaluation_of(
-    provenance: Mapping[str, Any], manifest: Mapping[str, Any], settings: Mapping[str, Any]
+    provenance: Mapping[str, Any], manifest: Mapping[str, Any], split: str
 ) -> dict[str, Any]:
     """Return a script's run's evaluation, from what the script left.
 
@@ -74,10 +74,10 @@ def evaluation_of(
     Args:
         provenance: the run's, in whose `training.evaluation` the figures are sealed.
         manifest: the dataset's.
-        settings: the run's.
+        split: the held-out split.
     """
     figures = provenance["training"]["evaluation"] or {}
-    task, split = manifest["schema"]["task"], settings["evaluation"]["split"]
+    task = manifest["schema"]["task"]
     metrics, num_samples = figures.get("metrics", {}), figures.get("num_samples")
     metric, mode = _HEADLINES[task]
     if headline := figures.get("headline"):

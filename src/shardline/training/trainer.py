@@ -2,9 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 import pytorch_lightning as pl
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
@@ -12,6 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import Strategy
 
+from shardline.config.settings.run import RunSettings
 from shardline.core.lightning_compat import spare_moves
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
@@ -91,26 +90,26 @@ class LeanSteps(Callback):
 
 
 def make_trainer(
-    settings: Mapping[str, Any], world: World, callbacks: list[Callback], logger: Logger,
+    settings: RunSettings, world: World, callbacks: list[Callback], logger: Logger,
     log_every_steps: int, collective_timeout_s: float,
 ) -> pl.Trainer:  # fmt: skip
     """Return the Trainer of this rank, with nothing left for Lightning to guess."""
     _quieten_lightning()
     spare_moves()
-    accelerator = resolve_accelerator(settings["accelerator"], devices=settings["devices"])
+    accelerator = resolve_accelerator(settings.accelerator, devices=settings.devices)
     return pl.Trainer(
         accelerator=accelerator,
-        devices=settings["devices"],
-        num_nodes=settings["nodes"],
+        devices=settings.devices,
+        num_nodes=settings.nodes,
         strategy=make_strategy(settings, world, accelerator, collective_timeout_s),
-        precision=settings["precision"],
-        max_epochs=settings["trainer"]["max_epochs"],
-        accumulate_grad_batches=settings["trainer"]["accumulate"],
-        gradient_clip_val=settings["trainer"]["gradient_clip"] or None,
-        check_val_every_n_epoch=settings["trainer"]["validate_every_epochs"],
+        precision=settings.precision,
+        max_epochs=settings.trainer.max_epochs,
+        accumulate_grad_batches=settings.trainer.accumulate,
+        gradient_clip_val=settings.trainer.gradient_clip or None,
+        check_val_every_n_epoch=settings.trainer.validate_every_epochs,
         # partitions differ in length, so each epoch's is asked for
-        reload_dataloaders_every_n_epochs=int(settings["data"]["epoch"] == "partition"),
-        deterministic=settings["deterministic"],
+        reload_dataloaders_every_n_epochs=int(settings.data.epoch == "partition"),
+        deterministic=settings.deterministic,
         callbacks=[*callbacks, LeanSteps()],
         logger=logger,
         log_every_n_steps=log_every_steps,
@@ -122,12 +121,12 @@ def make_trainer(
 
 
 def make_strategy(
-    settings: Mapping[str, Any], world: World, accelerator: str, timeout_s: float
+    settings: RunSettings, world: World, accelerator: str, timeout_s: float
 ) -> Strategy | str:
     """Return the Lightning strategy; a world of one without sharding needs none."""
     environment, backend = WorldEnvironment(world), "gloo" if accelerator == "cpu" else "nccl"
     timeout = timedelta(seconds=timeout_s)
-    if settings["strategy"] == "fsdp":
+    if settings.strategy == "fsdp":
         return SteadyFSDPStrategy(environment, backend, timeout)
     if world.world_size == 1:
         return "auto"

@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shardline.config.before import settings_of, with_before
 from shardline.config.geometry import ActualGeometry
+from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
-from shardline.core.errors import NAME_FILE, name_in_messages
+from shardline.core.errors import NAME_FILE
 from shardline.core.files import read_json, write_bytes, write_json
 from shardline.core.seals import seal
 from shardline.core.world import World
@@ -86,22 +86,22 @@ def _run(rank: RankSpec, world: World) -> None:
     attempt, timeline = _begin(rank, world)
     rank = replace(rank, attempt=attempt)
     spec, runtime = _read_run(rank), rank.runtime
-    settings, is_own = spec["settings"], is_script(spec["model_class"])
+    settings, is_own = spec.settings, is_script(spec.model_class)
     if is_own and world.rank == 0:
         script.prepare(rank.work)
-    differences = find_differences(**spec["environment"])
+    differences = find_differences(**spec.environment)
     problem = explain_differences(differences)
     if problem and runtime.strict_env == "warn":
         print(f"warning: {problem}", flush=True)
     importlib.import_module("torch")  # its seconds are not the ranks' waiting
     timeline.switch("rendezvous")
     heartbeat_memory.mine().tick(0, "rendezvous")
-    planned = ActualGeometry(nodes=settings["nodes"], devices=settings["devices"])
+    planned = ActualGeometry(nodes=settings.nodes, devices=settings.devices)
     preflight = preflight_run(
         world,
         rank.geometry or planned,
-        accelerator=settings["accelerator"],
-        run=name_in_messages(spec),
+        accelerator=settings.accelerator,
+        run=spec.title,
         timeout_s=runtime.rendezvous_timeout_s,
         oversubscribe=runtime.oversubscribe,
         differences=differences,
@@ -117,7 +117,7 @@ def _run(rank: RankSpec, world: World) -> None:
     sources = (
         provenance.sources() if world.rank == 0 else {}
     )  # as they are before hours have passed
-    action = Action(id=f"train/{spec['run']}", git=sources.get("git", {}))
+    action = Action(id=f"train/{spec.run}", git=sources.get("git", {}))
     if not is_own:  # whose script has a process of its own
         _watch_reads(rank)
     training, measured = (_run_script if is_own else _train)(rank, spec, world, timeline)
@@ -148,16 +148,13 @@ def _watch_reads(rank: RankSpec, *, is_spawned: bool = False) -> None:
         watch_reads.start(watch_reads.Watch(known=known, mode=mode, is_spawned=is_spawned))
 
 
-def _read_run(rank: RankSpec) -> dict[str, Any]:
-    """Return the resolved run, which an earlier Shardline may have written, as it is to be trained now."""
-    spec: dict[str, Any] = read_json(
-        rank.run_json, remedy="run the pipeline again to resolve the run"
-    )
-    spec["settings"] = with_before(spec["settings"], settings_of("train"))
-    spec["model_class"] = rank.model_class or spec["model_class"]
+def _read_run(rank: RankSpec) -> RunSpec:
+    """Return the resolved run as it is to be trained now."""
+    document = read_json(rank.run_json, remedy="run the pipeline again to resolve the run")
+    name = ""
     with suppress(OSError):  # ranks that were started without a job have none
-        spec["name"] = (rank.work / NAME_FILE).read_text(encoding="utf-8")
-    return spec
+        name = (rank.work / NAME_FILE).read_text(encoding="utf-8")
+    return RunSpec.of(document, name=name, model_class=rank.model_class)
 
 
 def _begin(rank: RankSpec, world: World) -> tuple[int, Timeline]:
@@ -168,7 +165,7 @@ def _begin(rank: RankSpec, world: World) -> tuple[int, Timeline]:
     return number, Timeline(started_s(read_attempts(rank.work)[number - 1]))
 
 
-def _train(rank: RankSpec, spec: dict[str, Any], world: World, timeline: Timeline) -> _Trained:
+def _train(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _Trained:
     """Train a LightningModule; rank 0 seals model and metrics."""
     from shardline.training.fit import seal_model, train
     from shardline.training.stopwatch import Parts, Stopwatch
@@ -192,9 +189,7 @@ def _train(rank: RankSpec, spec: dict[str, Any], world: World, timeline: Timelin
     return result, lambda: _measured(rank.work, spec, stopwatch.kept(), used, readings)
 
 
-def _train_first_steps(
-    rank: RankSpec, first: FirstSteps, spec: dict[str, Any], world: World
-) -> None:
+def _train_first_steps(rank: RankSpec, first: FirstSteps, spec: RunSpec, world: World) -> None:
     """Train some steps of a LightningModule; rank 0 writes their metrics."""
     from shardline.training.fit import train
     from shardline.training.stop_agreement import EndAfter, StepsDone
@@ -224,14 +219,14 @@ def _report_reads(rank: RankSpec, world: World) -> None:
         print(f"warning: {warning}", flush=True)
 
 
-def _run_script(rank: RankSpec, spec: dict[str, Any], world: World, timeline: Timeline) -> _Trained:
+def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _Trained:
     """Run a training script; rank 0 seals what it left."""
     from shardline.training import script
 
     timeline.switch("other")
     heartbeat_memory.mine().tick(0, "script")
     used = script.run_script(
-        spec,
+        spec.model_class,
         world,
         run_json=rank.run_json,
         manifest=rank.manifest,
@@ -244,7 +239,7 @@ def _run_script(rank: RankSpec, spec: dict[str, Any], world: World, timeline: Ti
 
 
 def _measured(
-    work: Path, spec: Mapping[str, Any], kept: Mapping[int, Mapping[str, float]],
+    work: Path, spec: RunSpec, kept: Mapping[int, Mapping[str, float]],
     used: Sequence[Mapping[str, Any]], readings: tuple[Sequence[float], int] = ((), 1),
 ) -> dict[str, Any]:  # fmt: skip
     """Return what the training tells of itself, for its provenance."""
@@ -252,9 +247,9 @@ def _measured(
     return {
         "attempts": len(log),
         "attempt_log": log,
-        "goodput": goodput(log, kept, is_script=is_script(spec["model_class"])),
+        "goodput": goodput(log, kept, is_script=is_script(spec.model_class)),
         "throughput": throughput(
-            *readings, global_batch=spec["settings"]["global_batch"], ranks=len(used)
+            *readings, global_batch=spec.settings.global_batch, ranks=len(used)
         ),
         "resources": {**machine(), "ranks": list(used)},
     }

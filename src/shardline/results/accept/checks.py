@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from shardline.config.run import Run
+from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
@@ -54,7 +55,7 @@ def check_model(run: Run, earlier: Path) -> None:
 
     from shardline.training.model import make_model
 
-    spec = {"run": run.id, "model_class": run.model_class, "settings": run.settings}
+    spec = RunSpec(run=run.id, model_class=run.model_class, settings=run.settings)
     model = make_model(spec, read_manifest(run.layout, run.dataset.id)["schema"])
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     with safe_open(earlier / "model.safetensors", framework="pt") as sealed:

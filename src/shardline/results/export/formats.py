@@ -15,6 +15,7 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import load_file, save
 
+from shardline.config.run_spec import RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.data.datamodule import Dataset, Normalizer, shift_and_scale
@@ -60,7 +61,7 @@ class Original:
     """The sealed model, held-out rows, and what it makes of them.
 
     Attributes:
-        spec: the run's `run.json`.
+        spec: the run.
         schema: the dataset's.
         weights: the sealed weights.
         model: in evaluation mode.
@@ -69,7 +70,7 @@ class Original:
         outputs: of the model on these, computed as an evaluation does [n, ...] float32.
     """
 
-    spec: dict[str, Any]
+    spec: RunSpec
     schema: dict[str, Any]
     weights: Path
     model: pl.LightningModule
@@ -124,12 +125,12 @@ def load_original(recorded: Recorded, shards: Path) -> Original:
         DataError: a shard is damaged.
         ConfigError: the model cannot be made.
     """
-    spec, dataset = recorded.spec, Dataset(recorded.manifest, shards, verify="always")
-    schema, mode = dataset.manifest["schema"], spec["settings"]["data"]["normalize"]
+    spec, dataset = recorded.run_spec, Dataset(recorded.manifest, shards, verify="always")
+    schema, settings = dataset.manifest["schema"], spec.settings
     model = make_model(spec, schema).eval()
     model.load_state_dict(load_file(recorded.model))
-    split = spec["settings"]["evaluation"]["split"]
-    features = _rows(dataset, split, spec["settings"]["data"]["window_bytes"])
+    split, mode = settings.evaluation.split, settings.data.normalize
+    features = _rows(dataset, split, settings.data.window_bytes)
     normalize = Normalizer(dataset.manifest, mode, torch.float32)
     with torch.inference_mode():
         outputs = model(normalize(features)).float()
@@ -243,7 +244,7 @@ def _refusing(original: Original, to: str) -> Iterator[None]:
         cause = error.__cause__ or error
         reason = next((line.strip() for line in str(cause).splitlines() if line.strip()), "")
         raise ConfigError(
-            f"{original.spec['model_class']} cannot be exported to {to}: {type(cause).__name__}: {reason}; keep its "
+            f"{original.spec.model_class} cannot be exported to {to}: {type(cause).__name__}: {reason}; keep its "
             "forward to operations on tensors, or export it --to safetensors"
         ) from error
 

@@ -170,12 +170,12 @@ def _describe(
 def _config(
     original: "Original", recorded: Recorded, to: str, schema: dict[str, Any], check: Check
 ) -> dict[str, Any]:
-    mode = recorded.spec["settings"]["data"]["normalize"]
+    mode = original.spec.settings.data.normalize
     where = {"safetensors": "normalization.safetensors"}.get(to, "the model's first step")
     return {
         "format": to,
         "file": FORMATS[to],
-        "model_class": recorded.spec["model_class"],
+        "model_class": original.spec.model_class,
         "model_args": original.arguments,
         "input": {
             "name": "features",
@@ -187,7 +187,7 @@ def _config(
         "classes": schema["classes"],
         "normalization": {"mode": mode, "where": "none" if mode == "none" else where},
         "run": recorded.id,
-        "identity": recorded.spec["identity"],
-        "dataset": recorded.spec["dataset"]["id"],
+        "identity": original.spec.identity,
+        "dataset": original.spec.dataset,
         "check": vars(check),
     }

@@ -41,8 +41,8 @@ def _parse() -> argparse.Namespace:
 def _replay(arguments: argparse.Namespace) -> dict[str, Any]:
     layout = ResultsLayout(root=arguments.project, named_store=arguments.store)
     recorded = Recorded(id=arguments.run, layout=layout, evaluation_file=arguments.evaluation)
-    spec, environment = recorded.spec, recorded.evaluation["identity"]["environment"]
-    locked = spec.get("environment", {}).get("requirements", [])
+    spec, environment = recorded.run_spec, recorded.evaluation["identity"]["environment"]
+    locked = spec.environment.get("requirements", [])
     differences = find_differences(
         environment["python"], requirements_of(environment["packages"], locked)
     )
