@@ -91,24 +91,21 @@ def test_same_meaning_has_the_same_digest(tmp_path: Path, before: str, after: st
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "changed"),
+    ("before", "after"),
     [
-        ("x = 1", "x = 1.0", {"<module>"}),
-        ("x = '1'", "x = b'1'", {"<module>"}),
-        ("def f(): return 1", "def f(): return 2", {"f"}),
-        ("def f(a=1): ...", "def f(a=2): ...", {"f"}),
-        ("class A:\n  def f(self): return 1", "class A:\n  def f(self): return 2", {"A.f"}),
-        ("class A:\n  x = 1", "class A:\n  x = 2", {"A"}),
-        ("class A(B): ...", "class A(C): ...", {"A"}),
-        ("def f(): ...\ndef g(): ...", "def g(): ...\ndef f(): ...", {"<module>"}),
+        ("x = 1", "x = 1.0"),
+        ("x = '1'", "x = b'1'"),
+        ("def f(): return 1", "def f(): return 2"),
+        ("def f(a=1): ...", "def f(a=2): ..."),
+        ("class A:\n  def f(self): return 1", "class A:\n  def f(self): return 2"),
+        ("class A:\n  x = 1", "class A:\n  x = 2"),
+        ("class A(B): ...", "class A(C): ..."),
+        ("def f(): ...\ndef g(): ...", "def g(): ...\ndef f(): ..."),
     ],
 )
-def test_the_changed_definition_is_named(
-    tmp_path: Path, before: str, after: str, changed: set[str]
-) -> None:
-    old = write(tmp_path, a=before).closure("a")[0]["a"]
-    new = write(tmp_path, a=after).closure("a")[0]["a"]
-    assert {name for name in old if old[name] != new[name]} == changed
+def test_another_meaning_has_another_digest(tmp_path: Path, before: str, after: str) -> None:
+    first = write(tmp_path, a=before).closure("a")
+    assert write(tmp_path, a=after).closure("a") != first
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,17 @@
-"""Code that was always digested rightly keeps its digests: what users have sealed stays fresh.
+"""Code keeps its digests, and its imports are followed as before: what users have sealed stays fresh.
 
-The golden file was written by the version before imports were resolved as Python does; it holds,
-for each minor version of Python (whose syntax trees differ), the closure's document of each package.
+The golden file holds, of each package, the digest of the code that an entry point reaches, as
+identities have it, the modules of the import closure and the installed packages.
 """
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from shardline.identity import CodeIndex
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "identity" / "closures.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "identity" / "user_code.json"
 PACKAGES = {
     "model": {
         "net/__init__.py": '"""A model."""\nfrom .model import Net\n\n__all__ = ["Net"]\n',
@@ -163,19 +162,25 @@ if __name__ == "__main__":
         "lib/data.py": "def load(path, kind):\n    return open(path).read(), kind\n",
     },
 }  # fmt: skip
-ENTRIES = {"model": "net.model", "namespace": "space.model", "script": "model"}
+ENTRIES = {"model": "net.model:Net", "namespace": "space.model:other", "script": "model:main"}
 
 
-def closure(folder: Path, name: str) -> list[object]:
-    """Write a package and return what its closure's digest is made of."""
+def found(folder: Path, name: str) -> dict[str, object]:
+    """Write a package and return what is found of it."""
     for path, text in PACKAGES[name].items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    code, third_party = CodeIndex((folder,)).closure(ENTRIES[name])
-    return [code, sorted(third_party)]
+    index = CodeIndex((folder,))
+    reached, (modules, closure) = (
+        index.reach(ENTRIES[name]),
+        index.closure(ENTRIES[name].partition(":")[0]),
+    )
+    return {
+        "digest": reached.digest, "definitions": reached.definitions, "packages": sorted(reached.third_party),
+        "modules": sorted(modules), "packages of all modules": sorted(closure),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_digests_of_earlier_versions_are_kept(tmp_path: Path, name: str) -> None:
-    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert closure(tmp_path, name) == json.loads(GOLDEN.read_text())[python][name]
+    assert found(tmp_path, name) == json.loads(GOLDEN.read_text())[name]

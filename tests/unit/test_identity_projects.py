@@ -5,7 +5,7 @@ writes what is missing, and what a bump of a result version explains; to give id
 another form, which makes every result of every user stale, delete the files first.
 
 What differs between machines and has golden files of its own is left out: the minor version of
-Python, the text of the report's page, and the digests of the users' code (`closures.json`).
+Python, the text of the report's page, and the digests of the users' code (`user_code.json`).
 """
 
 import json

@@ -27,7 +27,7 @@ _LONGEST_NAME = 200  # of a module; a text that is longer is none
 
 Folders = tuple[Path, ...]
 Parsed = TypeVar("Parsed")
-Closure = tuple[dict[str, dict[str, str]], frozenset[str]]
+Closure = tuple[dict[str, str], frozenset[str]]
 
 
 @dataclass
@@ -77,8 +77,8 @@ class CodeIndex:
                 as third-party imports.
 
         Returns:
-            The definitions' digests by module, and the top-level names of the
-            third-party packages that these modules import.
+            Each module's digest, and the top-level names of the third-party
+            packages that these modules import.
         """
         key = tuple(sorted(set(entries)))
         if key not in self._closures:
@@ -144,7 +144,7 @@ class CodeIndex:
         self, entries: tuple[str, ...], searched: list[Folders]
     ) -> tuple[Closure, Folders]:
         """Return the closure with these lists of folders searched, and the folders that it adds."""
-        code: dict[str, dict[str, str]] = {}
+        code: dict[str, str] = {}
         added: dict[Path, None] = {}
         own: set[str] = set()
         seen: set[str] = set()
@@ -159,11 +159,11 @@ class CodeIndex:
             files = self._files(searched, name)
             package, _, leaf = name.rpartition(".")
             if leaf == "__main__" and not files and self.is_package(searched, package):
-                code[name] = {}  # what `runpy.run_module` lacks
+                code[name] = ""  # what `runpy.run_module` lacks
             for number, file in files.items():
                 module = self._module(file, name)
                 own.add(name)
-                code[f"{name} ({number})" if number else name] = module.definitions
+                code[f"{name} ({number})" if number else name] = module.digest
                 pending.extend(sorted(module.imports))
                 pending.extend(self._exported(searched, module))
                 added.update(dict.fromkeys(self._added_roots(module, file)))
@@ -244,7 +244,7 @@ class CodeIndex:
         return self._modules[path, name]
 
 
-def _tops(names: Sequence[str] | set[str] | dict[str, dict[str, str]]) -> set[str]:
+def _tops(names: Sequence[str] | set[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 

@@ -1,7 +1,6 @@
 """What one Python file means: its definitions, imports and names, without comments and layout."""
 
 import ast
-import builtins
 import hashlib
 import re
 import warnings
@@ -21,14 +20,13 @@ class Module(Imports):
     """One parsed module.
 
     Attributes:
-        definitions: digest of each function and method, of each class's own
-            statements, and of the module's remaining statements (`<module>`).
+        digest: of its statements, without comments, docstrings and layout.
         names: names bound at the top level; holds `*` where more may be.
         exports: the texts in `__all__`.
         bindings: what the names in `sys_path` and `own_path` are bound to.
     """
 
-    definitions: dict[str, str]
+    digest: str
     names: frozenset[str]
     exports: frozenset[str] = frozenset()
     bindings: Bindings = field(default_factory=lambda: Bindings(()))
@@ -63,14 +61,19 @@ def parse_module(content: bytes, name: str, *, is_package: bool) -> Module:
         exports=frozenset(literals.texts(ast.Name("__all__")) if b"__all__" in content else ()),
         **vars(found),
         bindings=bindings if found.sys_path or found.own_path else Bindings(()),
-        definitions=_definitions(_Normalize(keeps_docstrings).visit(tree)),
+        digest=_hash(
+            ast.dump(_Normalize(keeps_docstrings).visit(tree)).encode(errors="surrogatepass")
+        ),
     )
 
 
 def binary_module(content: bytes) -> Module:
     """Return a compiled module, which counts by its bytes."""
-    definitions = {"<binary>": hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]}
-    return Module(definitions=definitions, names=frozenset("*"))
+    return Module(digest=_hash(content), names=frozenset("*"))
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]
 
 
 _DOCSTRING = re.compile(rb"__doc__|getdoc")
@@ -118,59 +121,6 @@ class _Normalize(ast.NodeTransformer):
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Tuple):
             node.targets = node.targets[0].elts  # `del (a, b)` is `del a, b`
         return node
-
-
-def _definitions(tree: ast.Module) -> dict[str, str]:
-    texts: dict[str, list[str]] = {"<module>": []}
-    for node in tree.body:
-        if not isinstance(node, DEFINITIONS):
-            texts["<module>"].append(ast.dump(node))
-            continue
-        texts["<module>"].append(f"def {node.name}")  # keeps the order of definitions
-        if isinstance(node, ast.ClassDef):
-            if node.name in texts:
-                texts[node.name].append("")  # where the lines of the earlier definition end
-            for name, text in _class_definitions(node):
-                texts.setdefault(name, []).append(text)
-        else:
-            texts.setdefault(node.name, []).append(ast.dump(node))
-    return {name: _hash("\n".join(parts)) for name, parts in texts.items()}
-
-
-def _class_definitions(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    head = [ast.dump(part) for part in getattr(node, "type_params", ())]
-    head += _bases_and_decorators(node)
-    for statement in node.body:
-        if isinstance(statement, DEFINITIONS):
-            yield f"{node.name}.{statement.name}", ast.dump(statement)
-            head.append(f"def {statement.name}")
-        else:
-            head.append(ast.dump(statement))
-    yield node.name, "\n".join(head)
-
-
-def _bases_and_decorators(node: ast.ClassDef) -> Iterator[str]:
-    """Yield a class's bases, keywords and decorators, and how many bases there are.
-
-    The number is left out where a keyword parts them, or where names tell it: `class Q(P)` and
-    `@p class Q` have the digests that they always had, `class Q(p)` and `@P class Q` do not.
-    """
-    expressions = [*node.bases, *node.decorator_list]
-    likely = [place for place, one in enumerate(expressions, start=1) if _looks_like_a_class(one)]
-    if not node.keywords and len(node.bases) != max(likely, default=0):
-        yield f"{len(node.bases)} bases"
-    yield from map(ast.dump, (*node.bases, *node.keywords, *node.decorator_list))
-
-
-def _looks_like_a_class(node: ast.expr) -> bool:
-    if isinstance(node, ast.Subscript):
-        node = node.value
-    name = getattr(node, "attr", getattr(node, "id", "")).lstrip("_")
-    return name[:1].isupper() or isinstance(getattr(builtins, name, None), type)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGEST_LENGTH]
 
 
 def _bound_names(body: Sequence[ast.stmt]) -> Iterator[str]:
