@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.steps.timed import ACCELERATOR, EPOCH_STEPS, FEATURES, GLOBAL_BATCH
 from tests.support.built import build
 
-from shardline import pipeline as jobs
 from shardline.config.load import load_project
+from shardline.pipeline import runs as jobs
 
 SHARDS = 4
 

@@ -253,7 +253,7 @@ def opened(config: Mapping[str, Any]) -> Any:
 
 def build(config: Mapping[str, Any], name: str) -> None:
     """Do the jobs of a dataset."""
-    from shardline import pipeline as jobs
+    from shardline.pipeline import datasets as jobs
 
     project = opened(config)
     dataset = next(one for one in project.datasets.values() if one.name == name)
@@ -265,21 +265,22 @@ def build(config: Mapping[str, Any], name: str) -> None:
 
 def train(config: Mapping[str, Any], name: str, tracer: Tracer | None) -> None:
     """Do the jobs of a run; its dataset is there."""
-    from shardline import pipeline as jobs
+    from shardline.pipeline.runs import evaluate, resolve_run
+    from shardline.pipeline.training import train as train_run
     from shardline.supervision.supervisor import RankError
 
     run = next(one for one in opened(config).runs.values() if one.names[0] == name)
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     files = {"spec": str(run.folder / "run.json"), "manifest": str(run.dataset.manifest)}
-    jobs.resolve_run(config, run.id, files["spec"], str(run.folder / "identity.json"))
+    resolve_run(config, run.id, files["spec"], str(run.folder / "identity.json"))
     log = Path("logs/train") / f"{run.id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, _RETRIES + 1):
         try:
             with forked_ranks(tracer):
-                jobs.train(config, run.id, log, str(run.model), files, attempt=attempt)
+                train_run(config, run.id, log, str(run.model), files, attempt=attempt)
             break
         except RankError as error:
             if not error.is_killed or attempt == _RETRIES:
                 raise
-    jobs.evaluate(config, run.id, str(run.evaluation), {**files, "model": str(run.model)})
+    evaluate(config, run.id, str(run.evaluation), {**files, "model": str(run.model)})

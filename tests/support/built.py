@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline import pipeline as jobs
+from shardline.pipeline.datasets import build_shards, seal_dataset
 
 
 def build(project: Any, dataset: Any, config: Mapping[str, Any]) -> Path:
     """Write a dataset's shards and manifest, and return the folder of its shards."""
     shards: Path = project.store / "datasets" / dataset.id
     for part in dataset.parts:
-        jobs.build_shards(config, dataset.id, part, str(shards / f"parts/{part}.json"))
-    jobs.seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
+        build_shards(config, dataset.id, part, str(shards / f"parts/{part}.json"))
+    seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
     return shards

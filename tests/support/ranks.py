@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from shardline import pipeline as jobs
 from shardline.config.geometry import ActualGeometry
 from shardline.config.load import load_project
 from shardline.core.errors import NAME_FILE
 from shardline.core.files import read_json_lines
 from shardline.launch.commands import Plan, launch_command
+from shardline.pipeline import runs as jobs
 from shardline.training.rank_spec import write_spec
 from tests.support.built import build
 from tests.support.forked import Launch

@@ -29,7 +29,6 @@ from unittest import mock
 
 import torch
 
-from shardline import pipeline as jobs
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
@@ -37,6 +36,7 @@ from shardline.config.run_spec import RunSpec
 from shardline.core.canonical import digest
 from shardline.core.world import World
 from shardline.ledger import read_ledger
+from shardline.pipeline import runs as jobs
 from shardline.supervision.attempts import begin_attempt
 from shardline.training import worker
 from shardline.training.goodput import Timeline

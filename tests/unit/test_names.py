@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline import pipeline as jobs
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import (
     LAYOUT,
@@ -21,6 +20,7 @@ from shardline.config.names import (
 )
 from shardline.config.notes import read_notes
 from shardline.errors import ConfigError
+from shardline.pipeline import runs as jobs
 from shardline.pipeline.common import find_run
 from shardline.pipeline.hooks import check_addresses
 from shardline.pipeline.links import publish
