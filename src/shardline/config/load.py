@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import convert
-
 from shardline.config import checks, credentials, scripts, source_files, sources
 from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
@@ -18,11 +16,9 @@ from shardline.config.resolved import as_type
 from shardline.config.run import Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
-from shardline.config.settings.config import Config, Identity
+from shardline.config.settings.config import Config
 from shardline.config.settings.datasets import DatasetSettings
-from shardline.config.settings.environments import AzureML, Conda, Image
 from shardline.config.settings.run import RunSettings
-from shardline.config.settings.runtime import Runtime
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
@@ -63,7 +59,8 @@ def load_project(
     allowed = credentials.allowed_of(config)
     credentials.refuse_credentials(config, where, allowed)
     config, rows = _check_form(config, workdir, where, allowed)
-    runtime = convert(config["runtime"], Runtime)
+    settings = as_type(config, Config)
+    runtime = settings.runtime
     pass_on(runtime.pass_env)
     checks.check_environment(runtime, where)
     lock_file = workdir / config.get("lock", workflow_folder() / "requirements.lock")
@@ -72,12 +69,12 @@ def load_project(
             root=workdir,
             named_store=Path(os.environ.get("SHARDLINE_STORE") or runtime.store),
         ),
-        table=config["runs"],
+        table=settings.runs,
         runtime=runtime,
-        identity=convert(config["identity"], Identity),
-        azureml=convert(config["azureml"], AzureML),
-        conda=convert(config["conda"], Conda),
-        image=convert(config["image"], Image),
+        identity=settings.identity,
+        azureml=settings.azureml,
+        conda=settings.conda,
+        image=settings.image,
         lock_file=lock_file,
         lock=load_lock(lock_file, config.get("lock")),
         code=CodeIndex(import_roots(workdir)),
@@ -92,7 +89,7 @@ def load_project(
     problems.refuse()
     if only is None:
         project.scaling = load_scaling(
-            config["scaling"],
+            settings.scaling,
             project,
             lambda row, base: _load_run(project, row, config["defaults"], base.dataset),
             where,

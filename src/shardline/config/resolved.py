@@ -30,8 +30,11 @@ def _values(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any
 def _value(value: Any, form: Form) -> Any:
     if isinstance(value, list):
         return [_value(item, form.item or ANYTHING) for item in value]
-    table = form.table_of(value) if isinstance(value, Mapping) else None
-    return table(**_values(value, table)) if table else value
+    if not isinstance(value, Mapping):
+        return value
+    if table := form.table_of(value):
+        return table(**_values(value, table))
+    return {key: _value(item, form.value or ANYTHING) for key, item in value.items()}
 
 
 def as_plain(settings: Settings) -> dict[str, Any]:

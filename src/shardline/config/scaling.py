@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.config.runs import Row, check_name
+from shardline.config.settings.config import StudySettings
 from shardline.config.studies import Size, Study
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
@@ -16,7 +16,10 @@ _SIZE = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 
 
 def load_scaling(
-    entries: Mapping[str, Any], project: Project, load: Callable[[Row, Run], Run], where: str
+    entries: Mapping[str, StudySettings],
+    project: Project,
+    load: Callable[[Row, Run], Run],
+    where: str,
 ) -> tuple[Study, ...]:
     """Return the studies, and add to the project the runs that they need beside those of the table.
 
@@ -34,24 +37,24 @@ def load_scaling(
     studies = []
     for name, entry in entries.items():
         place = f"{where}: scaling.{name}"
-        if (run := of_table.get(entry["run"])) is None:
+        if (run := of_table.get(entry.run)) is None:
             raise ConfigError(
-                f"{place}.run={entry['run']} is not a run of {project.table}; "
-                f"{suggest(entry['run'], of_table)}"
+                f"{place}.run={entry.run} is not a run of {project.table}; "
+                f"{suggest(entry.run, of_table)}"
             )
-        row = next(row for row in run.rows if row.name == entry["run"])
+        row = next(row for row in run.rows if row.name == entry.run)
         base = replace(run, rows=(row,))
         sizes = []
         for nodes, devices, sized in _rows(base, entry, place):
             measured = _of_table(load(sized, base), project)
             sizes.append(Size(nodes=nodes, devices=devices, run=measured.id))
-        studies.append(Study(name=name, run=row.name, mode=entry["mode"], sizes=tuple(sizes)))
+        studies.append(Study(name=name, run=row.name, mode=entry.mode, sizes=tuple(sizes)))
     return tuple(studies)
 
 
-def _rows(base: Run, entry: Mapping[str, Any], place: str) -> Iterator[tuple[int, int, Row]]:
+def _rows(base: Run, entry: StudySettings, place: str) -> Iterator[tuple[int, int, Row]]:
     """Yield each size with its row; the first is to be loaded before the second is asked for."""
-    sizes = entry["sizes"]
+    sizes = entry.sizes
     if len(sizes) < 2:
         raise ConfigError(f"{place}.sizes lists {len(sizes)} sizes; list two or more to compare")
     first = 0
@@ -63,7 +66,7 @@ def _rows(base: Run, entry: Mapping[str, Any], place: str) -> Iterator[tuple[int
             raise ConfigError(f"{where} stands twice; drop one")
         nodes, devices = map(int, match.groups())
         first = first or nodes * devices
-        yield nodes, devices, _row(base, entry["mode"], nodes, devices, first, where)
+        yield nodes, devices, _row(base, entry.mode, nodes, devices, first, where)
 
 
 def _row(base: Run, mode: str, nodes: int, devices: int, first: int, where: str) -> Row:
