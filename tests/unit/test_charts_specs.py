@@ -112,8 +112,9 @@ def test_parallel_coordinates_lie_where_the_values_do():
 @pytest.mark.parametrize("odd", [math.inf, math.nan, None, "auto", [1, 2], True])
 def test_a_setting_that_is_not_always_a_number_has_categories(odd):
     found = [trial(0, 0.9, k=1, lr=0.1), trial(1, 0.8, k=odd, lr=0.2), trial(2, 0.7, k="1", lr=0.1)]
-    spec = charts.effects(found, "accuracy")
-    assert spec["concat"][0]["layer"][1]["encoding"]["x"]["scale"]["domain"][0] == "1"
+    for given in (found, found[::-1]):  # NaN sorts nowhere by itself
+        spec = charts.effects(given, "accuracy")
+        assert spec["concat"][0]["layer"][1]["encoding"]["x"]["scale"]["domain"][0] == "1"
     json.dumps([spec, charts.parallel_coordinates(found, "accuracy", "max")], allow_nan=False)
 
 

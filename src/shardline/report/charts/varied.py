@@ -62,7 +62,8 @@ class _Axis:
 
     @cached_property
     def categories(self) -> list[str]:
-        numbers = sorted({v for v in self.values if type(v) in (int, float)})
+        numbers = [v for v in self.values if type(v) in (int, float)]
+        numbers.sort(key=lambda v: (v != v, v))  # by itself, NaN would leave any order
         others = sorted({shown(v) for v in self.values if type(v) not in (int, float)})
         return list(dict.fromkeys([*map(shown, numbers), *others]))
 
