@@ -11,7 +11,9 @@ from jinja2 import FileSystemLoader
 
 from shardline.config.studies import Size, Study
 from shardline.data.sources.digits import Digits
-from shardline.report import charts
+from shardline.report.charts.bundle import javascript_bundle
+from shardline.report.charts.curves import learning_curves
+from shardline.report.charts.series import Curve, Series
 from shardline.report.studies import view_study
 from shardline.report.template import load_template
 from tests.support.evaluated_model import Rows, evaluated
@@ -59,12 +61,12 @@ GRAPH = {
 }
 
 
-def curve_of(lr: float, every: int, noise: float, num_steps: int = 600) -> charts.Curve:
+def curve_of(lr: float, every: int, noise: float, num_steps: int = 600) -> Curve:
     """Return a loss that falls the faster the larger lr is, over four epochs and two minutes."""
     steps = tuple(range(every, num_steps + 1, every))
     generator = np.random.default_rng(int(lr * 1000) + every)
     values = [0.2 + 2 * math.exp(-step * lr / 20) + noise * generator.normal() for step in steps]
-    return charts.Curve(
+    return Curve(
         steps=steps,
         values=tuple(values),
         epochs=tuple((step - 1) // 150 for step in steps),
@@ -118,7 +120,7 @@ def trials() -> list[Any]:
 def group_of(runs: list[Any]) -> Any:
     """Return a leaderboard of these runs, as the macros read it."""
     entries = [
-        SimpleNamespace(run=run, series=charts.Series(run=run.name, rank=rank, curves=run.curves))
+        SimpleNamespace(run=run, series=Series(run=run.name, rank=rank, curves=run.curves))
         for rank, run in enumerate(runs)
     ]
     series = [entry.series for entry in entries]
@@ -128,7 +130,7 @@ def group_of(runs: list[Any]) -> Any:
         mode="max",
         entries=entries,
         legend={one.label: one.color for one in series},
-        chart=charts.learning_curves(series, ["train_loss", "val_loss"]),
+        chart=learning_curves(series, ["train_loss", "val_loss"]),
     )
 
 
@@ -161,7 +163,7 @@ def write_page(folder: Path, target: Path) -> None:
     page = environment.from_string(PAGE).render(
         css=environment.from_string(styles).render(),
         script=(REPORT / "charts.js").read_text(),
-        bundle=charts.javascript_bundle(),
+        bundle=javascript_bundle(),
         group=group_of(runs),
         views=views,
         runs=runs[:5],

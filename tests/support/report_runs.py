@@ -4,8 +4,10 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
-from shardline.report import Asked, RunFiles
+from shardline.report import Asked, RunFiles, read_report
+from shardline.report.page import render_page
 
 CLASSES = [str(digit) for digit in range(10)]
 
@@ -97,3 +99,8 @@ def write_run(
 
 def loss(step: int) -> float:
     return 2.3 * math.exp(-step / 300) + 0.2 + 0.09123456 * math.sin(step * 12.9898)
+
+
+def render(run_dirs: list[RunFiles], **options: Any) -> str:
+    """Return the report's page over some runs; options are those of `read_report`."""
+    return render_page(read_report(run_dirs, **options))

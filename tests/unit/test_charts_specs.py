@@ -7,8 +7,11 @@ import re
 import pytest
 
 from shardline.config.studies import Size, Study
-from shardline.report import charts
-from shardline.report.charts.varied import shown
+from shardline.report.charts.curves import learning_curves
+from shardline.report.charts.scaling import Measured, scale, scaling_charts
+from shardline.report.charts.series import Curve, Series, thin
+from shardline.report.charts.varied import Trial, effects, parallel_coordinates, shown
+from shardline.report.charts.workflow import lay_out
 from shardline.report.sealed import read_curves
 from shardline.report.studies import view_study
 from tests.support.chart_page import GRAPH, HOSTILE, group_of, run_of, trials
@@ -20,7 +23,7 @@ def rows_of(spec, field):
 
 
 def curve(**columns):
-    return charts.Curve(**{"steps": (1, 2), "values": (0.5, 0.4), **columns})
+    return Curve(**{"steps": (1, 2), "values": (0.5, 0.4), **columns})
 
 
 def test_epoch_and_time_come_with_each_point(tmp_path):
@@ -33,9 +36,7 @@ def test_epoch_and_time_come_with_each_point(tmp_path):
     found = read_curves(path)["train_loss"]
     assert found.epochs == (0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2)
     assert found.wall_s[-1] == 720
-    spec = charts.learning_curves(
-        [charts.Series(run="a", rank=0, curves={"train_loss": found})], ["train_loss"]
-    )
+    spec = learning_curves([Series(run="a", rank=0, curves={"train_loss": found})], ["train_loss"])
     row = rows_of(spec, "epoch")[0]
     # two epochs of ten steps, and four steps of the third
     assert row["epoch"] == pytest.approx([step / 10 for step in range(2, 25, 2)])
@@ -53,29 +54,27 @@ def test_what_a_script_does_not_record_is_no_axis(tmp_path, strange):
     found = read_curves(path)["loss"]
     assert found.values == (2.0, 1.0)
     assert (found.epochs, found.wall_s) == ((), ())
-    spec = charts.learning_curves(
-        [charts.Series(run="a", rank=0, curves={"loss": found})], ["loss"]
-    )
+    spec = learning_curves([Series(run="a", rank=0, curves={"loss": found})], ["loss"])
     assert list(spec["usermeta"]["axes"]) == ["step"]
 
 
 def test_a_thinned_curve_keeps_its_columns_together():
     steps = tuple(range(1, 2001))
-    long = charts.Curve(
+    long = Curve(
         steps=steps,
         values=tuple(math.sin(step) for step in steps),
         epochs=tuple(step // 100 for step in steps),
         wall_s=tuple(step / 8 for step in steps),
     )
-    thinned = charts.thin(long, 100)
+    thinned = thin(long, 100)
     assert len(thinned.steps) <= 100
     assert thinned.epochs == tuple(step // 100 for step in thinned.steps)
     assert thinned.wall_s == tuple(step / 8 for step in thinned.steps)
 
 
 def trial(rank, value, **settings):
-    series = charts.Series(run=f"run {rank}", rank=rank, curves={})
-    return charts.Trial(series=series, value=value, settings=settings)
+    series = Series(run=f"run {rank}", rank=rank, curves={})
+    return Trial(series=series, value=value, settings=settings)
 
 
 def test_an_effect_has_the_axis_that_its_values_ask_for():
@@ -84,7 +83,7 @@ def test_an_effect_has_the_axis_that_its_values_ask_for():
         trial(1, 0.8, lr=0.001, width=32, model="mlp", seed=2, same=3),
         trial(2, 0.7, lr=0.01, width=32, model=None, seed=10, same=3),
     ]
-    spec = charts.effects(found, "accuracy")
+    spec = effects(found, "accuracy")
     axes = [panel["layer"][1]["encoding"]["x"] for panel in spec["concat"]]
     assert [axis["title"] for axis in axes] == ["lr (log scale)", "width", "model", "seed"]
     assert [axis["type"] for axis in axes] == ["quantitative"] * 2 + ["nominal"] * 2
@@ -99,12 +98,12 @@ def test_an_effect_has_the_axis_that_its_values_ask_for():
 def test_parallel_coordinates_lie_where_the_values_do():
     found = [trial(0, 0.9, lr=0.1, width=64), trial(1, 0.8, lr=0.01, width=48),
              trial(2, 0.5, lr=0.001, width=32)]  # fmt: skip
-    spec = charts.parallel_coordinates(found, "accuracy", "max")
+    spec = parallel_coordinates(found, "accuracy", "max")
     lines = {row["run"]: row["at"] for row in rows_of(spec, "result")}
     assert lines == {"run 0": [1, 1, 1], "run 1": [0.5, 0.5, 0.75], "run 2": [0, 0, 0]}
     color = spec["layer"][1]["encoding"]["color"]["scale"]
     assert color["domain"] == [0.5, 0.8, 0.9]
-    loss = charts.parallel_coordinates(found, "mse", "min")
+    loss = parallel_coordinates(found, "mse", "min")
     lowest_is_best = loss["layer"][1]["encoding"]["color"]["scale"]
     assert lowest_is_best["range"] == color["range"][::-1]
 
@@ -113,17 +112,17 @@ def test_parallel_coordinates_lie_where_the_values_do():
 def test_a_setting_that_is_not_always_a_number_has_categories(odd):
     found = [trial(0, 0.9, k=1, lr=0.1), trial(1, 0.8, k=odd, lr=0.2), trial(2, 0.7, k="1", lr=0.1)]
     for given in (found, found[::-1]):  # NaN sorts nowhere by itself
-        spec = charts.effects(given, "accuracy")
+        spec = effects(given, "accuracy")
         assert spec["concat"][0]["layer"][1]["encoding"]["x"]["scale"]["domain"][0] == "1"
-    json.dumps([spec, charts.parallel_coordinates(found, "accuracy", "max")], allow_nan=False)
+    json.dumps([spec, parallel_coordinates(found, "accuracy", "max")], allow_nan=False)
 
 
 def test_nothing_varied_makes_no_chart():
     same = [trial(0, 0.9, lr=0.1), trial(1, 0.8, lr=0.1)]
-    assert charts.effects(same, "accuracy") is None
-    assert charts.effects([], "accuracy") is None
+    assert effects(same, "accuracy") is None
+    assert effects([], "accuracy") is None
     one = [trial(0, 0.9, lr=0.1), trial(1, 0.8, lr=0.2)]
-    assert charts.parallel_coordinates(one, "accuracy", "max") is None
+    assert parallel_coordinates(one, "accuracy", "max") is None
 
 
 @pytest.mark.parametrize(
@@ -136,11 +135,11 @@ def test_settings_are_written_as_people_write_them(value, expected):
 
 def measured(ranks, **changes):
     known = {"duration_s": 100 / ranks + 10, "samples_per_s": 1000 * ranks**0.5, "loss": 0.3}
-    return charts.Measured(label=f"1x{ranks}", ranks=ranks, run=f"r{ranks}", **known | changes)
+    return Measured(label=f"1x{ranks}", ranks=ranks, run=f"r{ranks}", **known | changes)
 
 
 def test_efficiency_and_ideal_of_strong_scaling():
-    sizes = charts.scale([measured(4), measured(1), measured(2)], "strong")
+    sizes = scale([measured(4), measured(1), measured(2)], "strong")
     assert [size.measured.ranks for size in sizes] == [1, 2, 4]
     assert [size.ideal_duration_s for size in sizes] == [110, 55, 27.5]
     assert [size.ideal_samples_per_s for size in sizes] == [1000, 2000, 4000]
@@ -149,25 +148,23 @@ def test_efficiency_and_ideal_of_strong_scaling():
 
 
 def test_ideal_time_of_weak_scaling_follows_the_work():
-    unknown = charts.scale([measured(1), measured(4)], "weak")
+    unknown = scale([measured(1), measured(4)], "weak")
     assert [size.ideal_duration_s for size in unknown] == [110, 110]
     same_steps = [measured(1, samples=1000), measured(4, samples=4000)]
-    assert charts.scale(same_steps, "weak")[1].ideal_duration_s == 110
+    assert scale(same_steps, "weak")[1].ideal_duration_s == 110
     same_epochs = [measured(1, samples=1000), measured(4, samples=1000)]
-    assert charts.scale(same_epochs, "weak")[1].ideal_duration_s == 27.5
+    assert scale(same_epochs, "weak")[1].ideal_duration_s == 27.5
 
 
 def test_scaling_panels_hold_what_is_known():
-    sizes = charts.scale(
-        [measured(1, loss=None), measured(2, samples_per_s=None, loss=None)], "strong"
-    )
-    spec = charts.scaling_charts(sizes)
+    sizes = scale([measured(1, loss=None), measured(2, samples_per_s=None, loss=None)], "strong")
+    spec = scaling_charts(sizes)
     titles = [panel["encoding"]["y"]["title"] for panel in spec["concat"]]
     assert titles == ["running time, s", "throughput, samples/s", "efficiency, %"]
     rows = rows_of(spec, "kind")
     assert {row["kind"] for row in rows} == {"measured", "ideal"}
-    nothing = charts.Measured(label="1x1", ranks=1, run="r")
-    assert charts.scale([nothing], "weak")[0].efficiency is None
+    nothing = Measured(label="1x1", ranks=1, run="r")
+    assert scale([nothing], "weak")[0].efficiency is None
 
 
 def test_a_study_is_read_from_its_runs():
@@ -188,7 +185,7 @@ def test_a_study_is_read_from_its_runs():
 
 
 def test_the_workflow_flows_one_way():
-    layout = charts.lay_out(GRAPH)
+    layout = lay_out(GRAPH)
     x = {box.node["rule"]: box.x for box in layout.boxes}
     assert all(x[first] < x[then] for first, then in GRAPH["edges"])
     assert x["resolve_run"] == x["seal_dataset"]  # as late as it may run: no arrow behind a box
@@ -196,7 +193,7 @@ def test_the_workflow_flows_one_way():
     assert len(corners) == len(layout.boxes)
     assert all(0 <= box.x <= layout.width - layout.box[0] for box in layout.boxes)
     assert all(0 <= box.y <= layout.height - layout.box[1] for box in layout.boxes)
-    down = charts.lay_out(GRAPH, downwards=True)
+    down = lay_out(GRAPH, downwards=True)
     assert down.width < layout.width
     assert down.height > layout.height
 
@@ -217,7 +214,7 @@ def names_in_code(node, path=""):
 def test_names_are_values_never_fields_or_expressions():
     group = group_of(trials())
     found = [
-        charts.Trial(
+        Trial(
             series=entry.series,
             value=entry.run.value,
             settings={**entry.run.asked.varied, HOSTILE: index},
@@ -225,8 +222,8 @@ def test_names_are_values_never_fields_or_expressions():
         for index, entry in enumerate(group.entries)
     ]
     for spec in (
-        charts.effects(found, HOSTILE),
-        charts.parallel_coordinates(found, HOSTILE, "max"),
+        effects(found, HOSTILE),
+        parallel_coordinates(found, HOSTILE, "max"),
         group.chart,
     ):
         places = {re.sub(r"data-\w+", "data", place) for place in names_in_code(spec)}
@@ -239,14 +236,14 @@ def test_the_same_runs_give_the_same_bytes():
     def text():
         runs = trials()
         found = [
-            charts.Trial(series=e.series, value=e.run.value, settings=e.run.asked.varied)
+            Trial(series=e.series, value=e.run.value, settings=e.run.asked.varied)
             for e in group_of(runs).entries
         ]
         specs = [
             group_of(runs).chart,
-            charts.effects(found, "accuracy"),
-            charts.parallel_coordinates(found, "accuracy", "max"),
-            charts.scaling_charts(charts.scale([measured(1), measured(2)], "strong")),
+            effects(found, "accuracy"),
+            parallel_coordinates(found, "accuracy", "max"),
+            scaling_charts(scale([measured(1), measured(2)], "strong")),
         ]
         return json.dumps(specs, allow_nan=False)
 

@@ -8,13 +8,15 @@ import unicodedata
 import numpy as np
 import pytest
 
+from shardline.core.intervals import wilson_interval
 from shardline.core.visible import visible
 from shardline.errors import DataError
-from shardline.report import RunFiles, charts, render, wilson_interval, write_report
+from shardline.report import RunFiles, write_report
+from shardline.report.charts.series import OTHER_RUNS, Curve, thin
 from shardline.report.confusion import MAX_CLASSES
 from shardline.report.sealed import read_curves
 from shardline.training.confusion import Confusion
-from tests.support.report_runs import write_run
+from tests.support.report_runs import render, write_run
 
 
 def page_of(*runs: RunFiles) -> str:
@@ -36,8 +38,8 @@ def specs(page: str) -> list[dict]:
     return [json.loads(text) for text in found]
 
 
-def curve(values) -> charts.Curve:
-    return charts.Curve(steps=tuple(range(len(values))), values=tuple(values))
+def curve(values) -> Curve:
+    return Curve(steps=tuple(range(len(values))), values=tuple(values))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_a_hundred_runs_of_three_thousand_steps_stay_under_5_mb(tmp_path):
     ]
     page = page_of(*runs)
     assert len(page.encode()) < 5_000_000
-    assert charts.OTHER_RUNS in own_text(page)
+    assert OTHER_RUNS in own_text(page)
 
 
 @pytest.mark.parametrize("stem", ["run", "metrics", "evaluation", "provenance"])
@@ -324,7 +326,7 @@ def test_two_runs_of_one_name_are_told_apart(tmp_path):
 def test_thinned_curve_keeps_ends_and_extremes():
     values = [math.sin(index / 50) for index in range(5000)]
     values[1234] = 40.0
-    thinned = charts.thin(curve(values), 300)
+    thinned = thin(curve(values), 300)
     assert len(thinned.steps) <= 300
     assert (thinned.steps[0], thinned.steps[-1]) == (0, 4999)
     assert max(thinned.values) == 40.0
@@ -333,7 +335,7 @@ def test_thinned_curve_keeps_ends_and_extremes():
 
 def test_short_curve_is_not_thinned():
     short = curve([1.0, 2.0, 3.0])
-    assert charts.thin(short, 300) is short
+    assert thin(short, 300) is short
 
 
 def test_a_later_line_of_the_same_step_counts(tmp_path):

@@ -9,13 +9,13 @@ import pytest
 
 from shardline.config.studies import Size, Study
 from shardline.pipeline import started
-from shardline.report import read_report, render, write_report
+from shardline.report import read_report, write_report
 from shardline.report.compare import comparison
 from shardline.report.environment import find_differences
 from shardline.report.graph import workflow_graph
 from shardline.report.images import choose_images
 from shardline.report.sealed import read_run, sha256_of
-from tests.support.report_runs import write_run
+from tests.support.report_runs import render, write_run
 
 MEASURED = {
     "throughput": {"samples_per_s": 812.5, "step_s": {"median": 0.1, "p10": 0.1, "p90": 0.2}},

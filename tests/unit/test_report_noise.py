@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from shardline.core.intervals import seed_interval
-from shardline.report import read_report, render
+from shardline.report import read_report
 from shardline.report.seeds import name_of_repeats
 from shardline.report.significance import Repeats
-from tests.support.report_runs import write_run
+from tests.support.report_runs import render, write_run
 
 TIGHT = (0.951, 0.953, 0.952)
 LOWER = (0.931, 0.934, 0.932)

@@ -13,7 +13,6 @@ from typing import Any
 from shardline.config.studies import Study
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
-from shardline.core.intervals import wilson_interval
 from shardline.core.visible import escaped, visible
 from shardline.report.document import describe, summary_of
 from shardline.report.graph import workflow_graph
@@ -26,15 +25,7 @@ from shardline.report.run import Asked
 from shardline.report.sealed import RunFiles, read_run
 from shardline.report.table import write_csv
 
-__all__ = [
-    "Asked",
-    "Report",
-    "RunFiles",
-    "read_report",
-    "render",
-    "wilson_interval",
-    "write_report",
-]
+__all__ = ["Asked", "Report", "RunFiles", "read_report", "write_report"]
 
 
 def read_report(
@@ -80,30 +71,13 @@ def read_report(
     return Report(groups=groups, apart=apart, studies=studies, images=images, document=document)
 
 
-def render(run_dirs: Sequence[RunFiles], **options: Any) -> str:
-    """Render the report page.
-
-    Args:
-        run_dirs: The runs' files, in any order.
-        options: See `read_report`.
-
-    Returns:
-        A complete HTML document that needs no network.
-
-    Raises:
-        DataError: as `read_report`.
-    """
-    return render_page(read_report(run_dirs, **options))
-
-
 def write_report(run_dirs: Sequence[RunFiles], target: Path, **options: Any) -> None:
     """Write page, data and table; each appears complete or not at all.
 
     Args:
-        run_dirs: The runs' files, in any order.
         target: HTML file to write; `report.json` and `runs.csv` come beside it, and its folder
             is made if needed.
-        options: See `read_report`.
+        options: See `read_report`, which takes `run_dirs` too.
 
     Raises:
         DataError: as `read_report`, or a file cannot be written.

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardline.report import charts
+from shardline.report.charts.varied import Trial, effects, parallel_coordinates
+from shardline.report.charts.workflow import lay_out
 from shardline.report.leaderboard import Group
 from shardline.report.run import Run
 
@@ -24,13 +25,13 @@ GOODPUT_PARTS = {
 }
 
 
-def trials_of(group: Group) -> list[charts.Trial]:
+def trials_of(group: Group) -> list[Trial]:
     """Return a group's measured runs with the settings that differ among them."""
     measured = [entry for entry in group.entries if math.isfinite(entry.run.value)]
     keys = sorted({key for entry in measured for key in entry.run.asked.varied})
     keys = [key for key in keys if key not in ("dataset", "dataset.name")]
     return [
-        charts.Trial(
+        Trial(
             series=entry.series,
             value=entry.run.value,
             settings={key: entry.run.setting(key) for key in keys},
@@ -41,12 +42,12 @@ def trials_of(group: Group) -> list[charts.Trial]:
 
 def effects_chart(group: Group) -> dict[str, Any] | None:
     """Return the small panels of each setting's effect; None where nothing was varied."""
-    return charts.effects(trials_of(group), group.metric)
+    return effects(trials_of(group), group.metric)
 
 
 def parallel_chart(group: Group) -> dict[str, Any] | None:
     """Return the parallel coordinates; None where fewer than two settings were varied."""
-    return charts.parallel_coordinates(trials_of(group), group.metric, group.mode)
+    return parallel_coordinates(trials_of(group), group.metric, group.mode)
 
 
 def goodput_bars(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -85,6 +86,6 @@ def _parts(goodput: Mapping[str, Any]) -> list[dict[str, Any]]:
 FILTERS = {
     "effects_chart": effects_chart,
     "goodput_bars": goodput_bars,
-    "lay_out": charts.lay_out,
+    "lay_out": lay_out,
     "parallel_chart": parallel_chart,
 }

@@ -9,10 +9,11 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from shardline.report import charts
+from shardline.report.charts.curves import learning_curves
+from shardline.report.charts.series import Series
 from shardline.report.run import Run
 from shardline.report.seeds import name_of_repeats, repeats_of
-from shardline.report.significance import Repeats, Verdict, compare_with_best, interval_of
+from shardline.report.significance import Repeats, Verdict, compare_with_best
 
 WHISKER_WIDTH = 84  # of the template's drawing
 _BOUNDS = {"accuracy": (0.0, 1.0)}
@@ -32,7 +33,7 @@ class Entry:
     run: Run
     title: str
     anchor: str
-    series: charts.Series
+    series: Series
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class Row:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval: of the mean over seeds, else by the choice of held-out samples."""
-        return interval_of(self.repeats, self.run)
+        return self.repeats.interval or self.run.interval_of(self.value)
 
     def setting(self, key: str) -> Any:
         """Return a setting that all its runs share; None where they do not."""
@@ -100,7 +101,7 @@ class Group:
         names = ["train_loss", "val_loss"]
         if any(not _repeats_loss(entry.run) for entry in self.entries):
             names.append(f"val_{self.metric}")
-        return charts.learning_curves([entry.series for entry in self.entries], names)
+        return learning_curves([entry.series for entry in self.entries], names)
 
     @property
     def mode(self) -> str:
@@ -178,7 +179,7 @@ def entries_of(runs: Sequence[Run], anchors: Mapping[str, str]) -> list[Entry]:
             run=run,
             title=title,
             anchor=anchors[run.key],
-            series=charts.Series(run=title, rank=index, curves=run.curves),
+            series=Series(run=title, rank=index, curves=run.curves),
         )
         for index, (run, title) in enumerate(zip(runs, titles, strict=True))
     ]
@@ -219,7 +220,10 @@ def _repeats(entries: Sequence[Entry]) -> Repeats:
 
 
 def _rows(measured: Sequence[tuple[Repeats, Sequence[Entry]]], group: str, sign: int) -> list[Row]:
-    intervals = [interval_of(repeats, members[0].run) for repeats, members in measured]
+    intervals = [
+        repeats.interval or members[0].run.interval_of(repeats.mean)
+        for repeats, members in measured
+    ]
     means = [repeats.mean for repeats, _ in measured]
     scale = _scale(list(filter(None, intervals)), sign)
     best, best_run = measured[0][0], measured[0][1][0].run

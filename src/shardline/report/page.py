@@ -6,7 +6,8 @@ from typing import Any
 
 from shardline.config.studies import Study
 from shardline.core.visible import visible
-from shardline.report import charts
+from shardline.report.charts.bundle import javascript_bundle
+from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
 from shardline.report.compare import comparison
 from shardline.report.images import Images
 from shardline.report.leaderboard import Entry, Group
@@ -67,8 +68,8 @@ def render_page(report: Report) -> str:
         overflow=columns[MAX_SETTING_COLUMNS:],
         numeric=[key for key in columns if all(is_number(run.setting(key)) for run in runs)],
         comparison=comparison(report.groups, report.entries),
-        max_points=charts.MAX_POINTS_PER_CURVE,
-        bundle=charts.javascript_bundle() if has_charts or report.studies else "",
+        max_points=MAX_POINTS_PER_CURVE,
+        bundle=javascript_bundle() if has_charts or report.studies else "",
     )
     return visible(page)
 

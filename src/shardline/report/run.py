@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from shardline.core.intervals import wilson_interval
-from shardline.report.charts import Curve
+from shardline.core.intervals import Interval, wilson_interval
+from shardline.report.charts.series import Curve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +144,15 @@ class Run:
         return self.evaluation.get("num_samples")
 
     @cached_property
-    def interval(self) -> tuple[float, float] | None:
+    def interval(self) -> Interval | None:
         """The 95 % Wilson interval of a held-out accuracy; None for any other metric."""
-        if not (self.metric == "accuracy" and self.num_samples and 0 <= self.value <= 1):
+        return self.interval_of(self.value)
+
+    def interval_of(self, value: float) -> Interval | None:
+        """Return the interval of another value of its metric, such as a mean over seeds, as of one so measured."""
+        if not (self.metric == "accuracy" and self.num_samples and 0 <= value <= 1):
             return None
-        return wilson_interval(self.value, self.num_samples)
+        return wilson_interval(value, self.num_samples)
 
     @property
     def num_steps(self) -> int | None:

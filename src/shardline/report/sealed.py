@@ -11,7 +11,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.redaction import mask_values
-from shardline.report.charts import Curve
+from shardline.report.charts.series import Curve
 from shardline.report.confusion import view_confusion
 from shardline.report.run import Asked, Run
 

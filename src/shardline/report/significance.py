@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, stdev
 
-from shardline.core.intervals import seed_interval, t_quantile, wilson_interval
+from shardline.core.intervals import Interval, seed_interval, t_quantile
 from shardline.report.run import Run
 
 
@@ -33,7 +33,7 @@ class Repeats:
         return stdev(self.values) if len(self.values) > 1 else None
 
     @cached_property
-    def interval(self) -> tuple[float, float] | None:
+    def interval(self) -> Interval | None:
         """The 95 % confidence interval of the mean, by Student's t; None of fewer than two.
 
         Student (1908), doi:10.1093/biomet/6.1.1. It is cut to the values that the metric can have.
@@ -59,7 +59,7 @@ class Verdict:
 
     standing: str
     basis: str = ""
-    difference: tuple[float, float] | None = None
+    difference: Interval | None = None
 
 
 def compare_with_best(one: Repeats, run: Run, best: Repeats, best_run: Run) -> Verdict:
@@ -76,19 +76,7 @@ def compare_with_best(one: Repeats, run: Run, best: Repeats, best_run: Run) -> V
         return Verdict(
             standing="close" if is_close else "apart", basis="seeds", difference=interval
         )
-    mine, other = (_sampling_interval(*each) for each in ((one, run), (best, best_run)))
+    mine, other = run.interval_of(one.mean), best_run.interval_of(best.mean)
     if not mine or not other:
         return Verdict(standing="unknown")
     return Verdict(standing="close" if mine[1] >= other[0] else "apart", basis="sampling")
-
-
-def interval_of(repeats: Repeats, run: Run) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean over seeds, else that by the choice of held-out samples."""
-    return repeats.interval or _sampling_interval(repeats, run)
-
-
-def _sampling_interval(repeats: Repeats, run: Run) -> tuple[float, float] | None:
-    """Return the Wilson interval of a held-out accuracy, of a mean one as of one so measured."""
-    if not (run.metric == "accuracy" and run.num_samples and 0 <= repeats.mean <= 1):
-        return None
-    return wilson_interval(repeats.mean, run.num_samples)

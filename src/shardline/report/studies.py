@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.config.studies import Size, Study
-from shardline.report.charts import Measured, Scaled, scale, scaling_charts
+from shardline.report.charts.scaling import Measured, Scaled, scale, scaling_charts
 from shardline.report.run import Run
 
 
