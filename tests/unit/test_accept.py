@@ -23,7 +23,7 @@ from shardline.results.accept.first_steps import compare_first_steps, difference
 from shardline.results.accept.take import accept_dataset, accept_run
 from shardline.results.accept.unasked import accept_unasked
 from shardline.results.diff import compare_runs
-from shardline.results.lineage import trace
+from shardline.results.lineage.tracer import trace
 from shardline.results.recorded import accepted_of, find_recorded
 from shardline.results.states import State, sealed_names, state_of
 from shardline.results.verify import verify_dataset

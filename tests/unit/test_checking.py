@@ -17,8 +17,8 @@ from shardline.core.files import write_json
 from shardline.core.intervals import sampling_interval, seed_interval
 from shardline.environments.installed import requirements_of
 from shardline.results.export import card
-from shardline.results.lineage import File, Lineage, trace
-from shardline.results.lineage.graph import Action
+from shardline.results.lineage.graph import Action, File, Lineage
+from shardline.results.lineage.tracer import trace
 from shardline.results.replay.compare import compare
 from tests.support.command_line import lines, shardline
 from tests.support.fake_project import DIGEST

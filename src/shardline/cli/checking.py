@@ -16,10 +16,10 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.core.errors import DataError
 from shardline.results.diff import compare_runs
-from shardline.results.export import export_run
-from shardline.results.lineage import trace
+from shardline.results.export.start import export_run
+from shardline.results.lineage.tracer import trace
 from shardline.results.recorded import find_recorded
-from shardline.results.replay import replay
+from shardline.results.replay.start import replay
 
 _Run = Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run, or an earlier id.")]
 _Anyway = Annotated[

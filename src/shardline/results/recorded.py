@@ -157,14 +157,18 @@ def accepted_of(folder: Path) -> dict[str, Any] | None:
     return read_formed(path, forms.Accepted, remedy=remedy)
 
 
-def check_repeatable(recorded: Recorded, verb: str) -> None:
-    """Reject a run that Shardline did not evaluate, or whose files are not as they were sealed.
+def check_repeatable(project: Project, recorded: Recorded, verb: str, *, anyway: bool) -> list[str]:
+    """Reject a run that Shardline did not evaluate, whose files are not as they were sealed, or whose code changed.
 
     Args:
         verb: what is to be done with the run, such as `replayed`.
+        anyway: take the code of now, whatever it is.
+
+    Returns:
+        How the code that evaluates the run differs now from that of its evaluation.
 
     Raises:
-        ConfigError: a training script evaluated its own model.
+        ConfigError: a training script evaluated its own model, or the code differs; the message names how.
         DataError: the run has no evaluation, or a sealed file is damaged; names each file.
     """
     if problems := verify_run(recorded.layout, recorded.id).problems:
@@ -178,10 +182,16 @@ def check_repeatable(recorded: Recorded, verb: str) -> None:
         raise DataError(
             f"{recorded.title} has no evaluation, so it cannot be {verb}; run the pipeline to its end"
         )
+    changes = _changed_code(project, recorded)
+    if changes and not anyway:
+        raise ConfigError(
+            f"{recorded.title} was evaluated with other code than there is now: {'; '.join(changes)}; check out the "
+            f"code of then (`shardline diff` names the commits), or have it {verb} with that of now: --anyway"
+        )
+    return changes
 
 
-def changed_code(project: Project, recorded: Recorded) -> list[str]:
-    """Return how the code that evaluates a run differs now from that of its evaluation."""
+def _changed_code(project: Project, recorded: Recorded) -> list[str]:
     model_class = recorded.spec["model_class"]
     before = {key: recorded.evaluation["identity"].get(key, {}) for key in ("versions", "code")}
     made_by = project.documents.evaluated_by(recorded.spec["settings"], model_class)
@@ -191,16 +201,3 @@ def changed_code(project: Project, recorded: Recorded) -> list[str]:
         project.documents.definitions("model", model_class),
     )
     return [cause.text for cause in find_causes(before, now, definitions)]
-
-
-def check_code(recorded: Recorded, changes: list[str], verb: str) -> None:
-    """Reject other code than the recorded.
-
-    Raises:
-        ConfigError: the code differs; the message names how.
-    """
-    if changes:
-        raise ConfigError(
-            f"{recorded.title} was evaluated with other code than there is now: {'; '.join(changes)}; check out the "
-            f"code of then (`shardline diff` names the commits), or have it {verb} with that of now: --anyway"
-        )

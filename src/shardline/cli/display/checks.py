@@ -9,10 +9,11 @@ from shardline.cli.display.terminal import console, say, table_of
 from shardline.config.causes import Cause
 from shardline.results.accept.candidates import Candidate
 from shardline.results.diff import Change, Comparison
-from shardline.results.export import Exported
+from shardline.results.export.start import Exported
 from shardline.results.findings import count
-from shardline.results.lineage import Lineage
-from shardline.results.replay import DIFFERENT, Replay
+from shardline.results.lineage.graph import Lineage
+from shardline.results.replay.compare import DIFFERENT
+from shardline.results.replay.start import Replay
 
 _SHOWN = 20  # inputs of an action; --json has all of them
 

@@ -20,7 +20,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.data.datamodule import Dataset, Normalizer, shift_and_scale
 from shardline.results.recorded import Recorded
-from shardline.training.model import arguments_of, make_model
+from shardline.training.model import make_model
 
 _ROWS = 512
 _INPUT, _OUTPUT = "features", "outputs"
@@ -78,26 +78,6 @@ class Original:
     split: str
     features: torch.Tensor
     outputs: torch.Tensor
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What the model's class is called with."""
-        return arguments_of(self.spec, self.schema)
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of weights that were trained."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
-
-    @property
-    def output_shape(self) -> list[int]:
-        """The shape of one row's outputs."""
-        return list(self.outputs.shape[1:])
-
-    @property
-    def largest_output(self) -> float:
-        """The largest absolute output."""
-        return float(self.outputs.abs().max())
 
     @property
     def deployed(self) -> Deployed:
@@ -159,6 +139,9 @@ def _constants(manifest: dict[str, Any], mode: str) -> tuple[torch.Tensor, torch
     shape = manifest["schema"]["feature_shape"]
     return tuple(torch.from_numpy(c).to(torch.float32).reshape(shape) for c in (shift, scale))  # type: ignore[return-value]
 
+
+_Write = Callable[[Original, Path], None]
+_Read = Callable[[Original, Path], torch.Tensor]
 
 # --- formats ------------------------------------------------------------------------------------
 
@@ -263,13 +246,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-WRITERS: dict[str, Callable[[Original, Path], None]] = {
-    "onnx": _write_onnx,
-    "torchscript": _write_torchscript,
-    "safetensors": _write_safetensors,
-}
-READERS: dict[str, Callable[[Original, Path], torch.Tensor]] = {
-    "onnx": _read_onnx,
-    "torchscript": _read_torchscript,
-    "safetensors": _read_safetensors,
+CONVERTERS: dict[str, tuple[_Write, _Read]] = {
+    "onnx": (_write_onnx, _read_onnx),
+    "torchscript": (_write_torchscript, _read_torchscript),
+    "safetensors": (_write_safetensors, _read_safetensors),
 }

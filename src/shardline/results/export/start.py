@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardline.config.project import Project
 from shardline.core.digests import file_sha256
@@ -18,7 +18,7 @@ from shardline.core.files import (
     write_json,
 )
 from shardline.core.redaction import mask_values
-from shardline.results.recorded import Recorded, changed_code, check_code, check_repeatable
+from shardline.results.recorded import Recorded, check_repeatable
 
 if TYPE_CHECKING:
     from shardline.results.export.formats import Original
@@ -81,10 +81,7 @@ def export_run(
     """
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
-    check_repeatable(recorded, "exported")
-    changes = changed_code(project, recorded)
-    if not anyway:
-        check_code(recorded, changes, "exported")
+    changes = check_repeatable(project, recorded, "exported", anyway=anyway)
     from shardline.results.export.formats import load_original
 
     original = load_original(recorded, recorded.shards)
@@ -127,10 +124,10 @@ def _whole(folder: Path) -> Iterator[Path]:
 def _write(original: "Original", recorded: Recorded, to: str, folder: Path) -> Check:
     from shardline.results.export import formats
 
-    path = folder / FORMATS[to]
-    formats.WRITERS[to](original, path)
-    outputs = formats.READERS[to](original, path)
-    allowed = 0.0 if to == "safetensors" else _TOLERANCE * max(1.0, original.largest_output)
+    path, (write, read) = folder / FORMATS[to], formats.CONVERTERS[to]
+    write(original, path)
+    outputs, largest = read(original, path), float(original.outputs.abs().max())
+    allowed = 0.0 if to == "safetensors" else _TOLERANCE * max(1.0, largest)
     check = Check(
         split=original.split,
         rows=len(original.features),
@@ -157,37 +154,33 @@ def _describe(
 ) -> None:
     """Write `config.json` and the card."""
     from shardline.results.export.card import make_card
+    from shardline.training.model import arguments_of
 
     manifest = read_json(recorded.manifest, remedy="run the pipeline again")
-    config = _config(original, recorded, to, manifest["schema"], check)
-    config["model_args"] = mask_values(config["model_args"])
-    config["sha256"] = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
-    write_json(folder / "config.json", config)
-    card = make_card(recorded, manifest, config, changes, original.num_parameters)
-    write_bytes(folder / "README.md", card.encode())
-
-
-def _config(
-    original: "Original", recorded: Recorded, to: str, schema: dict[str, Any], check: Check
-) -> dict[str, Any]:
-    mode = original.spec.settings.data.normalize
+    schema, spec = manifest["schema"], original.spec
+    mode = spec.settings.data.normalize
     where = {"safetensors": "normalization.safetensors"}.get(to, "the model's first step")
-    return {
+    config = {
         "format": to,
         "file": FORMATS[to],
-        "model_class": original.spec.model_class,
-        "model_args": original.arguments,
+        "model_class": spec.model_class,
+        "model_args": mask_values(arguments_of(spec, schema)),
         "input": {
             "name": "features",
             "dtype": schema["feature_dtype"],
             "shape": schema["feature_shape"],
         },
-        "output": {"name": "outputs", "shape": original.output_shape},
+        "output": {"name": "outputs", "shape": list(original.outputs.shape[1:])},
         "task": schema["task"],
         "classes": schema["classes"],
         "normalization": {"mode": mode, "where": "none" if mode == "none" else where},
         "run": recorded.id,
-        "identity": original.spec.identity,
-        "dataset": original.spec.dataset,
+        "identity": spec.identity,
+        "dataset": spec.dataset,
         "check": vars(check),
+        "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())},
     }
+    write_json(folder / "config.json", config)
+    num_parameters = sum(parameter.numel() for parameter in original.model.parameters())
+    card = make_card(recorded, manifest, config, changes, num_parameters)
+    write_bytes(folder / "README.md", card.encode())

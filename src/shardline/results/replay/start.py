@@ -11,7 +11,7 @@ from shardline.config.project import Project
 from shardline.core.environment import rank_variables
 from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
 from shardline.environments.python import python_of_ranks
-from shardline.results.recorded import Recorded, changed_code, check_code, check_repeatable
+from shardline.results.recorded import Recorded, check_repeatable
 from shardline.results.replay.compare import DIFFERENT, Number, compare
 
 _ERRORS = {error.exit_code: error for error in (ConfigError, DataError, LaunchError)}
@@ -55,10 +55,7 @@ def replay(project: Project, recorded: Recorded, *, tolerance: float, anyway: bo
         ConfigError: the run cannot be replayed, or code or packages are not the recorded ones.
         DataError: a sealed file or a shard is damaged or missing.
     """
-    check_repeatable(recorded, "replayed")
-    changes = changed_code(project, recorded)
-    if not anyway:
-        check_code(recorded, changes, "replayed")
+    changes = check_repeatable(project, recorded, "replayed", anyway=anyway)
     answer = _evaluate_again(project, recorded, anyway=anyway)
     assert recorded.evaluation_file is not None
     evaluation = recorded.evaluation_file.stem
@@ -77,10 +74,11 @@ def replay(project: Project, recorded: Recorded, *, tolerance: float, anyway: bo
 def _evaluate_again(project: Project, recorded: Recorded, *, anyway: bool) -> dict[str, Any]:
     """Run the program of a replay where the ranks' Python is, and return what it prints."""
     python = (sys.executable,) if anyway else python_of_ranks(project, gpus=False)
-    command = [
-        *python, "-m", "shardline.results.replay", recorded.id, str(recorded.evaluation_file),
-        "--project", str(project.workdir), "--store", str(project.store), *(["--anyway"] if anyway else []),
-    ]  # fmt: skip
+    request = {
+        "run": recorded.id, "evaluation": str(recorded.evaluation_file), "anyway": anyway,
+        "project": str(project.workdir), "store": str(project.store),
+    }  # fmt: skip
+    command = [*python, "-m", "shardline.results.replay", json.dumps(request)]
     # as Snakemake starts an evaluation: the number of threads changes the last bits of sums
     variables = rank_variables(1, {}, "")
     done = subprocess.run(
