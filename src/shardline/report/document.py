@@ -23,7 +23,6 @@ def describe(groups: Sequence[Group], runs: Sequence[Run], **parts: Any) -> dict
     """Return the report's document.
 
     Args:
-        groups: The leaderboards.
         runs: All runs, those of scaling studies too.
         parts: Further top-level keys, such as `datasets` and `workflow`.
     """

@@ -21,7 +21,6 @@ def workflow_graph(
     """Count, for each rule, what ran and what was fresh.
 
     Args:
-        runs: The runs.
         datasets: As `read_datasets` gives them.
         started: When the pipeline run began (UTC, ISO 8601); what ended later, it ran.
 

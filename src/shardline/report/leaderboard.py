@@ -24,7 +24,6 @@ class Entry:
     """One run and how it is shown.
 
     Attributes:
-        run: The run.
         title: Its name, or its whole key where two runs share the name.
         anchor: Element id of its details.
         series: Its curves as they are drawn.

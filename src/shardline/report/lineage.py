@@ -14,7 +14,6 @@ def read_datasets(runs: Sequence[Run], manifests: Iterable[Path]) -> list[dict[s
     """Return what is known of each dataset that a run was trained on.
 
     Args:
-        runs: The runs.
         manifests: `results/datasets/{id}/manifest.json` of those that are there, with their
             `provenance.json` beside them.
 

@@ -13,7 +13,6 @@ def notes_on(
     """Return a sentence for each thing, naming the runs.
 
     Args:
-        runs: The runs.
         datasets: As `read_datasets` gives them.
         images: The samples' images.
     """

@@ -25,7 +25,6 @@ class Report:
     """All that page, `report.json` and `runs.csv` say.
 
     Attributes:
-        groups: The leaderboards.
         apart: Runs outside of them: those that a scaling study made.
         studies: The scaling studies.
         images: The samples' images.

@@ -129,7 +129,6 @@ def read_object(path: Path, *required: str) -> dict[str, Any]:
     """Read a JSON object, and mask what looks like a secret.
 
     Args:
-        path: The file.
         required: Dotted keys that it must have.
 
     Raises:

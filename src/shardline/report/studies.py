@@ -14,7 +14,6 @@ class StudyView:
     """A study with what its runs measured, as the page draws it.
 
     Attributes:
-        study: The study.
         sizes: Each size against the smallest one, by number of ranks; without those whose run is
             not among the report's.
         chart: Vega-Lite specification; None where nothing was measured.
@@ -42,7 +41,6 @@ def view_study(study: Study, runs: Iterable[Run]) -> StudyView:
     """Hold a study's runs against its smallest size.
 
     Args:
-        study: The study.
         runs: Any runs, its own among them.
     """
     by_key = {run.key: run for run in runs}

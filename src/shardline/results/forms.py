@@ -3,7 +3,7 @@
 Keys that no reader needs are not named. A key that some version did not write has a default.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -14,6 +14,7 @@ Name = Annotated[str, Meta(pattern=r"^[ -~]{1,200}$")]
 Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
 Count = Annotated[int, Meta(ge=0)]
 Action = dict[str, Any] | None
+Settings = TypeVar("Settings")
 
 
 class Environment(Struct):
@@ -22,10 +23,10 @@ class Environment(Struct):
     packages: dict[str, Any] = {}
 
 
-class Identity(Struct):
+class Identity(Struct, Generic[Settings]):
     """The identity document of a dataset, a training or an evaluation."""
 
-    settings: dict[str, Any]
+    settings: Settings
     model: str | UnsetType = UNSET
     inputs: dict[str, Any] = {}
     source: dict[str, str] = {}
@@ -41,22 +42,13 @@ class DatasetSettings(Struct):
     source: dict[str, Any] = {}
 
 
-class DatasetIdentity(Identity):
-    """`identity` of a manifest."""
-
-    settings: DatasetSettings  # type: ignore[assignment]  # msgspec reads a table of any keys
-
-
 class TrainingSettings(Struct):
     """`settings` of a training's identity."""
 
     seed: int
 
 
-class TrainingIdentity(Identity):
-    """identity.json."""
-
-    settings: TrainingSettings  # type: ignore[assignment]  # msgspec reads a table of any keys
+TrainingIdentity = Identity[TrainingSettings]  # identity.json
 
 
 class DatasetRef(Struct):
@@ -86,7 +78,7 @@ class Shard(Struct):
 class Manifest(Struct):
     """manifest.json."""
 
-    identity: DatasetIdentity
+    identity: Identity[DatasetSettings]
     shards: list[Shard]
 
 
@@ -199,7 +191,7 @@ class Provenance(Struct):
 class Evaluation(Struct):
     """evaluations/{id}.json."""
 
-    identity: Identity
+    identity: Identity[dict[str, Any]]
     metrics: dict[str, float | None] = {}
     num_samples: int | None = None
     files: dict[Name, str] = {}

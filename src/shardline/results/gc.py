@@ -14,17 +14,15 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, names_that_have_been
 from shardline.config.project import Project
 from shardline.config.run import Run
-from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.environments.pins import pin_file, read_pins
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES
 from shardline.results.states import IDENTITY, is_trained
 
-_REPORT = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
 _DOWNLOAD = re.compile(r"[0-9a-f]{64}")
-_EVALUATION = re.compile(rf"{_REPORT.pattern}\.json")
-_PREFIX = re.compile(rf".+-{_REPORT.pattern}")  # of a conda environment
+_EVALUATION = re.compile(rf"{IDENTITY.pattern}\.json")
+_PREFIX = re.compile(rf".+-{IDENTITY.pattern}")  # of a conda environment
 _DOOMED = ".deleted"
 
 
@@ -63,7 +61,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *runs.unnamed(layout.folder_of("run")),
         *datasets.unnamed(layout.folder_of("dataset"), unused),
         *_outdated(
-            layout.folder_of("report"), _REPORT, {project.report.parent.name}, "earlier report"
+            layout.folder_of("report"), IDENTITY, {project.report.parent.name}, "earlier report"
         ),
         *_old_evaluations(project),
         *datasets.unnamed(layout.all_shards, unused, only_had=True),

@@ -21,7 +21,7 @@ from shardline.results.staleness import read_definitions
 from shardline.results.states import IDENTITY
 from shardline.results.verify_runs import verify_run
 
-_REMAKE = "run the pipeline again to write it"
+REMAKE = "run the pipeline again to write it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Recorded:
     @cached_property
     def spec(self) -> dict[str, Any]:
         """`run.json`, with the settings of the evaluation that is meant."""
-        spec = read_formed(self.folder / "run.json", forms.RunSpec, remedy=_REMAKE)
+        spec = read_formed(self.folder / "run.json", forms.RunSpec, remedy=REMAKE)
         spec["settings"] = with_before(spec["settings"], settings_of("train"))
         if self.evaluation_file:
             settings = with_before(self.evaluation["identity"]["settings"], settings_of("evaluate"))
@@ -83,13 +83,13 @@ class Recorded:
     def identity(self) -> dict[str, Any]:
         """The identity document of the training."""
         path = self.folder / "identity.json"
-        return read_formed(path, forms.TrainingIdentity, remedy=_REMAKE)
+        return read_formed(path, forms.TrainingIdentity, remedy=REMAKE)
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """`provenance.json`; empty before the training has ended."""
         path = self.folder / "provenance.json"
-        return read_formed(path, forms.Provenance, remedy=_REMAKE) if path.exists() else {}
+        return read_formed(path, forms.Provenance, remedy=REMAKE) if path.exists() else {}
 
     @cached_property
     def accepted(self) -> dict[str, Any] | None:
@@ -100,7 +100,7 @@ class Recorded:
     def evaluation(self) -> dict[str, Any]:
         """The evaluation that is meant; empty if there is none."""
         path = self.evaluation_file
-        return read_formed(path, forms.Evaluation, remedy=_REMAKE) if path else {}
+        return read_formed(path, forms.Evaluation, remedy=REMAKE) if path else {}
 
     @property
     def shards(self) -> Path:

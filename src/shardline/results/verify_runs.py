@@ -38,7 +38,10 @@ def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep:
         return ""
     _check_spec(findings, folder, spec, document)
     accepted = _check_accepted(findings, folder, digest_of(document))
-    trained = _check_results(findings, layout, folder, spec, accepted)
+    # what was accepted still bears the identity that it was trained as
+    trained_as = origin_of(accepted)["identity"] if accepted else spec["identity"]
+    trained = _check_results(findings, layout, folder, spec["dataset"]["id"], trained_as)
+    trained += f", accepted from {accepted['from']['id']}" if accepted else ""
     if not deep:
         return trained
     looked_at, problems = check_training(layout.work(folder.name), spec)
@@ -65,24 +68,21 @@ def _check_accepted(findings: Findings, folder: Path, identity: str) -> Mapping[
 
 
 def _check_results(
-    findings: Findings, layout: ResultsLayout, folder: Path, spec: Mapping[str, Any],
-    accepted: Mapping[str, Any] | None,
-) -> str:  # fmt: skip
+    findings: Findings, layout: ResultsLayout, folder: Path, dataset: str, trained_as: str
+) -> str:
     model, what = folder / "model.safetensors", "model"
     if model.exists():
-        trained_as = origin_of(accepted)["identity"] if accepted else spec.get("identity")
         _check_model(findings, model, trained_as)
     elif _is_elsewhere(model):
         what = "model in the storage, not looked at"
     else:
         return "not trained yet"
     _check_metrics(findings, folder / "metrics.jsonl")
-    sealed = _check_provenance(findings, layout, folder, spec, accepted)
+    sealed = _check_provenance(findings, layout, folder, dataset, trained_as)
     evaluations = sorted((folder / "evaluations").glob("*.json"))
     for path in evaluations:
         _check_evaluation(findings.but(f"delete {path} and run the pipeline again"), path, sealed)
-    taken = f", accepted from {accepted['from']['id']}" if accepted else ""
-    return f"{what}, metrics, provenance, {count(len(evaluations), 'evaluation')}{taken}"
+    return f"{what}, metrics, provenance, {count(len(evaluations), 'evaluation')}"
 
 
 def _check_spec(
@@ -132,16 +132,13 @@ def _check_metrics(findings: Findings, path: Path) -> None:
 
 
 def _check_provenance(
-    findings: Findings, layout: ResultsLayout, folder: Path, spec: Mapping[str, Any],
-    accepted: Mapping[str, Any] | None,
-) -> Mapping[str, str]:  # fmt: skip
+    findings: Findings, layout: ResultsLayout, folder: Path, dataset: str, trained_as: str
+) -> Mapping[str, str]:
     """Return the digests of the sealed files, by name."""
     path = folder / "provenance.json"
     provenance = findings.read_sealed(path, forms.Provenance)
     if provenance is None:
         return {}
-    trained_as = origin_of(accepted)["identity"] if accepted else spec.get("identity")
-    dataset = spec["dataset"]["id"]
     findings.expect(f"{path}: identity", provenance.get("identity"), trained_as)
     _check_manifest(findings, layout.manifest(dataset), provenance, dataset)
     if certificate := provenance.get("certificate"):

@@ -25,7 +25,6 @@ class Measured:
     Attributes:
         label: Nodes x devices, such as "2x4".
         ranks: World size.
-        run: The run's name.
         duration_s: Running time of the training, all attempts.
         samples: Samples that it consumed in all.
         step_s: Median step time after warm-up.

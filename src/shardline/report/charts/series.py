@@ -94,7 +94,6 @@ def thin(curve: Curve, max_points: int) -> Curve:
     """Keep the lowest and highest value of each stretch of steps, so that no spike is lost.
 
     Args:
-        curve: Any curve.
         max_points: Upper bound on the points kept; at least 4.
 
     Returns:

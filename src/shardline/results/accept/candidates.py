@@ -17,10 +17,8 @@ from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
-from shardline.results.recorded import accepted_of
+from shardline.results.recorded import REMAKE, accepted_of
 from shardline.results.staleness import nearest_document, training_causes
-
-_REMAKE = "run the pipeline again to write it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +77,7 @@ def find_candidate(asked: Run | Dataset, earlier: str | None = None) -> Candidat
         )
     found = nearest_document(_documents(layout, kind, there), asked.document)
     if found is None:
-        raise DataError(f"{folder / there[0]}: the identity cannot be read; {_REMAKE}")
+        raise DataError(f"{folder / there[0]}: the identity cannot be read; {REMAKE}")
     path, document = found
     if isinstance(asked, Run):
         causes = training_causes(document, asked, path.parent)
@@ -98,7 +96,7 @@ def _documents(
                 yield layout.manifest(identity), read_manifest(layout, identity)["identity"]
             else:
                 path = layout.run(identity) / "identity.json"
-                yield path, dict(read_json(path, remedy=_REMAKE))
+                yield path, dict(read_json(path, remedy=REMAKE))
 
 
 def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidate]:
@@ -175,4 +173,4 @@ def _kind(asked: Run | Dataset) -> Kind:
 
 def read_manifest(layout: ResultsLayout, dataset_id: str) -> dict[str, Any]:
     """Return the manifest of a sealed dataset."""
-    return dict(read_json(layout.manifest(dataset_id), remedy=_REMAKE))
+    return dict(read_json(layout.manifest(dataset_id), remedy=REMAKE))

@@ -9,8 +9,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.results.accept.candidates import read_manifest
 from shardline.results.findings import Verdict
-
-_REMAKE = "run the pipeline again to write it"
+from shardline.results.recorded import REMAKE
 
 
 def refuse_damage(verdict: Verdict) -> None:
@@ -25,7 +24,7 @@ def refuse_damage(verdict: Verdict) -> None:
 
 def check_schema(run: Run, earlier: Path) -> None:
     """Refuse a run whose rows have another form than those that the earlier one was trained on."""
-    trained_on = str(read_json(earlier / "run.json", remedy=_REMAKE)["dataset"]["id"])
+    trained_on = str(read_json(earlier / "run.json", remedy=REMAKE)["dataset"]["id"])
     if trained_on == run.dataset.id:
         return
     if not run.dataset.manifest.exists():

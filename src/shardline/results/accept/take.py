@@ -19,13 +19,12 @@ from shardline.provenance.run_spec import describe_run
 from shardline.results.accept.candidates import Candidate, read_manifest
 from shardline.results.accept.checks import check_model, check_schema, refuse_damage
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
-from shardline.results.recorded import accepted_of
+from shardline.results.recorded import REMAKE, accepted_of
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 
 _TRAINED = ("model.safetensors", "metrics.jsonl", "provenance.json")
 _DECLARED = (*_TRAINED, "run.json", "identity.json")
-_REMAKE = "run the pipeline again to write it"
 
 
 def accept_run(
@@ -136,7 +135,7 @@ def fitting_evaluation(run: Run, earlier: Path) -> Path | None:
     asked = run.evaluation_document["settings"]
     files = (earlier / "evaluations").glob("*.json")
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
-        if read_json(path, remedy=_REMAKE)["identity"]["settings"] == asked:
+        if read_json(path, remedy=REMAKE)["identity"]["settings"] == asked:
             return path
     return None
 
@@ -154,7 +153,7 @@ def _take_evaluation(
         raise ConfigError(
             f"{earlier} has no evaluation of the present settings; have the model evaluated again: --evaluations again"
         )
-    evaluation = dict(read_json(path, remedy=_REMAKE))
+    evaluation = dict(read_json(path, remedy=REMAKE))
     taken = {
         **evaluation,
         "run": run.id,
