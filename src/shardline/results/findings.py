@@ -1,6 +1,5 @@
 """What a verification finds: sentences, each with a remedy."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,14 +87,3 @@ def digest_of(document: object) -> str:
         return digest(document)
     except ValueError:  # NaN or infinity, which no file of an identity holds
         return "none (it holds NaN or infinity)"
-
-
-def check_folder(kind: str, folder: Path, remedy: str, check: Callable[[Findings], str]) -> Verdict:
-    """Return what a check finds in a folder.
-
-    Args:
-        check: adds to the findings, and returns what was looked at.
-    """
-    verdict = Verdict(kind=kind, id=folder.name)
-    verdict.summary = check(Findings(verdict, remedy))
-    return verdict

@@ -13,7 +13,7 @@ from shardline.core.errors import DataError
 from shardline.data.shard_format import shard_path
 from shardline.provenance.crate.metadata import METADATA, check_crate_seal, files_of_crate
 from shardline.results import forms
-from shardline.results.findings import Findings, Verdict, check_folder, count, digest_of
+from shardline.results.findings import Findings, Verdict, count, digest_of
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers, check_parts, check_statistics
 
@@ -46,21 +46,18 @@ def verify_dataset(project: Project, dataset_id: str, *, deep: bool = False) -> 
         remedy = (
             f"delete {manifest.parent} and {shards}, or bring back the settings it was made from"
         )
-    return check_folder(
-        "dataset",
-        manifest.parent,
-        remedy,
-        lambda found: _check_dataset(found, manifest, shards, deep=deep),
-    )
+    findings = Findings(Verdict(kind="dataset", id=dataset_id), remedy)
+    findings.verdict.summary = _check_dataset(findings, manifest, shards, deep=deep)
+    return findings.verdict
 
 
 def verify_report(layout: ResultsLayout, report_id: str) -> Verdict:
     """Hold a report, and the small files that it was made from, against the digests in its crate."""
     folder = layout.result("report", report_id)
     remedy = f"delete {folder} and run the pipeline again"
-    return check_folder(
-        "report", folder, remedy, lambda found: _check_report(found, folder, layout)
-    )
+    findings = Findings(Verdict(kind="report", id=report_id), remedy)
+    findings.verdict.summary = _check_report(findings, folder, layout)
+    return findings.verdict
 
 
 def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) -> str:

@@ -14,7 +14,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.run import pointer
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.results import forms
-from shardline.results.findings import Findings, Verdict, check_folder, count, digest_of
+from shardline.results.findings import Findings, Verdict, count, digest_of
 from shardline.results.verify_store import check_training
 
 
@@ -26,9 +26,9 @@ def verify_run(layout: ResultsLayout, run_id: str, *, deep: bool = False) -> Ver
     """
     folder = layout.run(run_id)
     remedy = f"delete {folder} and run the pipeline again"
-    return check_folder(
-        "run", folder, remedy, lambda found: _check_run(found, layout, folder, deep=deep)
-    )
+    findings = Findings(Verdict(kind="run", id=run_id), remedy)
+    findings.verdict.summary = _check_run(findings, layout, folder, deep=deep)
+    return findings.verdict
 
 
 def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep: bool) -> str:
