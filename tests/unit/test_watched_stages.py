@@ -6,7 +6,7 @@ import pytest
 
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
-from shardline.pipeline.watched import end_watch, watch_dataset, watch_run, write_watched_files
+from shardline.pipeline.watched import end_watch, watch, write_watched_files
 from tests.support.fake_project import FakeProject
 
 
@@ -38,14 +38,14 @@ def told() -> set[str]:
 
 def test_a_source_may_read_its_files_and_its_code(net):
     project = net.load()
-    watch_dataset(project, project.named_runs()["net"].dataset)
+    watch(project, project.named_runs()["net"].dataset)
     assert told() - {"mypkg/__init__.py"} == OF_NONE | OF_MODEL - {"mypkg/__init__.py"}
     assert "name it in source.files" in watch_reads.finish()
 
 
 def test_a_model_may_read_what_its_dataset_and_its_own_identity_hold(net, caplog):
     project = net.load()
-    watch_run(project, project.named_runs()["net"])
+    watch(project, project.named_runs()["net"])
     assert told() == OF_NONE
     end_watch()
     assert "2 files were read that no identity holds" in caplog.text
@@ -72,7 +72,7 @@ def test_nothing_is_watched_or_written_where_it_is_off(net):
     project = net.load()
     run = project.named_runs()["net"]
     write_watched_files(project, run)
-    watch_run(project, run)
+    watch(project, run)
     assert not (project.store / "work").exists()
     assert told() == set()
 
@@ -80,7 +80,7 @@ def test_nothing_is_watched_or_written_where_it_is_off(net):
 def test_an_error_that_the_code_has_caught_comes_before_anything_is_sealed(net):
     net.config["runtime"] = {"watch_reads": "error"}
     project = net.load()
-    watch_run(project, project.named_runs()["net"])
+    watch(project, project.named_runs()["net"])
     with pytest.raises(ConfigError):
         Path("other.txt").read_bytes()
     with pytest.raises(ConfigError, match=r"other\.txt"):

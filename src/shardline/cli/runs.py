@@ -1,5 +1,7 @@
 """The commands about the runs of the config: `ls`, `why`, `preflight`."""
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,8 +9,13 @@ import typer
 from shardline.cli.app import EPILOG, AsJson, OnProfile, SetResources, app, resource_arguments
 from shardline.cli.display.terminal import say, say_json
 from shardline.cli.display.upkeep import show_explanation, show_runs
-from shardline.cli.preflight import one_of_each_geometry, preflight_runs
 from shardline.config.load import load_project
+from shardline.config.project import Project
+from shardline.config.run import Run
+from shardline.core.errors import LaunchError
+from shardline.core.files import read_json
+from shardline.core.package import remake
+from shardline.launch.preflight.table import PreflightReport
 from shardline.results.select import find_run
 from shardline.results.staleness import explain
 from shardline.results.states import describe_runs
@@ -72,11 +79,45 @@ def preflight(
     bandwidth between ranks. Every training begins with the same check.
     """
     project = load_project(config_file=context.obj)
-    runs = [find_run(project, name) for name in names or []] or one_of_each_geometry(project)
+    runs = [find_run(project, name) for name in names or []] or _one_of_each_geometry(project)
     arguments = resource_arguments(set_resources)
-    found = preflight_runs(runs, config=context.obj, profile=profile, arguments=arguments)
+    found = _preflight(runs, config=context.obj, profile=profile, arguments=arguments)
     if as_json:
         say_json({run.id: report.to_json() for run, report in found})
         return
     for run, report in found:
         say(f"\n{run.name} ({run.id})\n{report.table()}")
+
+
+def _one_of_each_geometry(project: Project) -> list[Run]:
+    """Return the first run of each geometry: other runs of this geometry would start the same ranks."""
+    first: dict[tuple[object, ...], Run] = {}
+    for run in project.runs.values():
+        asked = run.settings
+        first.setdefault((asked.nodes, asked.devices, asked.accelerator), run)
+    return list(first.values())
+
+
+def _preflight(
+    runs: Sequence[Run], *, config: Path, profile: str, arguments: Sequence[str]
+) -> Iterator[tuple[Run, PreflightReport]]:
+    """Have Snakemake run the preflight checks again, and yield their reports.
+
+    Args:
+        config: the project's config.
+        profile: Snakemake's profile: where the ranks start.
+        arguments: further arguments for Snakemake.
+
+    Raises:
+        LaunchError: a preflight check failed; Snakemake has printed the reason.
+    """
+    found = {run.id: run.layout.declared.preflight(run.id) for run in runs}
+    is_done = remake(found.values(), config=config, profile=profile, arguments=arguments)
+    for run in runs:
+        if found[run.id].exists():
+            document = read_json(found[run.id], remedy="run `shardline preflight` again")
+            yield run, PreflightReport.from_json(document)
+    if not is_done:
+        raise LaunchError(
+            "the preflight check failed; the reason is printed above and recorded in logs/run_preflight/"
+        )

@@ -16,7 +16,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.pipeline.common import REMAKE, check_environment, of_this_identity
-from shardline.pipeline.watched import end_watch, watch_dataset
+from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project,
     dataset = of_this_identity(project.datasets, dataset_id)
     check_environment(project, dataset.document)
     fetch(dataset.source.get("files", ()), project.layout.downloads)
-    watch_dataset(project, dataset)
+    watch(project, dataset)
     source = make_source(
         dataset.source_class,
         dataset.source,

@@ -44,7 +44,7 @@ def report(
             metrics=metrics,
             evaluation=evaluation,
             provenance=provenance,
-            accepted=_beside(run, ACCEPTED),
+            accepted=accepted if (accepted := run.with_name(ACCEPTED)).exists() else None,
             asked=_asked(project, of_this_identity(evaluated, evaluation.stem)),
         )
         for run, identity, metrics, evaluation, provenance in each
@@ -66,11 +66,6 @@ def report(
     }
     at[project.layout.name_of(project.report)] = Path(page)
     write_metadata(project, Path(crate), at=at, report_action=record)
-
-
-def _beside(file: Path, name: str) -> Path | None:
-    path = file.with_name(name)
-    return path if path.exists() else None
 
 
 def _asked(project: Project, run: Run) -> "Asked":

@@ -13,7 +13,7 @@ from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.core.seals import seal
 from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
 from shardline.pipeline.training import files_of
-from shardline.pipeline.watched import end_watch, watch_run
+from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
 
@@ -66,7 +66,7 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
 
     # `run.json` may be older than the place of the class, and than a setting
     spec = RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
-    watch_run(project, run)
+    watch(project, run)
     result = evaluate_model(
         spec,
         model_file=files["model"],

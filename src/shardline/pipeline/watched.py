@@ -11,31 +11,22 @@ from shardline.config.source_files import find_code_files
 from shardline.identity import watch_reads
 
 
-def watch_dataset(project: Project, dataset: Dataset) -> None:
-    """Watch what a dataset's source reads from here on in this process."""
-    _watch(
-        project,
-        _files_of_dataset(project, dataset),
-        _folders_of_dataset(project, dataset),
-        watch_reads.SOURCE_REMEDY,
-    )
-
-
-def watch_run(project: Project, run: Run) -> None:
-    """Watch what a run's model reads from here on in this process."""
-    _watch(
-        project,
-        _files_of_run(project, run),
-        _folders_of_run(project, run),
-        watch_reads.MODEL_REMEDY,
-    )
+def watch(project: Project, of: Dataset | Run) -> None:
+    """Watch what a dataset's source, or a run's model, reads from here on in this process."""
+    mode = project.runtime.watch_reads
+    if mode == "off":
+        return
+    files, folders = map(str, _files_of(project, of)), map(str, _folders_of(project, of))
+    known = watch_reads.counted(project.workdir, files, folders)
+    remedy = watch_reads.MODEL_REMEDY if isinstance(of, Run) else watch_reads.SOURCE_REMEDY
+    watch_reads.start(watch_reads.Watch(known=known, mode=mode, remedy=remedy))
 
 
 def write_watched_files(project: Project, run: Run) -> None:
     """Write the list of files that a run's ranks may read without a report."""
     if project.runtime.watch_reads != "off":
         file = project.layout.work(run.id) / watch_reads.COUNTED_FILE
-        files, folders = _files_of_run(project, run), _folders_of_run(project, run)
+        files, folders = _files_of(project, run), _folders_of(project, run)
         watch_reads.write_counted(file, project.workdir, files, folders)
 
 
@@ -50,22 +41,14 @@ def end_watch() -> None:
         logging.warning("%s", warning)
 
 
-def _watch(project: Project, files: Iterator[Path], folders: list[Path], remedy: str) -> None:
-    mode = project.runtime.watch_reads
-    if mode != "off":
-        known = watch_reads.counted(project.workdir, map(str, files), map(str, folders))
-        watch_reads.start(watch_reads.Watch(known=known, mode=mode, remedy=remedy))
-
-
-def _files_of_dataset(project: Project, dataset: Dataset) -> Iterator[Path]:
-    yield from (project.lock_file, *dataset.files)
-    yield from _files_of_code(project, dataset.source_class)
-
-
-def _files_of_run(project: Project, run: Run) -> Iterator[Path]:
-    yield from _files_of_dataset(project, run.dataset)
-    yield from _files_of_code(project, run.model_class)
-    yield from find_code_files(run.settings.code_files, project.workdir, run.row.where)
+def _files_of(project: Project, of: Dataset | Run) -> Iterator[Path]:
+    if isinstance(of, Run):
+        yield from _files_of(project, of.dataset)
+        yield from _files_of_code(project, of.model_class)
+        yield from find_code_files(of.settings.code_files, project.workdir, of.row.where)
+    else:
+        yield from (project.lock_file, *of.files)
+        yield from _files_of_code(project, of.source_class)
 
 
 def _files_of_code(project: Project, path: str) -> Iterator[Path]:
@@ -73,10 +56,8 @@ def _files_of_code(project: Project, path: str) -> Iterator[Path]:
         yield from code.files
 
 
-def _folders_of_dataset(project: Project, dataset: Dataset) -> list[Path]:
-    return [project.layout.shards(dataset.id), dataset.manifest.parent]
-
-
-def _folders_of_run(project: Project, run: Run) -> list[Path]:
-    work = project.layout.work(run.id)
-    return [*_folders_of_dataset(project, run.dataset), run.folder, work]
+def _folders_of(project: Project, of: Dataset | Run) -> list[Path]:
+    if isinstance(of, Run):
+        work = project.layout.work(of.id)
+        return [*_folders_of(project, of.dataset), of.folder, work]
+    return [project.layout.shards(of.id), of.manifest.parent]
