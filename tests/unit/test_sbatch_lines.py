@@ -9,6 +9,7 @@ import yaml
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 
+from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.launch.request import requested
 
@@ -28,7 +29,7 @@ class Resources(dict):
 
 
 def sbatch_line(launcher, nodes, devices, accelerator="cpu", **changes):
-    settings = {"nodes": nodes, "devices": devices, "accelerator": accelerator}
+    settings = RunSettings(nodes=nodes, devices=devices, accelerator=accelerator)
     asked = requested(settings, Runtime(launcher=launcher, threads_per_rank=3))
     general = {**PROFILE["default-resources"], **PROFILE["set-resources"]["train"]}
     general = {
