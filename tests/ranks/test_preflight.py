@@ -18,6 +18,7 @@ from tests.support.rotation import rotating
 # a process group of its own at the same port, must work at once.
 RANK = """
 import json, os, sys, psutil, torch
+from dataclasses import asdict
 from shardline.errors import LaunchError
 from shardline.launch.preflight.check import run_preflight
 from shardline.core.world import World
@@ -42,7 +43,7 @@ left = [torch.distributed.is_initialized(), len(listening)]
 torch.distributed.init_process_group("gloo", rank=world.rank, world_size=world.world_size)
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
-found = json.dumps({"left": left, "found": found.to_json()})
+found = json.dumps({"left": left, "found": asdict(found)})
 print(f"FOUND {found}\\n", end="", flush=True)  # one write: ranks share torchrun's output
 """
 TIMEOUT_S = 300

@@ -1,5 +1,7 @@
 """What a preflight check prints, and what it rejects without other ranks or a GPU."""
 
+from dataclasses import asdict
+
 import pytest
 
 from shardline.core.world import World
@@ -25,7 +27,7 @@ def row(rank, **changes):
 
 
 def report(*rows, backend="gloo", nodes=2):
-    return PreflightReport(backend=backend, launcher="srun", num_nodes=nodes, rows=rows)
+    return PreflightReport(backend=backend, launcher="srun", nodes=nodes, ranks=rows)
 
 
 def test_the_table_of_a_small_world():
@@ -68,8 +70,8 @@ def test_long_names_are_cut_to_100_columns_and_keep_both_ends():
 
 def test_the_table_in_plain_values_holds_every_row():
     found = report(row(0), row(1), nodes=1)
-    assert found.to_json() == {
-        "backend": "gloo", "launcher": "srun", "nodes": 1, "ranks": [row(0), row(1)],
+    assert asdict(found) == {
+        "backend": "gloo", "launcher": "srun", "nodes": 1, "ranks": (row(0), row(1)),
     }  # fmt: skip
 
 
@@ -89,7 +91,7 @@ def test_a_world_of_one_needs_no_network(capsys):
         world, backend="gloo", device="cpu", timeout_s=5, planned={"nodes": 1, "devices": 1},
         describe={"threads": 1},
     )  # fmt: skip
-    assert [(row["rank"], row["latency_us"]) for row in found.rows] == [(0, None)]
+    assert [(row["rank"], row["latency_us"]) for row in found.ranks] == [(0, None)]
     assert capsys.readouterr().out == found.table() + "\n"
 
 

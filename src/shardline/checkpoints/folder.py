@@ -60,8 +60,7 @@ class Saved:
 
 def list_saved(folder: Path) -> list[Saved]:
     """Return the training checkpoints with a readable manifest, the newest first, not verified."""
-    found = (_read(path) for path in _folders(folder))
-    return [saved for saved in found if isinstance(saved, Saved)]
+    return [saved for path in _folders(folder) if (saved := _read(path)[0])]
 
 
 def last_step(folder: Path) -> int:
@@ -84,14 +83,13 @@ def newest_good(folder: Path, identity: str) -> tuple[Saved | None, list[str]]:
     """
     passed = _missing_newest(folder)
     for path in _folders(folder):
-        found = _read(path)
-        if isinstance(found, Saved):
-            _check_identity(found, identity)
-            problem = _problem(found)
+        saved, problem = _read(path)
+        if saved:
+            _check_identity(saved, identity)
+            problem = _problem(saved)
             if not problem:
-                return found, passed
-            found = problem
-        passed.append(f"training checkpoint {path} is damaged: {found}")
+                return saved, passed
+        passed.append(f"training checkpoint {path} is damaged: {problem}")
     return None, passed
 
 
@@ -107,10 +105,11 @@ def find_damage(folder: Path, identity: str) -> tuple[int, list[str]]:
     """
     good, problems = 0, _missing_newest(folder)
     for path in _folders(folder):
-        found = _read(path)
-        problem = found if isinstance(found, str) else _problem(found)
-        if isinstance(found, Saved) and found.identity != identity:
-            problem = f"it is of another run (identity {found.identity[:12]})"
+        saved, problem = _read(path)
+        if saved and saved.identity != identity:
+            problem = f"it is of another run (identity {saved.identity[:12]})"
+        elif saved:
+            problem = _problem(saved)
         if not problem:
             good += 1
         elif path.exists():  # a running training removes old ones
@@ -145,22 +144,22 @@ def _missing_newest(folder: Path) -> list[str]:
     return [f"training checkpoint {folder / str(newest)} is missing, though {POINTER} names it"]
 
 
-def _read(path: Path) -> Saved | str:
-    """Return what a manifest describes, or what is wrong with it."""
+def _read(path: Path) -> tuple[Saved | None, str]:
+    """Return what a manifest describes, or else what is wrong with it."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         if check_seal(path / MANIFEST, manifest):
-            return f"its {MANIFEST} is not what was written"
+            return None, f"its {MANIFEST} is not what was written"
         size = sum(record["bytes"] for record in manifest["files"].values())
         kept: dict[str, Any] = {
             key: manifest[key] for key in ("identity", "written", "files", "best")
         }
         kept |= {key: int(manifest[key]) for key in ("step", "epoch", "world_size")}
-        return Saved(path=path, bytes=size, **kept)
+        return Saved(path=path, bytes=size, **kept), ""
     except FileNotFoundError:
-        return f"it has no {MANIFEST}"
+        return None, f"it has no {MANIFEST}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return f"its {MANIFEST} is not readable"
+        return None, f"its {MANIFEST} is not readable"
 
 
 def _check_identity(saved: Saved, identity: str) -> None:

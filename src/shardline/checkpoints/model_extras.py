@@ -21,12 +21,12 @@ Extras = dict[str, Any]
 
 def collect(module: pl.LightningModule) -> Extras:
     """Return what `state_dict` leaves out; tensors are the model's own, to be copied."""
-    gradients = {} if module.automatic_optimization else _gradients(module)
+    parameters = [] if module.automatic_optimization else module.named_parameters()
     return {
         "buffers": dict(_hidden_buffers(module)),
         "frozen": [name for name, p in module.named_parameters() if not p.requires_grad],
         "evaluating": [name for name, inner in module.named_modules() if not inner.training],
-        "gradients": gradients,
+        "gradients": {name: p.grad for name, p in parameters if p.grad is not None},
     }
 
 
@@ -79,10 +79,6 @@ def _hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | Non
         for name, (value, persistent) in sorted(buffers_of(inner).items()):
             if not (persistent or isinstance(value, DTensor)):
                 yield f"{path}.{name}" if path else name, value
-
-
-def _gradients(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
 def own_buffers(trainer: pl.Trainer) -> dict[str, torch.Tensor]:

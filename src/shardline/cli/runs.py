@@ -83,7 +83,7 @@ def preflight(
     arguments = resource_arguments(set_resources)
     found = _preflight(runs, config=context.obj, profile=profile, arguments=arguments)
     if as_json:
-        say_json({run.id: report.to_json() for run, report in found})
+        say_json({run.id: vars(report) for run, report in found})
         return
     for run, report in found:
         say(f"\n{run.name} ({run.id})\n{report.table()}")
@@ -116,7 +116,7 @@ def _preflight(
     for run in runs:
         if found[run.id].exists():
             document = read_json(found[run.id], remedy="run `shardline preflight` again")
-            yield run, PreflightReport.from_json(document)
+            yield run, PreflightReport(**document)
     if not is_done:
         raise LaunchError(
             "the preflight check failed; the reason is printed above and recorded in logs/run_preflight/"

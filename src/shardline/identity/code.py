@@ -17,8 +17,15 @@ from typing import TypeVar
 from shardline.core.errors import ConfigError
 from shardline.identity.literals import Literals
 from shardline.identity.outline import Outline, compiled_outline, outline_of
-from shardline.identity.roots import INSTALLED, LIBRARY, holds_own_code, import_roots
-from shardline.identity.search import Found, find_in, portions_of
+from shardline.identity.search import (
+    INSTALLED,
+    LIBRARY,
+    Found,
+    find_in,
+    holds_own_code,
+    import_roots,
+    portions_of,
+)
 from shardline.identity.syntax import Module, binary_module, parse_module
 from shardline.identity.user_code import UserCode, reach
 

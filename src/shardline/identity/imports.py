@@ -44,7 +44,7 @@ def imports_of(
         text: the source; what it does not name is not looked for, which takes longer.
         literals: of this module, with its `__name__` and `__package__` known.
     """
-    never_run = _never_run(nodes) if _FLAG.encode() in text else set()
+    never_run = never_run_conditions(nodes) if _FLAG.encode() in text else frozenset()
     finder = _Finder(list(_walk_executed(tree, never_run)) if never_run else nodes, literals)
     names = set(finder.imported())
     if any(importer.encode() in text for importer in _IMPORTERS):
@@ -57,11 +57,6 @@ def imports_of(
     )
 
 
-def never_run_conditions(tree: ast.Module) -> frozenset[str]:
-    """Return the conditions of a module that are false, as `TYPE_CHECKING`."""
-    return frozenset(_never_run(list(ast.walk(tree))))
-
-
 def static_importers(
     tree: ast.Module, text: bytes, name: str, package: str, never_run: frozenset[str]
 ) -> dict[ast.AST, tuple[str, ...]]:
@@ -70,7 +65,7 @@ def static_importers(
         return {}
     known = {"__name__": name, "__package__": package}
     literals = Literals(bindings=Bindings(list(ast.walk(tree))), known=known)
-    finder = _Finder(list(_walk_executed(tree, set(never_run))), literals)
+    finder = _Finder(list(_walk_executed(tree, never_run)), literals)
     found = {node: tuple(sorted({*finder.imported_by(node)} - {""})) for node in finder.nodes}
     return {node: names for node, names in found.items() if names}
 
@@ -210,7 +205,7 @@ def _summands(node: ast.expr) -> Iterator[ast.expr]:
         yield node
 
 
-def _walk_executed(node: ast.AST, never_run: set[str]) -> Iterator[ast.AST]:
+def _walk_executed(node: ast.AST, never_run: frozenset[str]) -> Iterator[ast.AST]:
     """Walk a tree without what stands under `if TYPE_CHECKING`, which never runs."""
     yield node
     children: Iterable[ast.AST] = ast.iter_child_nodes(node)
@@ -220,7 +215,7 @@ def _walk_executed(node: ast.AST, never_run: set[str]) -> Iterator[ast.AST]:
         yield from _walk_executed(child, never_run)
 
 
-def _never_run(nodes: Sequence[ast.AST]) -> set[str]:
+def never_run_conditions(nodes: Sequence[ast.AST]) -> frozenset[str]:
     """Return the conditions that are false: `TYPE_CHECKING`, unless it is not that of `typing`."""
     stars = bound = False
     harmless: set[ast.AST] = set()  # what binds the flag to typing's, or to False
@@ -240,11 +235,11 @@ def _never_run(nodes: Sequence[ast.AST]) -> set[str]:
             case ast.Import():
                 harmless |= {a for a in node.names if a.asname is None or a.name in _TYPING}
     if stars and not bound:
-        return set()
+        return frozenset()
     other = {name for node in nodes if node not in harmless for name in _rebound(node)}
     if _FLAG in other:
-        return set()
-    return {_FLAG} if "typing" in other else {_FLAG, f"typing.{_FLAG}"}
+        return frozenset()
+    return frozenset({_FLAG} if "typing" in other else {_FLAG, f"typing.{_FLAG}"})
 
 
 def _rebound(node: ast.AST) -> Iterator[str]:

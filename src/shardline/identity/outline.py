@@ -129,7 +129,9 @@ def outline_of(
     """
     tree = parse_quietly(content)
     package = name if is_package else name.rpartition(".")[0]
-    never_run = never_run_conditions(tree) if b"TYPE_CHECKING" in content else frozenset()
+    never_run = (
+        never_run_conditions(list(ast.walk(tree))) if b"TYPE_CHECKING" in content else frozenset()
+    )
     hidden = never_run if is_main or b"__main__" not in content else never_run | _MAIN
     body = list(_executed(tree.body, hidden, package))
     outline = Outline(

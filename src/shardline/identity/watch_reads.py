@@ -29,7 +29,7 @@ from typing import Any
 from shardline.core.errors import ConfigError
 from shardline.core.files import read_json, write_bytes
 from shardline.core.redaction import mask
-from shardline.identity.roots import INSTALLED
+from shardline.identity.search import INSTALLED
 
 COUNTED_FILE = "counted_files.json"  # in a run's folder of the store: what its ranks may read
 MODEL_REMEDY = "name it in the column code_files, or read it by a literal path beside its module"

@@ -32,7 +32,7 @@ def preflight_run(
     from shardline.launch.preflight.check import run_preflight
 
     is_gpu = resolve_accelerator(accelerator, devices=geometry.devices) == "gpu"
-    return run_preflight(
+    found = run_preflight(
         world,
         backend="nccl" if is_gpu else "gloo",
         device=f"cuda:{world.local_rank}" if is_gpu else "cpu",
@@ -40,7 +40,8 @@ def preflight_run(
         planned=asdict(geometry),
         describe={"run": run, "libraries": libraries(), **describe},
         oversubscribe=oversubscribe,
-    ).to_json()
+    )
+    return asdict(found)
 
 
 def main() -> int:

@@ -73,9 +73,9 @@ def run_preflight(
         check_node(rows, backend=backend, oversubscribe=oversubscribe)
     else:
         rows = _join_and_measure(world, me, backend, device, timeout_s, oversubscribe)
-    shown = tuple({key: row[key] for key in row if key not in _NOT_SHOWN} for row in rows)
+    shown = [{key: row[key] for key in row if key not in _NOT_SHOWN} for row in rows]
     found = PreflightReport(
-        backend=backend, launcher=world.launcher, num_nodes=world.num_nodes, rows=shown
+        backend=backend, launcher=world.launcher, nodes=world.num_nodes, ranks=shown
     )
     if world.rank == 0:
         print(found.table(), flush=True)

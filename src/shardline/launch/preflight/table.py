@@ -12,11 +12,12 @@ _NUMBERS = (0, 2, 6, 7)
 
 @dataclass(frozen=True, kw_only=True)
 class PreflightReport:
-    """Report of a preflight check; the same on every rank.
+    """Report of a preflight check, with the fields of its file; the same on every rank.
 
     Attributes:
         backend: `gloo` or `nccl`.
-        rows: description and measurements of each rank: `latency_us` is the
+        nodes: number of nodes.
+        ranks: description and measurements of each rank: `latency_us` is the
             median of small all-reduces, `bandwidth_mb_s` (10^6 bytes per
             second) what it received from its left neighbour while all ranks
             sent at once, `joined_s` how long it waited for all ranks. The
@@ -25,36 +26,17 @@ class PreflightReport:
 
     backend: str
     launcher: str
-    num_nodes: int
-    rows: tuple[Mapping[str, Any], ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
-        return {
-            "backend": self.backend,
-            "launcher": self.launcher,
-            "nodes": self.num_nodes,
-            "ranks": [dict(row) for row in self.rows],
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "PreflightReport":
-        """Read what `to_json` gave."""
-        return cls(
-            backend=document["backend"],
-            launcher=document["launcher"],
-            num_nodes=document["nodes"],
-            rows=tuple(document["ranks"]),
-        )
+    nodes: int
+    ranks: Sequence[Mapping[str, Any]]
 
     def table(self) -> str:
         """Return the table of all ranks, at most 100 columns wide, and the network settings in use."""
-        each, joined = len(self.rows) // self.num_nodes, max(row["joined_s"] for row in self.rows)
+        each, joined = len(self.ranks) // self.nodes, max(row["joined_s"] for row in self.ranks)
         title = (
-            f"preflight check: nodes={self.num_nodes} x devices={each} by {self.launcher}, "
+            f"preflight check: nodes={self.nodes} x devices={each} by {self.launcher}, "
             f"backend={self.backend}, all ranks joined in {joined:.2f} s"
         )
-        return "\n".join([title, *_table_lines(self.rows), *_settings_lines(self.rows)])
+        return "\n".join([title, *_table_lines(self.ranks), *_settings_lines(self.ranks)])
 
 
 def _table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
