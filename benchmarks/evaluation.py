@@ -79,7 +79,7 @@ def prepare(folder: Path, num_rows: int, num_classes: int) -> None:
     """Write shards, of which about `num_rows` rows are held out, and a model."""
     source = Clouds(-(-int(num_rows / SHARES["test"]) // SHARD_ROWS), num_classes)
     built = [build_shard(source, shard, SHARES, folder) for shard in range(source.num_shards)]
-    parts = [{"shards": [vars(record)], "statistics": [moments]} for record, moments in built]
+    parts = [{"shards": [record.to_json()], "statistics": [moments]} for record, moments in built]
     manifest = seal(parts, dataset="clouds-0123456789ab", source=source, document={})
     write_json(folder / "manifest.json", manifest)
     middle = torch.from_numpy(centres(num_classes)) / 0.36  # of the noise's variance

@@ -73,7 +73,7 @@ def make_dataset(folder: Path, shape: str, num_shards: int) -> None:
     source = Noise(num_shards=num_shards, shape=shape)
     parts = []
     for record, moments in build_shards(source, range(num_shards), SHARES, folder):
-        parts.append({"shards": [vars(record)], "statistics": [moments]})
+        parts.append({"shards": [record.to_json()], "statistics": [moments]})
     sealed = seal(parts, dataset=f"{shape}-{0:012x}", source=source, document={})
     write_json(folder / "manifest.json", sealed)
     marker.write_text(writer)

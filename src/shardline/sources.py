@@ -1,5 +1,5 @@
 """Sources of rows: the public name of `shardline.data.sources`."""
 
-from shardline.data.sources import SPLITS, Schema, Source, Table, shard_range
+from shardline.data.sources import SPLITS, Ragged, Schema, Source, Table, shard_range
 
-__all__ = ["SPLITS", "Schema", "Source", "Table", "shard_range"]
+__all__ = ["SPLITS", "Ragged", "Schema", "Source", "Table", "shard_range"]

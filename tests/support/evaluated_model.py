@@ -71,7 +71,7 @@ def evaluated(folder, source, num_steps=0, model_class=Flat):
     """Build, seal, train if asked to, and evaluate; return the result and the model."""
     num_shards = source.num_shards
     parts = [build_shard(source, shard, SHARES, folder) for shard in range(num_shards)]
-    documents = [{"shards": [vars(r)], "statistics": [m]} for r, m in parts]
+    documents = [{"shards": [r.to_json()], "statistics": [m]} for r, m in parts]
     sealed = seal(documents, dataset="rows-0123456789ab", source=source, document={})
     write_json(folder / "manifest.json", sealed)
     torch.manual_seed(3)

@@ -102,7 +102,8 @@ class FakeProject:
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file({"ids": np.arange(number, 64 + number)}, path)
             size, blake3 = path.stat().st_size, file_blake3(path)
-            records.append({"file": path.name, "rows": {}, "bytes": size, "blake3": blake3})
+            rows = {"train": 64, "validation": 0, "test": 0}
+            records.append({"file": path.name, "rows": rows, "bytes": size, "blake3": blake3})
         total = sum(record["bytes"] for record in records)
         document = {
             "dataset": dataset.id,

@@ -28,6 +28,7 @@ from tests.support.fake_project import DIGEST, FakeProject
 from tests.support.tampering import bytes_changed, changed, edits, fields_changed, paths_of
 
 ACTION = {"id": "a", "agent": "someone", "host": "n1", "started": "then", "ended": "then"}
+MOMENTS = {"count": 2, "mean": [1.0], "m2": [2.0], "low": [0.0], "high": [2.0]}
 STRANGE = st.one_of(
     st.sampled_from(
         [math.nan, math.inf, {}, [], "", "\0", "x" * 5000, "\ud800", "../..", -1, 10**400, 1e308]
@@ -72,7 +73,7 @@ class Sealed:
         part = {
             "dataset": self.dataset.id,
             "shards": records,
-            "statistics": [{"first": 0, "stop": 4}],
+            "statistics": [{"first": 0, "stop": 4, "class_counts": {}, "features": MOMENTS}],
         }
         self.part = self.layout.parts(self.dataset.id) / "00000-00003.json"
         write_json(self.part, seal({**part, "action": ACTION}))

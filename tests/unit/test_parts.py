@@ -60,7 +60,7 @@ def test_an_unsealed_list_of_any_kind_of_rows_is_accepted_and_an_altered_one_is_
 ) -> None:
     source, path = Cut(dtype), tmp_path / "parts" / "00000-00002.json"
     part = describe_part("d", build_shards(source, range(3), {}, tmp_path), {})
-    schema = vars(source.schema)
+    schema = source.schema.to_json()
     write_json(path, seal({**part, "action": {}}))
     sealed = read_part(path, "d", remedy="delete it")["statistics"]
     assert str(sealed) == str(part["statistics"]).replace("inf", "nan")

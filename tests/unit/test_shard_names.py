@@ -46,7 +46,7 @@ def test_more_than_100_000_shards_are_sealed_in_the_order_of_their_numbers(tmp_p
     source = Synthetic(num_shards=number, rows_per_shard=200, features=2)
     record, statistics = build_shard(source, 100_002, SHARES, tmp_path)
     assert (tmp_path / "shard-100002.safetensors").stat().st_size == record.bytes
-    records = [vars(record) | {"file": shard_file(shard)} for shard in reversed(range(number))]
+    records = [record.to_json() | {"file": shard_file(shard)} for shard in reversed(range(number))]
     skipped = {shard_file(n): {"count": 1, "first": [f"row of {n}"]} for n in (100_000, 99_999, 7)}
     parts = [
         {"shards": records[:9], "statistics": [], "skipped": skipped},

@@ -134,7 +134,7 @@ ROW = [1.0, 2.0, 3.0]
             r"labels of type float64 \(a value missing\?\), expected int64",
         ),
         (Given([ROW], labels=["a"]), "gave labels of type <U1, expected int64; convert"),
-        (Given([ROW], labels=[np.nan], classes=()), "row id 0 has a missing or infinite label"),
+        (Given([ROW], labels=[np.nan], classes=()), "row id 0 holds a missing or infinite label"),
         (Given([ROW] * 2, ids=[7, 7]), "row id 7 stands twice"),
         (Given([ROW], ids=[0.5]), r"gave ids of type float64 .* expected int64"),
         (Given([ROW], splits=[3]), "gave split 3, expected 0 to 2 for train, validation, test"),
@@ -259,9 +259,15 @@ def test_a_missing_or_doubled_shard_cannot_be_sealed(tmp_path):
             sealed(source, wrong)
 
 
-def test_an_empty_split_cannot_be_sealed(tmp_path):
+def test_a_held_out_split_may_be_empty_and_the_train_split_may_not(tmp_path):
     source = Given(np.ones((2, 3)), splits=[0, 1])
-    with pytest.raises(DataError, match="no row fell into the test split, expected at least one"):
+    assert sealed(source, parts_of(source, tmp_path))["splits"] == {
+        "train": 1,
+        "validation": 1,
+        "test": 0,
+    }
+    source = Given(np.ones((2, 3)), splits=[2, 1])
+    with pytest.raises(DataError, match="no row fell into the train split, expected at least one"):
         sealed(source, parts_of(source, tmp_path))
 
 

@@ -77,7 +77,7 @@ def shards(count):
         Statistics(
             first=shard,
             stop=shard + 1,
-            features=Moments.of(RNG.standard_normal((20 + shard, 3)).astype(np.float32)),
+            moments={"features": Moments.of(RNG.standard_normal((20 + shard, 3)).astype("f4"))},
             class_counts={"train": [shard, 1]},
         )
         for shard in range(count)
@@ -98,4 +98,6 @@ def test_a_part_of_many_shards_keeps_few_statistics():
     items = shards(100)
     assert len(merge_siblings(items[:64])) == 1
     assert len(merge_siblings(items[1:64])) == 6
-    assert sum(item.features.count for item in merge_siblings(items)) == sum(range(20, 120))
+    assert sum(item.moments["features"].count for item in merge_siblings(items)) == sum(
+        range(20, 120)
+    )

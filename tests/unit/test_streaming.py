@@ -19,6 +19,7 @@ from shardline.core.world import World
 from shardline.data import stream as streaming
 from shardline.data import windowmap
 from shardline.data.build import build_shard, seal
+from shardline.data.columns import Column
 from shardline.data.datamodule import Dataset, Normalizer, TrainLoader
 from shardline.data.integrity import Verifier
 from shardline.data.shard_map import ShardMap
@@ -51,7 +52,7 @@ def make(folder, num_shards=4, **options):
     """Build and seal a dataset; return its manifest's path."""
     source = Numbered(num_shards=num_shards, **options)
     parts = [build_shard(source, shard, SHARES, folder) for shard in range(num_shards)]
-    documents = [{"shards": [vars(r)], "statistics": [m]} for r, m in parts]
+    documents = [{"shards": [r.to_json()], "statistics": [m]} for r, m in parts]
     sealed = seal(documents, dataset="table-0123456789ab", source=source, document={})
     write_json(folder / "manifest.json", sealed)
     return folder / "manifest.json"
@@ -147,11 +148,11 @@ def test_buffers_are_used_again_once_a_batch_is_let_go(built):
 )
 def test_memory_is_used_again_only_when_nothing_shows_it(acts):
     """Whatever is kept of a block, in whatever form, and on whatever interpreter."""
-    memory = SimpleNamespace(gather=lambda rows, out: np.copyto(out, rows.reshape(-1, 1)))
-    shards = SimpleNamespace(shape=(3,), dtype=np.dtype(np.int64))
+    memory = SimpleNamespace(gather=lambda name, rows, out: np.copyto(out, rows.reshape(-1, 1)))
+    shards = SimpleNamespace(columns={"x": Column(dtype="int64", shape=(3,))})
     buffers, kept = streaming._Buffers(shards, pin=False), []
     for number, (rows, act) in enumerate(acts):
-        block = buffers.gather(memory, np.full(rows, number))
+        block = buffers.gather(memory, "x", np.full(rows, number))
         assert (block == number).all()
         if act == "drop all":
             kept.clear()
@@ -164,16 +165,16 @@ def test_memory_is_used_again_only_when_nothing_shows_it(acts):
 
 
 def test_no_more_memory_is_kept_than_is_soon_used_again():
-    memory = SimpleNamespace(gather=lambda rows, out: None)
-    shards = SimpleNamespace(shape=(3,), dtype=np.dtype(np.int64))
+    memory = SimpleNamespace(gather=lambda name, rows, out: None)
+    shards = SimpleNamespace(columns={"x": Column(dtype="int64", shape=(3,))})
     buffers = streaming._Buffers(shards, pin=False)
-    blocks = [buffers.gather(memory, np.zeros(8)) for _ in range(50)]
+    blocks = [buffers.gather(memory, "x", np.zeros(8)) for _ in range(50)]
     assert len({block.data_ptr() for block in blocks}) == 50
     first = {block.data_ptr() for block in blocks}
     blocks.clear()
-    assert len(buffers._free) <= 4
+    assert len(buffers._free["x"]) <= 4
     for rows in (8, 5, 1, 8):
-        assert buffers.gather(memory, np.zeros(rows)).data_ptr() in first
+        assert buffers.gather(memory, "x", np.zeros(rows)).data_ptr() in first
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

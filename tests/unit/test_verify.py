@@ -266,7 +266,9 @@ def describe_part(fake: FakeProject, part: str) -> Path:
     """Write the sealed list of a part's shards."""
     dataset, numbers = fake.run("flat").dataset, shards_of_part(part)
     records = read_json(dataset.manifest, remedy="")["shards"][numbers.start : numbers.stop]
-    statistics = [{"first": numbers.start, "stop": numbers.stop}]
+    moments = {"count": 2, "mean": [1.0], "m2": [2.0], "low": [0.0], "high": [2.0]}
+    counted = {"class_counts": {}, "features": moments}
+    statistics = [{"first": numbers.start, "stop": numbers.stop, **counted}]
     path = shard(fake).parent / "parts" / f"{part}.json"
     document = {"dataset": dataset.id, "shards": records, "statistics": statistics, "action": {}}
     write_json(path, seal(document))

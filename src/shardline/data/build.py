@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from shardline.data.rows import Memory, Rows, read_rows
 from shardline.data.shard_format import write_shard
 from shardline.data.sources import SPLITS, Source
 from shardline.data.sources.base import combine_digests
-from shardline.data.statistics import Statistics, merge_all, merge_siblings
+from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
 
 Built = tuple["ShardRecord", dict[str, Any]]
 SKIPPED_SHOWN = 20
@@ -33,14 +33,20 @@ class ShardRecord:
 
     Attributes:
         rows: number of rows by split, in the order of the file.
+        values: of each varying column, how many values its rows have together.
         bytes: size of the file.
         blake3: digest of the file's bytes.
     """
 
     file: str
     rows: dict[str, int]
+    values: dict[str, int] = field(default_factory=dict)
     bytes: int
     blake3: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as parts and manifests hold it, without `values` where no column varies."""
+        return {key: value for key, value in vars(self).items() if key != "values" or value}
 
 
 def make_source(
@@ -132,11 +138,13 @@ def _sweep(folder: Path, names: set[str]) -> None:
 
 def _write(rows: Rows, shard: int, folder: Path, memory: Memory) -> Built:
     name = shard_file(shard)
-    digest = write_shard(folder / name, rows.columns, rows.layout, shard=shard)
+    digest = write_shard(folder / name, rows.tensors, rows.layout, shard=shard)
     memory.give_back(rows)
-    record = ShardRecord(file=name, rows=rows.counts, bytes=rows.layout.bytes, blake3=digest)
+    record = ShardRecord(
+        file=name, rows=rows.counts, values=rows.values, bytes=rows.layout.bytes, blake3=digest
+    )
     statistics = Statistics(
-        first=shard, stop=shard + 1, features=rows.train, class_counts=rows.class_counts
+        first=shard, stop=shard + 1, moments=rows.train, class_counts=rows.class_counts
     )
     return record, statistics.to_json()
 
@@ -153,7 +161,7 @@ def describe_part(
     records, statistics = zip(*built, strict=True)
     return {
         "dataset": dataset,
-        "shards": [vars(record) for record in records],
+        "shards": [record.to_json() for record in records],
         "statistics": [
             item.to_json() for item in merge_siblings(map(Statistics.from_json, statistics))
         ],
@@ -179,7 +187,7 @@ def seal(
         document: the dataset's identity document, kept in the manifest.
 
     Raises:
-        DataError: a shard is missing or described twice, a split is empty, a
+        DataError: a shard is missing or described twice, no row trains, a
             class of the held-out rows was never trained on, or the source's
             files changed while they were read.
     """
@@ -200,10 +208,13 @@ def seal(
     _check_classes(merged.class_counts, source.schema.classes, dataset)
     return {
         "dataset": dataset,
-        "schema": asdict(source.schema),
+        "schema": source.schema.to_json(),
         "splits": splits,
         "bytes": sum(record["bytes"] for record in records),
-        "statistics": {"features": merged.features.summary(), "class_counts": merged.class_counts},
+        "statistics": {
+            **by_column({name: of.summary() for name, of in merged.moments.items()}),
+            "class_counts": merged.class_counts,
+        },
         "reference": source.reference,
         "skipped": _skipped(parts),
         "shards": records,
@@ -221,12 +232,11 @@ def _check_source(source: Source, document: Mapping[str, Any], dataset: str) -> 
 
 
 def _check_splits(splits: Mapping[str, int], dataset: str) -> None:
-    for split, rows in splits.items():
-        if not rows:
-            raise DataError(
-                f"dataset {dataset}: no row fell into the {split} split, expected at least one; "
-                "give it a larger share"
-            )
+    if not splits["train"]:
+        raise DataError(
+            f"dataset {dataset}: no row fell into the train split, expected at least one; "
+            "give it a larger share"
+        )
 
 
 def _check_classes(

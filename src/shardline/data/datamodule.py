@@ -13,6 +13,7 @@ import torch
 from pytorch_lightning import LightningDataModule
 
 from shardline.config.settings.run import RunSettings
+from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity
@@ -63,7 +64,16 @@ class Dataset:
     def held_out_order(
         self, split: str, *, batch: int, window_bytes: int, rank: int = 0, world_size: int = 1
     ) -> HeldOutOrder:
-        """Return the order in which a held-out split is visited, every row once."""
+        """Return the order in which a held-out split is visited, every row once.
+
+        Raises:
+            DataError: the split has fewer rows than there are ranks.
+        """
+        if not self.manifest["splits"][split]:
+            raise DataError(
+                f"dataset {self.manifest['dataset']}: its {split} split has no rows, expected one for each rank at "
+                "least; give it a share in the dataset's `splits`, or let the run use another split"
+            )
         return HeldOutOrder(
             pieces=split_pieces(self.manifest, split),
             global_batch=batch,
@@ -85,9 +95,25 @@ class Dataset:
         self._capacity.claim(order)
         return ShardStream(self.shards, order, check=self.verifier.check, **options)
 
+    def tables(self, order: Order) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield a table's batches once: features [B, *feature_shape] as stored, and labels [B].
+
+        Raises:
+            DataError: the dataset has other columns; the message names them.
+        """
+        for batch in self.stream(order, num_epochs=1).batches():
+            if isinstance(batch, dict):
+                raise DataError(
+                    f"dataset {self.manifest['dataset']} has the columns {', '.join(self.shards.columns)}, expected "
+                    "features and labels of a table; this is not there for other columns yet"
+                )
+            yield batch
+
 
 class Normalizer:
-    """Turns features as stored into what the model sees, on the batch's device.
+    """Turns a table's features as stored into what the model sees, on the batch's device.
+
+    Other columns stay as they are.
 
     Args:
         mode: `standard` (mean and deviation per feature), `global` (one of each over
@@ -98,7 +124,7 @@ class Normalizer:
     def __init__(self, manifest: Mapping[str, Any], mode: str, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self._constants: tuple[torch.Tensor, torch.Tensor] | None = None
-        if mode != "none":
+        if mode != "none" and "columns" not in manifest["schema"]:
             shape = manifest["schema"]["feature_shape"]
             shift, scale = shift_and_scale(manifest["statistics"]["features"], mode)
             self._constants = (
@@ -115,6 +141,10 @@ class Normalizer:
             shift, scale = (constant.to(features.device) for constant in self._constants)
             self._constants = shift, scale
         return torch.sub(features, self._constants[0]).mul_(self._constants[1])
+
+    def batch(self, batch: Batch) -> Batch:
+        """Return a batch with its features normalised, where it is a table's."""
+        return batch if isinstance(batch, dict) else (self(batch[0]), *batch[1:])
 
 
 def shift_and_scale(statistics: Mapping[str, Any], mode: str) -> tuple[np.ndarray, np.ndarray]:
@@ -192,7 +222,8 @@ class ShardDataModule(LightningDataModule):
     """Train and validation data of one run, for one rank.
 
     A batch is (features [B, *feature_shape], labels [B]) and, under
-    `data.last_batch=pad`, weights [B]: multiply each row's loss by its weight.
+    `data.last_batch=pad`, weights [B]: multiply each row's loss by its weight. A dataset of
+    other columns gives dicts by name, see `ShardStream.batches`.
 
     Args:
         settings: of the run, on the ranks that are there.
@@ -245,7 +276,7 @@ class ShardDataModule(LightningDataModule):
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Normalise a batch where it will be used."""
-        return (self._normalize(batch[0]), *batch[1:])
+        return self._normalize.batch(batch)
 
 
 def model_dtype(precision: str) -> torch.dtype:

@@ -15,9 +15,12 @@ from shardline.config.dataset import shards_of_part
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
+from shardline.core.forms import problem_of_form
 from shardline.core.seals import check_seal
+from shardline.data.columns import OFFSETS, PRESENT
+from shardline.data.forms import Part
 from shardline.data.shard_format import Layout
-from shardline.data.statistics import Moments, Statistics, merge_siblings
+from shardline.data.statistics import Moments, Statistics, merge_siblings, of_columns
 
 # Sums over float32 values depend on how the rows were cut into tables, by far less than this.
 _RELATIVE = 1e-5
@@ -38,29 +41,25 @@ def read_part(
         DataError: it cannot be read, is not what was written, or is of another dataset or part.
     """
     part = read_object(path, remedy=remedy)
-    try:
-        problem = _problem(path, part, dataset)
-        if not problem and "sha256" not in part and schema is not None:
-            problem = _problem_of_rows(path.parents[1], part, schema)
-        _restore_nan(part)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        problem = f"{path} has not the form that the pipeline writes ({error!r})"
+    problem = check_seal(path, part) if "sha256" in part else None
+    problem = problem or problem_of_form(path, part, Part) or _problem(path, part, dataset)
+    if not problem and "sha256" not in part and schema is not None:
+        problem = _problem_of_rows(path.parents[1], part, schema)
     if problem:
         raise DataError(f"{problem}; {remedy}")
+    _restore_nan(part)
     return part
 
 
 def _restore_nan(part: Mapping[str, Any]) -> None:
     """Read null, which seals have for what JSON cannot hold: sums of squares beyond float64."""
     for item in part["statistics"]:
-        features = item.get("features", {})
-        for key in features.keys() & {"mean", "m2"}:
-            features[key] = [math.nan if value is None else value for value in features[key]]
+        for moments in of_columns(item).values():
+            for key in moments.keys() & {"mean", "m2"}:
+                moments[key] = [math.nan if value is None else value for value in moments[key]]
 
 
 def _problem(path: Path, part: Mapping[str, Any], dataset: str) -> str | None:
-    if "sha256" in part and (problem := check_seal(path, part)):
-        return problem
     if part["dataset"] != dataset:
         return f"{path} is of the dataset {part['dataset']}, expected {dataset}"
     numbers, wanted = range(0), shards_of_part(path.stem)
@@ -78,14 +77,15 @@ def _problem_of_rows(folder: Path, part: Mapping[str, Any], schema: Mapping[str,
             found = path.stat().st_size, file_blake3(path)
         except OSError as error:
             return f"{path} cannot be read ({error.strerror})"
-        if found != (record["bytes"], record["blake3"]):
+        layout = Layout.of(schema, sum(record["rows"].values()), record.get("values"))
+        if found != (record["bytes"], record["blake3"]) or found[0] != layout.bytes:
             return f"{path} is not the file that the list of its part describes"
     numbers = range(part["statistics"][0]["first"], part["statistics"][-1]["stop"])
     counted = count_rows(folder, zip(numbers, part["shards"], strict=True), schema)
     described = [Statistics.from_json(item) for item in part["statistics"]]
     same = len(counted) == len(described) and all(
         (a.first, a.stop, a.class_counts) == (b.first, b.stop, b.class_counts)
-        and not differing(a.features.summary(), b.features.summary())
+        and not differing_columns(a, {name: of.summary() for name, of in b.moments.items()})
         for a, b in zip(counted, described, strict=True)
     )
     return (
@@ -112,27 +112,50 @@ def _count(
     folder: Path, number: int, record: Mapping[str, Any], schema: Mapping[str, Any]
 ) -> Statistics:
     rows: dict[str, int] = record["rows"]
-    layout = Layout.of(schema, sum(rows.values()))
+    layout = Layout.of(schema, sum(rows.values()), record.get("values"))
 
-    def column(name: str) -> np.ndarray:
-        dtype, shape = layout.dtypes[name], layout.shapes[name]
-        path, offset = folder / record["file"], layout.offsets[name]
-        return np.memmap(path, dtype, "r", offset, shape) if all(shape) else np.empty(shape, dtype)
+    def tensor(name: str, split: str, more: int = 0) -> np.ndarray:
+        before = [*rows].index(split)
+        first = sum([*rows.values()][:before])
+        path, dtype, shape = folder / record["file"], layout.dtypes[name], layout.shapes[name]
+        whole = np.memmap(path, dtype, "r", layout.offsets[name], shape) if all(shape) else None
+        return (
+            np.empty(shape, dtype) if whole is None else whole[first : first + rows[split] + more]
+        )
 
-    ends = np.cumsum([*rows.values()])
-    begins = dict(zip(rows, ends - [*rows.values()], strict=True))
-    train = column("features")[begins["train"] : begins["train"] + rows["train"]]
+    moments = {}
+    for name, column in layout.columns.items():
+        if column.varies:
+            values = np.diff(tensor(name + OFFSETS, "train", 1))[:, None]
+        else:
+            values = tensor(name, "train")
+            values = values.reshape(len(values), math.prod(column.shape))
+        if column.optional:
+            values = values[tensor(name + PRESENT, "train")]
+        if layout.format > 1 or name == "features":
+            moments[name] = Moments.of(values)
     classes = len(schema["classes"]) if schema["task"] == "classification" else 0
-    by_split = np.split(np.asarray(column("labels")), ends[:-1]) if classes else []
     return Statistics(
         first=number,
         stop=number + 1,
-        features=Moments.of(train.reshape(len(train), math.prod(schema["feature_shape"]))),
+        moments=moments,
         class_counts={
-            split: np.bincount(labels, minlength=classes).tolist()
-            for split, labels in zip(rows, by_split, strict=False)
+            split: np.bincount(tensor("labels", split), minlength=classes).tolist()
+            for split in (rows if classes else ())
         },
     )
+
+
+def differing_columns(found: Statistics, expected: Mapping[str, Any]) -> list[str]:
+    """Return in which values statistics differ from summaries by column, by more than rounding."""
+    if found.moments.keys() != expected.keys():
+        return ["columns"]
+    values = ((name, differing(of.summary(), expected[name])) for name, of in found.moments.items())
+    return [
+        value if name == "features" else f"{value} of {name}"
+        for name, wrong in values
+        for value in wrong
+    ]
 
 
 def differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:

@@ -1,17 +1,19 @@
-"""The rows of one shard: read from a source, held to its schema, ordered by split."""
+"""The rows of one shard: read from a source, verified against its schema, ordered by split."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.shard_format import COLUMNS, FEATURE_DTYPES, Layout
-from shardline.data.sources import SPLITS, Schema, Source, Table
-from shardline.data.splits import assign_splits
+from shardline.data.columns import IDS, OFFSETS, PRESENT, Column, columns_of
+from shardline.data.shard_format import Layout
+from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.statistics import Moments, RunningMoments, rows_in_cache
+from shardline.data.tables import WIDE_BYTES, Block, is_finite, not_finite, read_table
+from shardline.data.values import take_rows
 
 _BLOCK_BYTES = 4 << 20  # NumPy asks for huge pages from here on
 
@@ -21,22 +23,26 @@ class Rows:
     """The rows of a shard as its file will hold them: train, validation, test.
 
     Attributes:
-        columns: `features`, `labels` and `ids`, each in pieces that follow one another.
-        counts: number of rows by split, in the order of the columns.
-        layout: where the columns will lie in the file.
-        train: moments of the train rows' features.
-        class_counts: rows of each class by split; empty for regression.
+        tensors: those of the file by name, each in pieces that follow one another.
+        borrowed: the memory that some of them lie in.
+        counts: number of rows by split, in the order of the file.
+        values: of each varying column, how many values its rows have together.
+        layout: where the tensors will lie in the file.
+        train: moments of the train rows, by column; of a varying one those of its lengths.
+        class_counts: rows of each class by split; empty where there are no classes.
     """
 
-    columns: dict[str, list[np.ndarray]]
+    tensors: dict[str, list[np.ndarray]]
+    borrowed: list[np.ndarray]
     counts: dict[str, int]
+    values: dict[str, int]
     layout: Layout
-    train: Moments
+    train: dict[str, Moments]
     class_counts: dict[str, list[int]]
 
 
 class Memory:
-    """Blocks of memory for features, used again: new pages cost as much as what is put there."""
+    """Blocks of memory for rows, used again: new pages cost as much as what is put there."""
 
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []
@@ -48,7 +54,7 @@ class Memory:
 
     def give_back(self, rows: Rows) -> None:
         """Use the memory of rows that nobody reads any more."""
-        self._free += [piece.base for piece in rows.columns["features"] if piece.base is not None]
+        self._free += rows.borrowed
 
 
 def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Memory) -> Rows:
@@ -60,26 +66,41 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
     Args:
         splits: the dataset's `splits`; the share of the rows by split, where
             the source's tables do not say each row's split themselves.
-        memory: where the features come to lie.
+        memory: where wide columns come to lie.
 
     Raises:
         DataError: the source gave no rows, or rows that its schema does not
             allow; names source, shard and, where it is one row, that row's id.
     """
     schema, where = source.schema, f"source {type(source).__name__}: shard {shard}"
-    parts = {split: _Part(schema, memory, is_summed=split == "train") for split in SPLITS}
-    for given in source.iter_tables(shard):
-        table = _read(given, schema, splits, where)
-        for index, part in enumerate(parts.values()):
-            part.append(table, np.flatnonzero(table["splits"] == index), where)
-    columns = {
-        name: [piece for part in parts.values() for piece in part.columns[name]] for name in COLUMNS
+    described = schema.to_json()
+    columns = columns_of(described)
+    # a table's labels are counted by class, and have no moments
+    summed = set(columns) if schema.columns else {"features"}
+    parts = {
+        split: _Part(columns, memory, summed if split == "train" else set()) for split in SPLITS
     }
-    _check_ids(columns["ids"], where)
+    for given in source.iter_tables(shard):
+        block = read_table(given, schema, columns, splits, where)
+        for index, part in enumerate(parts.values()):
+            part.append(block, np.flatnonzero(block.splits == index), where)
+    ids = [piece for part in parts.values() for piece in part.ids]
+    _check_ids(ids, where)
+    tensors = {IDS: ids}
+    for name, column in columns.items():
+        tensors[name] = [piece for part in parts.values() for piece in part.values[name]]
+        if column.varies:
+            lengths = [piece for part in parts.values() for piece in part.lengths[name]]
+            tensors[name + OFFSETS] = [np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)]
+        if column.optional:
+            tensors[name + PRESENT] = [p for part in parts.values() for p in part.present[name]]
+    totals = {n: sum(map(len, tensors[n])) for n, column in columns.items() if column.varies}
     return Rows(
-        columns=columns,
-        counts={split: sum(map(len, part.columns["ids"])) for split, part in parts.items()},
-        layout=Layout.of(asdict(schema), sum(map(len, columns["ids"]))),
+        tensors=tensors,
+        borrowed=[block for part in parts.values() for block in part.borrowed],
+        counts={split: sum(map(len, part.ids)) for split, part in parts.items()},
+        values=totals,
+        layout=Layout.of(described, sum(map(len, ids)), totals),
         train=parts["train"].moments,
         class_counts=_count_classes(parts, schema),
     )
@@ -89,156 +110,106 @@ class _Part:
     """The rows of one split, appended table by table.
 
     Attributes:
-        columns: as in Rows.
-        moments: of the features, if they are summed; else of no row.
+        ids, values, lengths, present: pieces, by column; lengths of varying ones.
+        moments: of the columns that are summed.
+        borrowed: memory that wide columns lie in.
     """
 
-    def __init__(self, schema: Schema, memory: Memory, *, is_summed: bool) -> None:
-        self.columns: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
-        self.moments = RunningMoments().moments()
-        self._shape, self._dtype = schema.feature_shape, np.dtype(schema.feature_dtype)
-        self._row_bytes = max(1, math.prod(self._shape) * self._dtype.itemsize)
-        self._memory, self._is_summed = memory, is_summed
-        self._block, self._filled = np.empty((0, *self._shape), self._dtype), 0
+    def __init__(self, columns: Mapping[str, Column], memory: Memory, summed: set[str]) -> None:
+        self.ids: list[np.ndarray] = []
+        self.values: dict[str, list[np.ndarray]] = {name: [] for name in columns}
+        self.lengths: dict[str, list[np.ndarray]] = {name: [] for name in columns}
+        self.present: dict[str, list[np.ndarray]] = {name: [] for name in columns}
+        self.borrowed: list[np.ndarray] = []
+        self._columns, self._memory, self._summed = columns, memory, summed
+        self._moments = dict.fromkeys(summed or columns, RunningMoments().moments())
+        self._wide: dict[str, tuple[np.ndarray, int]] = {}  # the last block, and its rows
 
-    def append(self, table: Mapping[str, np.ndarray], rows: np.ndarray, where: str) -> None:
-        """Copy rows of a table; what their features need is done block by block, within the cache."""
-        for name in ("labels", "ids"):
-            self.columns[name].append(table[name][rows])
-        features, running = table["features"], RunningMoments()
-        step = rows_in_cache(math.prod(self._shape), self._dtype)
-        is_finite = True
+    @property
+    def moments(self) -> dict[str, Moments]:
+        """Moments by column, in the order of the columns; of no row where nothing is summed."""
+        return {name: self._moments[name] for name in self._columns if name in self._moments}
+
+    def append(self, block: Block, rows: np.ndarray, where: str) -> None:
+        """Copy rows of a table."""
+        self.ids.append(block.ids[rows])
+        for name, present in block.present.items():
+            self.present[name].append(present[rows])
+        for name, ragged in block.ragged.items():
+            values, lengths = take_rows(ragged, rows)
+            self.values[name].append(values)
+            self.lengths[name].append(lengths)
+            if name in self._summed:
+                self._add(name, lengths[:, None], self.present[name])
+        for name, values in block.fixed.items():
+            if self._columns[name].item_bytes < WIDE_BYTES or self._columns[name].optional:
+                chosen = values[rows]
+                self.values[name].append(chosen)
+                if name in self._summed:
+                    self._add(
+                        name,
+                        chosen.reshape(len(rows), math.prod(chosen.shape[1:])),
+                        self.present[name],
+                    )
+            else:
+                self._append_wide(name, values, rows, block.ids, where)
+
+    def _add(self, name: str, values: np.ndarray, present: list[np.ndarray]) -> None:
+        if present:
+            values = values[present[-1]]
+        if len(values):
+            self._moments[name] = self._moments[name].merge(Moments.of(values))
+
+    def _append_wide(
+        self, name: str, values: np.ndarray, rows: np.ndarray, ids: np.ndarray, where: str
+    ) -> None:
+        """Copy rows of a column; what they need is done block by block, within the cache."""
+        running, is_summed, all_finite = RunningMoments(), name in self._summed, True
+        step = rows_in_cache(math.prod(values.shape[1:]), values.dtype)
         for first in range(0, len(rows), step):
             chosen = rows[first : first + step]
-            block = self._room(len(chosen))
+            block = self._allocate(name, values, len(chosen))
             # any mode but "raise" lets take() write into `out` directly
-            features.take(chosen, axis=0, out=block, mode="clip")
-            if self._is_summed:
+            values.take(chosen, axis=0, out=block, mode="clip")
+            if is_summed:
                 running.add(block.reshape(len(block), -1))
             else:
-                is_finite &= _is_finite(block)
-        moments = running.total()
-        if not (is_finite and _is_finite(running.low) and _is_finite(running.high)):
-            raise _not_finite(features[rows], table["ids"][rows], where)
-        moments = moments or Moments.exactly(features[rows].reshape(len(rows), -1))
-        self.moments = self.moments.merge(moments)
+                all_finite &= is_finite(block)
+        if not (all_finite and is_finite(running.low) and is_finite(running.high)):
+            raise not_finite(name, values[rows], ids[rows], where)
+        if is_summed:
+            moments = running.total() or Moments.exactly(values[rows].reshape(len(rows), -1))
+            self._moments[name] = self._moments[name].merge(moments)
 
-    def _room(self, rows: int) -> np.ndarray:
-        """Return memory for this many rows, behind the ones before where there is room."""
-        pieces = self.columns["features"]
-        if self._filled + rows > len(self._block):
-            memory = self._memory.take(rows * self._row_bytes)
-            whole = memory[: len(memory) // self._row_bytes * self._row_bytes]
-            self._block, self._filled = whole.view(self._dtype).reshape(-1, *self._shape), 0
-            pieces.append(self._block[:0])
-        first, self._filled = self._filled, self._filled + rows
-        pieces[-1] = self._block[: self._filled]
-        return self._block[first : self._filled]
+    def _allocate(self, name: str, values: np.ndarray, rows: int) -> np.ndarray:
+        """Return memory for this many rows, behind the ones before where there is space."""
+        pieces = self.values[name]
+        block, filled = self._wide.get(name, (values[:0], 0))
+        if filled + rows > len(block):
+            row_bytes = values.dtype.itemsize * math.prod(values.shape[1:])
+            memory = self._memory.take(rows * row_bytes)
+            self.borrowed.append(memory)
+            whole = memory[: len(memory) // row_bytes * row_bytes]
+            block, filled = whole.view(values.dtype).reshape(-1, *values.shape[1:]), 0
+            pieces.append(block[:0])
+        self._wide[name] = block, filled + rows
+        pieces[-1] = block[: filled + rows]
+        return block[filled : filled + rows]
 
 
 def _count_classes(parts: Mapping[str, _Part], schema: Schema) -> dict[str, list[int]]:
-    if schema.task != "classification":
+    if schema.to_json()["task"] != "classification":
         return {}
     return {
         split: sum(
             (
                 np.bincount(labels, minlength=len(schema.classes))
-                for labels in part.columns["labels"]
+                for labels in part.values["labels"]
             ),
             start=np.zeros(len(schema.classes), dtype=np.int64),
         ).tolist()
         for split, part in parts.items()
     }
-
-
-def _read(
-    table: Table, schema: Schema, splits: Mapping[str, Any], where: str
-) -> dict[str, np.ndarray]:
-    """Return a table's columns and `splits`, as arrays of the schema's shape."""
-    if schema.feature_dtype not in FEATURE_DTYPES:
-        raise DataError(
-            f"{where}: its schema's feature_dtype is {schema.feature_dtype}, expected one of "
-            f"{', '.join(FEATURE_DTYPES)}; convert the features to one of them"
-        )
-    columns = {
-        "ids": _array("ids", table.ids, "int64", where),
-        "features": _array("features", table.features, schema.feature_dtype, where),
-        "labels": _array("labels", table.labels, schema.label_dtype, where),
-    }
-    if table.splits is not None:
-        columns["splits"] = _array("splits", table.splits, "int64", where)
-    elif splits.keys() >= set(SPLITS):
-        columns["splits"] = assign_splits(columns["ids"], splits)
-    else:
-        raise DataError(
-            f"{where} gave rows without a split, expected one for each row since splits is "
-            f"{dict(splits)}; set `splits` of each Table, or give shares of the rows"
-        )
-    _check_shapes(columns, schema, where)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is found
-        columns["features"] = np.ascontiguousarray(columns["features"], schema.feature_dtype)
-        columns["labels"] = columns["labels"].astype(schema.label_dtype, copy=False)
-    _check_labels(columns, schema, where)
-    return columns
-
-
-def _array(name: str, values: object, wanted: str, where: str) -> np.ndarray:
-    """Return values as an array that can become the wanted type without loss of meaning."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise DataError(
-            f"{where} gave {name} of different lengths, expected rows of one shape; "
-            "pad or cut them in the source"
-        ) from None
-    is_float = np.dtype(wanted).kind == "f"  # may round; an integer may not wrap around
-    if not np.can_cast(array.dtype, wanted, "same_kind" if is_float else "safe"):
-        hint = {"O": " (ragged rows, or text among them?)", "f": " (a value missing?)"}
-        raise DataError(
-            f"{where} gave {name} of type {array.dtype}{hint.get(array.dtype.kind, '')}, expected {wanted}; "
-            "convert them in the source, or fix its schema"
-        )
-    return array
-
-
-def _check_shapes(columns: Mapping[str, np.ndarray], schema: Schema, where: str) -> None:
-    rows = len(columns["ids"]) if columns["ids"].ndim else 0
-    for name, array in columns.items():
-        expected = (rows, *(schema.feature_shape if name == "features" else ()))
-        if array.shape != expected:
-            raise DataError(
-                f"{where} gave {name} of shape {array.shape} with {rows} ids, expected {expected} by its "
-                "schema; make all columns of a Table equally long, and its features of one shape"
-            )
-    outside = columns["splits"][~np.isin(columns["splits"], range(len(SPLITS)))]
-    if outside.size:
-        raise DataError(
-            f"{where} gave split {outside[0]}, expected 0 to {len(SPLITS) - 1} for {', '.join(SPLITS)}; "
-            "fix `splits` of its Table"
-        )
-
-
-def _is_finite(values: np.ndarray) -> bool:
-    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
-
-
-def _not_finite(features: np.ndarray, ids: np.ndarray, where: str) -> DataError:
-    row = ids[np.argwhere(~np.isfinite(features))[0][0]]
-    return DataError(
-        f"{where}: row id {row} holds a missing or infinite feature, expected a number that "
-        f"{features.dtype} can hold; clean the source"
-    )
-
-
-def _check_labels(columns: Mapping[str, np.ndarray], schema: Schema, where: str) -> None:
-    labels = columns["labels"]
-    if not np.isfinite(labels).all():
-        row = columns["ids"][~np.isfinite(labels)][0]
-        raise DataError(
-            f"{where}: row id {row} has a missing or infinite label, expected a number; clean the source"
-        )
-    if schema.task == "classification":
-        _check_classes(labels, schema.classes, where)
 
 
 def _check_ids(pieces: Sequence[np.ndarray], where: str) -> None:
@@ -249,14 +220,4 @@ def _check_ids(pieces: Sequence[np.ndarray], where: str) -> None:
         raise DataError(
             f"{where}: row id {values[counts > 1][0]} stands twice, expected each id once since it "
             "decides the row's split; number the rows"
-        )
-
-
-def _check_classes(labels: np.ndarray, classes: Iterable[str], where: str) -> None:
-    last = len(tuple(classes)) - 1
-    outside = labels[(labels < 0) | (labels > last)]
-    if outside.size:
-        raise DataError(
-            f"{where}: label {outside[0]} is outside 0..{last}, expected a class's place in the "
-            "schema; fix the labels or the schema's classes"
         )

@@ -1,14 +1,24 @@
 """The file of one shard: where its columns lie, how it is written, digested on the way.
 
 A shard is a safetensors file, so any reader of that format maps it: 8 bytes of
-header length, a JSON header, then `features` [N, *shape], `labels` [N] and
-`ids` [N], back to back. The header is padded with spaces, which the format
-allows, to `HEADER_BYTES`: features then begin on a page boundary, whatever the
-page size, and every column's place follows from the manifest alone.
+header length, a JSON header, then the columns, back to back. The header is padded
+with spaces, which the format allows, to `HEADER_BYTES`: the first column then begins
+on a page boundary, whatever the page size, and every column's place follows from the
+manifest alone.
+
+A fixed column is one tensor [N, *shape]. A varying one is two: `{name}.offsets` [N + 1]
+int64, then its values [total, *shape], of which row i has those from offsets[i] to
+offsets[i + 1]. An optional column has `{name}.present` [N] bool before both. The row ids
+[N] int64 are the last.
+
+Format 1 holds `features` and `labels` alone, and nothing lies between its tensors. In
+format 2 each tensor begins at a multiple of 64 bytes, a cache line. safetensors allows no
+holes, so what lies between is a tensor too, `padding.{n}` uint8.
 """
 
 import builtins
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +30,16 @@ from blake3 import blake3
 
 from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer
+from shardline.data.columns import IDS, OFFSETS, PADDING, PRESENT, Column, columns_of
 
 HEADER_BYTES = 65536  # the largest page size in use (64 KiB, on Arm servers)
-COLUMNS = ("features", "labels", "ids")
+FORMAT = 2  # of columns of any kind; a table's shards are of format 1
+_ALIGNMENT = 64
 _HUGE_PAGE_BYTES = 2 << 20
-_PIECE_BYTES = 1 << 20  # written and digested while still in the processor's cache
 _NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint8": "U8", "uint16": "U16", "bool": "BOOL",
 }  # fmt: skip
-FEATURE_DTYPES = tuple(_NAMES)
 SHARD_NAME = re.compile(r"shard-([0-9]+)\.safetensors")
 
 
@@ -58,69 +68,105 @@ def shard_path(folder: Path, name: object) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where each column of a shard lies.
+    """Where each tensor of a shard lies.
 
     Attributes:
-        offsets: byte offset of each column from the start of the file.
-        shapes: shape of each column.
-        dtypes: NumPy type of each column.
+        columns: the columns, without the ids.
+        format: number of the container format.
+        offsets: byte offset of each tensor from the start of the file, in the file's order.
+        shapes: shape of each tensor.
+        dtypes: NumPy type of each tensor.
         bytes: size of the file.
     """
 
+    columns: dict[str, Column]
+    format: int
     offsets: dict[str, int]
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, np.dtype[Any]]
     bytes: int
 
     @classmethod
-    def of(cls, schema: Mapping[str, Any], rows: int) -> "Layout":
-        """Return the layout of a shard of this many rows.
+    def of(
+        cls, schema: Mapping[str, Any], rows: int, values: Mapping[str, int] | None = None
+    ) -> "Layout":
+        """Return the layout of a shard.
 
         Args:
-            schema: a manifest's `schema`: `feature_shape`, `feature_dtype`, `task`.
+            schema: a manifest's `schema`.
+            rows: number of its rows.
+            values: of each varying column, how many values its rows have together.
+
+        Raises:
+            DataError: the number of a varying column's values is not given.
         """
-        shapes = {"features": (rows, *schema["feature_shape"]), "labels": (rows,), "ids": (rows,)}
-        label = "int64" if schema["task"] == "classification" else "float32"
-        dtypes = {
-            "features": np.dtype(schema["feature_dtype"]),
-            "labels": np.dtype(label),
-            "ids": np.dtype("int64"),
-        }
-        offsets, end = {}, HEADER_BYTES
-        for name in COLUMNS:
-            offsets[name] = end
-            end += int(np.prod(shapes[name])) * dtypes[name].itemsize
-        return cls(offsets=offsets, shapes=shapes, dtypes=dtypes, bytes=end)
+        columns = columns_of(schema)
+        number = FORMAT if "columns" in schema else 1
+        alignment = _ALIGNMENT if number > 1 else 1
+        shapes: dict[str, tuple[int, ...]] = {}
+        dtypes: dict[str, np.dtype[Any]] = {}
+        offsets: dict[str, int] = {}
+        end = HEADER_BYTES
+        for name, dtype, shape in _tensors(columns, rows, values or {}):
+            if gap := -end % alignment:
+                padding = f"{PADDING}{len(offsets)}"
+                offsets[padding], shapes[padding], dtypes[padding] = end, (gap,), np.dtype("uint8")
+            offsets[name], shapes[name], dtypes[name] = end + gap, shape, np.dtype(dtype)
+            end += gap + math.prod(shape) * dtypes[name].itemsize
+        return cls(
+            columns=columns, format=number, offsets=offsets, shapes=shapes, dtypes=dtypes, bytes=end
+        )
 
     def header(self, shard: int) -> builtins.bytes:
         """Return the file's first `HEADER_BYTES` bytes."""
-        columns = {
+        tensors = {
             name: {
                 "dtype": _NAMES[self.dtypes[name].name],
                 "shape": list(self.shapes[name]),
-                "data_offsets": [
-                    self.offsets[name] - HEADER_BYTES,
-                    self.offsets[name] - HEADER_BYTES + self.nbytes(name),
-                ],
+                "data_offsets": [start - HEADER_BYTES, start - HEADER_BYTES + self.nbytes(name)],
             }
-            for name in COLUMNS
+            for name, start in self.offsets.items()
         }
-        text = json.dumps({"__metadata__": {"shard": str(shard)}, **columns}).encode()
+        metadata = {"shard": str(shard)} | ({"format": str(self.format)} if self.format > 1 else {})
+        text = json.dumps({"__metadata__": metadata, **tensors}).encode()
         length = HEADER_BYTES - 8
+        if len(text) > length:
+            raise DataError(
+                f"the names and shapes of {len(self.columns)} columns take {len(text):,} bytes, expected at most "
+                f"{length:,} in a shard's header; give the columns shorter names, or put several into one array"
+            )
         return length.to_bytes(8, "little") + text.ljust(length)
 
     def nbytes(self, name: str) -> int:
-        """Return the size of a column in bytes."""
-        return int(np.prod(self.shapes[name])) * self.dtypes[name].itemsize
+        """Return the size of a tensor in bytes."""
+        return math.prod(self.shapes[name]) * self.dtypes[name].itemsize
+
+
+def _tensors(
+    columns: Mapping[str, Column], rows: int, values: Mapping[str, int]
+) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Yield name, type and shape of a shard's tensors, in the order of the file."""
+    for name, column in columns.items():
+        if column.optional:
+            yield name + PRESENT, "bool", (rows,)
+        if column.varies and name not in values:
+            raise DataError(
+                f"a manifest records no number of values of {name}={column}, which varies from row to row, in "
+                "shards[].values; bring back the manifest, or `shardline verify --repair` the dataset"
+            )
+        if column.varies:
+            yield name + OFFSETS, "int64", (rows + 1,)
+        yield name, column.dtype, (values[name] if column.varies else rows, *column.shape)
+    yield IDS, "int64", (rows,)
 
 
 def write_shard(
-    path: Path, columns: Mapping[str, Sequence[np.ndarray]], layout: Layout, *, shard: int
+    path: Path, tensors: Mapping[str, Sequence[np.ndarray]], layout: Layout, *, shard: int
 ) -> str:
     """Write a shard's file, all or nothing and on disk, and return the BLAKE3 digest of its bytes.
 
     Args:
-        columns: `features`, `labels` and `ids`, each in contiguous pieces that follow
+        tensors: each of the layout's but the paddings, in contiguous pieces that follow
             one another and together have the layout's shape.
 
     Raises:
@@ -128,9 +174,10 @@ def write_shard(
     """
     digest = blake3()
     contents = [memoryview(layout.header(shard))]
-    contents += [
-        piece.reshape(-1).view(np.uint8).data for name in COLUMNS for piece in columns[name]
-    ]
+    for name in layout.offsets:
+        padding = [np.zeros(layout.shapes[name], np.uint8)] if name.startswith(PADDING) else []
+        pieces = padding or tensors[name]
+        contents += [piece.reshape(-1).view(np.uint8).data for piece in pieces]
     with atomic_writer(path) as file:
         for page in _pages(contents):
             for part in page:

@@ -1,11 +1,10 @@
 """The shards of a sealed dataset: where they are and what they hold."""
 
 import errno
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from stat import S_ISLNK
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from shardline.config.layout import ResultsLayout
 from shardline.core.errors import DataError
 from shardline.core.package import making
+from shardline.data.columns import IDS, OFFSETS, columns_of
 from shardline.data.pieces import Piece
 from shardline.data.raw_files import close, read_exactly, size_of
 from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, Layout, shard_path
@@ -35,9 +35,9 @@ class ShardMap:
         folder: folder of the shards in the store.
 
     Attributes:
-        dtype: stored type of the features.
-        shape: shape of a row's features.
-        row_bytes: size of a row's features.
+        columns: the columns, without the ids, in the order of the file.
+        grid: the first column, where all its rows are of one size.
+        row_bytes: size of a row of a table's features; of other columns together, the mean over all rows.
         largest_bytes: size of the largest file.
 
     Raises:
@@ -47,10 +47,14 @@ class ShardMap:
     def __init__(self, manifest: Mapping[str, Any], folder: Path) -> None:
         self.manifest, self.folder = manifest, folder
         schema, self._records = manifest["schema"], manifest["shards"]
-        self.dtype, self.shape = np.dtype(schema["feature_dtype"]), tuple(schema["feature_shape"])
-        self.row_bytes: int = self.dtype.itemsize * math.prod(self.shape)
-        self._layout = lru_cache(lambda rows: Layout.of(schema, rows))
-        per_row = Layout.of(schema, 1).bytes - HEADER_BYTES
+        self.columns = columns_of(schema)
+        first = next(iter(self.columns))
+        is_grid = not (self.columns[first].varies or self.columns[first].optional)
+        self.grid = first if is_grid else None
+        self._layout: Callable[..., Layout] = lru_cache(
+            lambda rows, *values: Layout.of(schema, rows, dict(values))
+        )
+        self._num_rows: list[int] = [sum(record["rows"].values()) for record in self._records]
         for shard, record in enumerate(self._records):
             is_named = SHARD_NAME.fullmatch(str(record["file"]))
             try:
@@ -59,10 +63,29 @@ class ShardMap:
                 raise self.unreadable(shard, error) from None
             if status is None or S_ISLNK(status.st_mode):
                 shard_path(folder, record["file"])  # which raises
-            size = status.st_size if status else 0
-            expected = HEADER_BYTES + sum(record["rows"].values()) * per_row
-            self._check_size(shard, size, expected)
+            self._check_size(shard, status.st_size if status else 0, self._size(shard))
         self.largest_bytes = max(record["bytes"] for record in self._records)
+        self.row_bytes = self._row_bytes()
+
+    def _size(self, shard: int) -> int:
+        """Return the size of a shard's file; a table's by its rows alone, since there may be a million."""
+        if "columns" in self.manifest["schema"]:
+            return self.layout(shard).bytes
+        return HEADER_BYTES + self._num_rows[shard] * self._per_row
+
+    @cached_property
+    def _per_row(self) -> int:
+        return Layout.of(self.manifest["schema"], 1).bytes - HEADER_BYTES
+
+    def _row_bytes(self) -> int:
+        if "columns" not in self.manifest["schema"]:
+            return self.columns["features"].item_bytes
+        size: int = sum(record["bytes"] - HEADER_BYTES for record in self._records)
+        return max(1, -(-size // max(1, sum(self._num_rows))))
+
+    def layout(self, shard: int) -> Layout:
+        """Return where the tensors of a shard lie in its file."""
+        return self._layout(self._num_rows[shard], *self._records[shard].get("values", {}).items())
 
     def path(self, shard: int) -> Path:
         """Return the path of a shard's file."""
@@ -73,25 +96,52 @@ class ShardMap:
         found = []
         for piece in pieces:
             with self.opened(piece.shard) as file:
-                found.append(self.column(file, "ids", piece))
+                found.append(self.read(file, IDS, piece.shard, piece.first, piece.last))
         return np.concatenate(found)
 
-    def column(self, file: int, name: str, piece: Piece) -> np.ndarray:
-        """Read a piece's `labels` or `ids` [n] from its shard's file.
+    def lengths(self, name: str, pieces: Iterable[Piece]) -> np.ndarray:
+        """Return how many values a varying column has in each row of pieces [n] int64."""
+        found = []
+        for piece in pieces:
+            with self.opened(piece.shard) as file:
+                found.append(np.diff(self.offsets(file, name, piece)))
+        return np.concatenate(found)
+
+    def offsets(self, file: int, name: str, piece: Piece) -> np.ndarray:
+        """Read the offsets [n + 1] int64 of a varying column's rows from a shard's file.
+
+        Raises:
+            DataError: they do not rise, or lie outside the column's values.
+            OSError: the file cannot be read.
+        """
+        found = self.read(file, name + OFFSETS, piece.shard, piece.first, piece.last + 1)
+        self.check_offsets(name, piece.shard, found)
+        return found
+
+    def check_offsets(self, name: str, shard: int, offsets: np.ndarray) -> None:
+        """Return if offsets [n + 1] of a varying column rise within the shard's values.
+
+        Raises:
+            DataError: they do not; whoever wrote the file could name any place in memory.
+        """
+        total = self.layout(shard).shapes[name][0]
+        if offsets[0] < 0 or offsets[-1] > total or (offsets[1:] < offsets[:-1]).any():
+            raise DataError(
+                f"shard {self._name(shard)}: the offsets of {name} do not rise from 0 to {total:,}, the number of its "
+                f"values; {rebuild_command(self.manifest)}"
+            )
+
+    def read(self, file: int, name: str, shard: int, first: int, last: int) -> np.ndarray:
+        """Read entries [first, last) of a tensor from its shard's file.
 
         Raises:
             OSError: the file cannot be read.
         """
-        start, dtype = self.place(name, piece)
-        column = np.empty(piece.last - piece.first, dtype)
-        read_exactly(file, column.view(np.uint8), start)
-        return column
-
-    def place(self, name: str, piece: Piece) -> tuple[int, np.dtype[Any]]:
-        """Return where a column of a piece begins in its shard's file, and its type."""
-        layout = self._layout(sum(self._records[piece.shard]["rows"].values()))
-        dtype = layout.dtypes[name]
-        return layout.offsets[name] + piece.first * dtype.itemsize, dtype
+        layout = self.layout(shard)
+        found = np.empty((last - first, *layout.shapes[name][1:]), layout.dtypes[name])
+        size = found.nbytes // max(1, last - first)
+        read_exactly(file, found.reshape(-1).view(np.uint8), layout.offsets[name] + first * size)
+        return found
 
     @contextmanager
     def opened(self, shard: int) -> Iterator[int]:

@@ -182,13 +182,14 @@ class Statistics:
     Attributes:
         first: number of the first shard.
         stop: number of the shard after the last.
-        features: moments of the train rows' features.
-        class_counts: rows of each class by split; empty for regression.
+        moments: of the train rows, by column; of a varying column those of its lengths. A table has
+            those of its features alone.
+        class_counts: rows of each class by split; empty where there are no classes.
     """
 
     first: int
     stop: int
-    features: Moments
+    moments: dict[str, Moments]
     class_counts: dict[str, list[int]]
 
     def merge(self, other: "Statistics") -> "Statistics":
@@ -197,17 +198,40 @@ class Statistics:
             split: [a + b for a, b in zip(mine, other.class_counts[split], strict=True)]
             for split, mine in self.class_counts.items()
         }
-        features = self.features.merge(other.features)
-        return Statistics(first=self.first, stop=other.stop, features=features, class_counts=counts)
+        moments = {name: of.merge(other.moments[name]) for name, of in self.moments.items()}
+        return Statistics(first=self.first, stop=other.stop, moments=moments, class_counts=counts)
 
     def to_json(self) -> dict[str, Any]:
         """Return a document that `from_json` reads without loss."""
-        return {**vars(self), "features": self.features.to_json()}
+        moments = {name: of.to_json() for name, of in self.moments.items()}
+        return {
+            "first": self.first,
+            "stop": self.stop,
+            **by_column(moments),
+            "class_counts": self.class_counts,
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Statistics":
         """Read what `to_json` wrote."""
-        return cls(**{**document, "features": Moments.from_json(document["features"])})
+        moments = of_columns(document)
+        return cls(
+            first=document["first"],
+            stop=document["stop"],
+            moments={name: Moments.from_json(of) for name, of in moments.items()},
+            class_counts=document["class_counts"],
+        )
+
+
+def by_column(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where a document holds statistics by column: a table's features by themselves."""
+    return dict(statistics) if [*statistics] == ["features"] else {"columns": dict(statistics)}
+
+
+def of_columns(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the statistics by column that `by_column` put into a document."""
+    columns: dict[str, Any] = document.get("columns") or {"features": document["features"]}
+    return columns
 
 
 def merge_siblings(items: Iterable[Statistics]) -> list[Statistics]:

@@ -9,20 +9,22 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
 import torch
 
+from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS, Column
 from shardline.data.pieces import Piece, num_rows
-from shardline.data.sampling import Order, Window
+from shardline.data.sampling import Order, TrainOrder, Window
 from shardline.data.shard_map import ShardMap
-from shardline.data.windowmap import WindowMap
+from shardline.data.windowmap import NARROW_BYTES, WindowMap
 
-Batch = tuple[torch.Tensor, ...]
+# (features, labels) and weights if any, of a table; of other columns a tensor, or a list, by name
+Batch = tuple[torch.Tensor, ...] | dict[str, Any]
 
 _BLOCK_BYTES = 1 << 20  # gathered at once: small batches by the dozen, still in the L2 cache
 _MAX_FREE = 4  # buffers kept for reuse
@@ -33,16 +35,22 @@ class _Ready:
     """A window in memory.
 
     Attributes:
-        memory: the window's features.
-        rows: their places there, of what this rank consumes, in order [n].
-        others: their labels [n] and, where there are any, weights [n].
+        memory: the window's rows.
+        wide: by wide column, the places there of what this rank consumes, in order [n].
+        narrow: by narrow column, the values of what this rank consumes, in order [n, *shape], and
+            the weights [n] where there are any.
+        ragged: by varying column, where each row's values begin and how many there are [n].
+        longest: by varying column of arrays, the most values that a row of each global batch has
+            [batches].
         bounds: those of the window's batches.
     """
 
     window: Window
     memory: WindowMap
-    rows: np.ndarray
-    others: list[torch.Tensor]
+    wide: dict[str, np.ndarray]
+    narrow: dict[str, torch.Tensor]
+    ragged: dict[str, tuple[np.ndarray, np.ndarray]]
+    longest: dict[str, np.ndarray]
     bounds: list[int]
     shards: ShardMap
 
@@ -72,6 +80,7 @@ class ShardStream:
         self._shards, self._order, self._check = shards, order, check
         self._local_rank, self._num_epochs = local_rank, num_epochs
         self._buffers = _Buffers(shards, pin=pin)
+        self._is_table = "columns" not in shards.manifest["schema"]
         self._is_small = num_rows(order.pieces) <= order.window_rows
         self._whole: WindowMap | None = None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
@@ -81,7 +90,12 @@ class ShardStream:
         self.position = 0
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Yield an epoch's batches: features [B, *shape] as stored, labels [B], weights [B] if any.
+        """Yield an epoch's batches, as stored.
+
+        A table's are tuples: features [B, *shape], labels [B], weights [B] if any. Those of other
+        columns are dicts by name: a fixed column [B, *shape]; a varying one [B, longest, *shape],
+        filled up with zeros to the longest row of the global batch, beside `{name}.lengths` [B]
+        int64; bytes and texts as lists of B; `{name}.present` [B] bool beside an optional one.
 
         Args:
             start: batches of the epoch to leave out.
@@ -129,17 +143,47 @@ class ShardStream:
         window = self._order.window(epoch, index)
         self._check_all(window.pieces)
         memory = self._map(window.pieces)
-        rows = np.take(memory.rows(window.pieces), window.rows)
-        labels = np.take(memory.labels(window.pieces), window.rows)
-        others = [labels] if window.weights is None else [labels, window.weights]
+        rows, pieces = window.rows, window.pieces
+        wide, narrow, ragged, longest = {}, {}, {}, {}
+        for name, column in self._shards.columns.items():
+            if column.varies:
+                starts, lengths = memory.ragged(name, pieces)
+                ragged[name] = np.take(starts, rows), np.take(lengths, rows)
+                if column.kind == "array":
+                    longest[name] = self._longest(name, epoch, index, window, ragged[name][1])
+            elif name == self._shards.grid or column.item_bytes > NARROW_BYTES:
+                wide[name] = np.take(memory.places(name, pieces), rows)
+            else:
+                narrow[name] = np.take(memory.values(name, pieces), rows, axis=0)
+            if column.optional:
+                narrow[name + PRESENT] = np.take(memory.values(name + PRESENT, pieces), rows)
+        if window.weights is not None:
+            narrow[WEIGHTS] = window.weights
         return _Ready(
             window=window,
             memory=memory,
-            rows=rows,
-            others=[self._buffers.tensor(column) for column in others],
+            wide=wide,
+            narrow={name: self._buffers.tensor(values) for name, values in narrow.items()},
+            ragged=ragged,
+            longest=longest,
             bounds=window.bounds.tolist(),
             shards=self._shards,
         )
+
+    def _longest(
+        self, name: str, epoch: int, index: int, window: Window, lengths: np.ndarray
+    ) -> np.ndarray:
+        """Return the most values of a row of each batch [batches], over all ranks where they train together."""
+        bounds, parts = window.bounds, 1
+        if isinstance(self._order, TrainOrder):
+            parts = self._order.accumulate
+            whole = replace(self._order, rank=0, world_size=1, accumulate=1)
+            if self._order.world_size > 1:
+                window = whole.window(epoch, index)
+                lengths = self._shards.lengths(name, window.pieces)[window.rows]
+            bounds = np.arange(0, len(lengths) + 1, self._order.global_batch)
+        longest = np.maximum.reduceat(lengths, bounds[:-1])
+        return np.repeat(longest, parts)
 
     def _check_all(self, pieces: Sequence[Piece]) -> None:
         turn = self._local_rank % len(pieces)
@@ -157,44 +201,87 @@ class ShardStream:
         return WindowMap(self._shards, pieces)
 
     def _gather(self, ready: _Ready, skipped: int) -> Iterator[Batch]:
-        bounds, buffers = ready.bounds, self._buffers
+        bounds = ready.bounds
         row_bytes = self._shards.row_bytes * max(1, bounds[1] - bounds[0])
         per_block = max(1, _BLOCK_BYTES // row_bytes)
         for first in range(skipped, len(bounds) - 1, per_block):
             edges = bounds[first : first + per_block + 1]
             rows = slice(edges[0], edges[-1])
-            features = buffers.gather(ready.memory, ready.rows[rows])
-            columns = [features, *(other[rows] for other in ready.others)]
+            columns = {
+                name: self._buffers.gather(ready.memory, name, places[rows])
+                for name, places in ready.wide.items()
+            }
+            columns |= {name: values[rows] for name, values in ready.narrow.items()}
             sizes = [end - start for start, end in pairwise(edges)]
-            blocks = [
-                (column,) if len(sizes) == 1 else column.split_with_sizes(sizes)
-                for column in columns
-            ]
-            del columns, features
-            for batch in zip(*blocks, strict=True):
+            blocks = {
+                name: (column,) if len(sizes) == 1 else column.split_with_sizes(sizes)
+                for name, column in columns.items()
+            }
+            del columns
+            fixed = zip(*blocks.values(), strict=True) if blocks else repeat((), len(sizes))
+            batch: Any = None
+            for place, batch in enumerate(fixed, first):
                 self.position += 1
-                yield batch
-            del blocks, batch  # the last views of the block, but for those that were kept
+                yield batch if self._is_table else self._named(ready, place, batch)
+            del blocks, fixed, batch  # the last views of the block, but for those that were kept
+
+    def _named(
+        self, ready: _Ready, place: int, columns: tuple[torch.Tensor, ...]
+    ) -> dict[str, Any]:
+        """Return a batch by name, from its fixed columns."""
+        fixed = dict(zip((*ready.wide, *ready.narrow), columns, strict=True))
+        batch: dict[str, Any] = {}
+        rows = slice(ready.bounds[place], ready.bounds[place + 1])
+        for name, column in self._shards.columns.items():
+            if column.varies:
+                starts, lengths = (of[rows].tolist() for of in ready.ragged[name])
+                values = [ready.memory.row(name, *row) for row in zip(starts, lengths, strict=True)]
+                if column.kind == "array":
+                    batch[name] = pad(values, int(ready.longest[name][place]))
+                    batch[name + LENGTHS] = torch.tensor(lengths)
+                else:
+                    batch[name] = [_decoded(column, value) for value in values]
+            else:
+                batch[name] = fixed[name]
+            if column.optional:
+                batch[name + PRESENT] = fixed[name + PRESENT]
+        return batch | ({WEIGHTS: fixed[WEIGHTS]} if WEIGHTS in fixed else {})
+
+
+def pad(values: Sequence[np.ndarray], length: int) -> torch.Tensor:
+    """Return arrays of different lengths as one tensor [n, length, *shape], with zeros behind each."""
+    padded = np.zeros((len(values), length, *values[0].shape[1:]), values[0].dtype)
+    for row, value in zip(padded, values, strict=True):
+        row[: len(value)] = value
+    return torch.from_numpy(padded)
+
+
+def _decoded(column: Column, value: np.ndarray) -> bytes | str:
+    content = value.tobytes()
+    return content.decode() if column.kind == "text" else content
 
 
 class _Buffers:
     """Gathers rows into memory that is used again as soon as nobody looks at it any more."""
 
     def __init__(self, shards: ShardMap, *, pin: bool) -> None:
-        self._shape, self._dtype, self._pin = shards.shape, shards.dtype, pin
-        self._free: deque[np.ndarray] = deque(maxlen=_MAX_FREE)
+        self._columns, self._pin = shards.columns, pin
+        self._free: dict[str, deque[np.ndarray]] = {
+            name: deque(maxlen=_MAX_FREE) for name in shards.columns
+        }
 
-    def gather(self, memory: WindowMap, rows: np.ndarray) -> torch.Tensor:
-        """Return the features of rows [n, *shape] in a block that no earlier batch still shows."""
+    def gather(self, memory: WindowMap, name: str, places: np.ndarray) -> torch.Tensor:
+        """Return rows of a wide column [n, *shape] in a block that no earlier batch still shows."""
         if self._pin:
             # torch's allocator of page-locked memory knows which copies to a GPU are under way
-            dtype = _torch_type(self._dtype)
-            block = torch.empty((len(rows), *self._shape), dtype=dtype, pin_memory=True)
+            column = self._columns[name]
+            dtype = _torch_type(np.dtype(column.dtype))
+            block = torch.empty((len(places), *column.shape), dtype=dtype, pin_memory=True)
             out: np.ndarray = block.numpy()
         else:
-            out = self._lend(len(rows))
+            out = self._lend(name, len(places))
             block = torch.from_numpy(out)
-        memory.gather(rows, out)
+        memory.gather(name, places, out)
         return block
 
     def tensor(self, column: np.ndarray) -> torch.Tensor:
@@ -202,16 +289,17 @@ class _Buffers:
         tensor = torch.from_numpy(column)
         return tensor.pin_memory() if self._pin else tensor
 
-    def _lend(self, rows: int) -> np.ndarray:
+    def _lend(self, name: str, rows: int) -> np.ndarray:
         """Return memory for some rows, which comes back once nothing refers to it any more.
 
         Each batch's storage refers to the array that is returned, and the array to the buffer.
         """
-        buffer = self._free.pop() if self._free else None
+        column, free = self._columns[name], self._free[name]
+        buffer = free.pop() if free else None
         if buffer is None or len(buffer) < rows:
-            buffer = np.empty((rows, *self._shape), dtype=self._dtype)
+            buffer = np.empty((rows, *column.shape), dtype=column.dtype)
         lent = buffer[:rows]
-        weakref.finalize(lent, self._free.append, buffer).atexit = False
+        weakref.finalize(lent, free.append, buffer).atexit = False
         return lent
 
 

@@ -12,22 +12,27 @@ import mmap
 import os
 import resource
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from shardline.core.errors import DataError
-from shardline.data.pieces import Piece, num_rows
+from shardline.data.columns import OFFSETS, PRESENT
+from shardline.data.pieces import Piece
 from shardline.data.raw_files import quick_libc, read_exactly
 from shardline.data.shard_format import HEADER_BYTES
 from shardline.data.shard_map import ShardMap
 
 # So few bytes of a file are read: a mapping takes longer, and a place in vm.max_map_count
 COPIED_BYTES = 65536
+NARROW_BYTES = 64  # columns of so small rows are copied for a whole window
 PAGE_BYTES, _HUGE_BYTES = mmap.PAGESIZE, 2 << 20
 _MOST_BYTES = 1 << 43  # of 47 bits of address space, which several windows share
+_ALIGNMENT = 64
 _CHUNK_BYTES = 8 << 20  # asked of the kernel at a time
 # mman.h of Linux; Python's mmap module cannot place a mapping
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
@@ -57,11 +62,19 @@ def _mmap(address: int | None, size: int, protection: int, flags: int, file: int
     return found
 
 
+class _Extents(NamedTuple):
+    """Which entries [first, last) of each tensor of a shard are copied."""
+
+    shard: int
+    entries: dict[str, tuple[int, int]]
+
+
 class WindowMap:
     """Rows of a dataset, in memory until nothing refers to this any more.
 
-    The range of addresses has a place for each mapped file, then the rows of those
-    shards that have too few of them for a mapping, back to back.
+    The range of addresses has a place for each mapped file, then what is copied of those
+    shards that have too few rows for a mapping: the rows of the first column back to back,
+    then the other tensors.
 
     Args:
         shards: the dataset.
@@ -72,14 +85,16 @@ class WindowMap:
     """
 
     def __init__(self, shards: ShardMap, pieces: Sequence[Piece]) -> None:
-        self._shards, self._row_bytes = shards, shards.row_bytes
+        self._shards = shards
+        grid = shards.grid
+        self._row_bytes = shards.columns[grid].item_bytes if grid else 1
         self._spans = _spans(pieces)
         # by shard, decided once: a place that is reserved and not mapped must never be touched
-        mapped = {s: span for s, span in self._spans.items() if is_mapped(span, self._row_bytes)}
-        copied = [span for shard, span in self._spans.items() if shard not in mapped]
-        self._reserve(len(mapped), num_rows(copied) * self._row_bytes)
-        self._origins: dict[int, int] = {}  # by shard: the place of row 0, in units
-        self._labels: dict[int, np.ndarray] = {}  # by shard: those of its span
+        mapped = {s: p for s, p in self._spans.items() if is_mapped(p, shards.row_bytes)}
+        copied = [self._extents(span) for shard, span in self._spans.items() if shard not in mapped]
+        self._reserve(len(mapped), copied)
+        # by tensor and shard: the address of its first entry, from that of the window on
+        self._origins: dict[str, dict[int, int]] = defaultdict(dict)
         self._map(list(mapped.values()))
         self._copy(copied)
         for piece in pieces:
@@ -91,36 +106,89 @@ class WindowMap:
         spans = ((piece, self._spans.get(piece.shard)) for piece in pieces)
         return all(s and s.first <= piece.first and piece.last <= s.last for piece, s in spans)
 
-    def rows(self, pieces: Iterable[Piece]) -> np.ndarray:
-        """Return where the rows of pieces lie, for `gather` [n] int64."""
-        step = self._row_bytes // self._unit
-        starts = [(self._origins[piece.shard], piece) for piece in pieces]
-        return np.concatenate(
-            [np.arange(at + p.first * step, at + p.last * step, step) for at, p in starts]
-        )
-
-    def labels(self, pieces: Iterable[Piece]) -> np.ndarray:
-        """Return the labels of pieces [n]."""
-        found = []
+    def places(self, name: str, pieces: Iterable[Piece]) -> np.ndarray:
+        """Return where a fixed column's rows lie, for `gather` [n] int64."""
+        size = self._shards.columns[name].item_bytes
+        unit, start = (self._unit, HEADER_BYTES) if name == self._shards.grid else (1, 0)
+        origins, step = self._origins[name], size // unit
+        places = []
         for piece in pieces:
-            start = self._spans[piece.shard].first
-            found.append(self._labels[piece.shard][piece.first - start : piece.last - start])
-        return np.concatenate(found)
+            at = (origins[piece.shard] - start) // unit
+            places.append(np.arange(at + piece.first * step, at + piece.last * step, step))
+        return np.concatenate(places)
 
-    def gather(self, rows: np.ndarray, out: np.ndarray) -> None:
-        """Copy the features of rows [n] into `out` [n, *shape], which is contiguous."""
-        target = out.reshape(-1).view(np.uint8).reshape(len(rows), self._row_bytes)
-        if self._unit == self._row_bytes:
+    def values(self, name: str, pieces: Iterable[Piece]) -> np.ndarray:
+        """Return a copy of the entries of a fixed tensor [n, *shape], of pieces one after another."""
+        return np.concatenate([self._view(name, p.shard, p.first, p.last) for p in pieces])
+
+    def ragged(self, name: str, pieces: Iterable[Piece]) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the values of each row of a varying column begin, for `row`, and their numbers [n] int64.
+
+        Raises:
+            DataError: the offsets of a shard do not rise within its values.
+        """
+        starts, lengths = [], []
+        size = self._shards.columns[name].item_bytes
+        for piece in pieces:
+            offsets = self._view(name + OFFSETS, piece.shard, piece.first, piece.last + 1)
+            self._shards.check_offsets(name, piece.shard, offsets)
+            starts.append(self._origins[name][piece.shard] + offsets[:-1] * size)
+            lengths.append(np.diff(offsets))
+        return np.concatenate(starts), np.concatenate(lengths)
+
+    def row(self, name: str, start: int, length: int) -> np.ndarray:
+        """Return a view of one row's values [length, *shape] of a varying column."""
+        column = self._shards.columns[name]
+        content = self._bytes[start : start + length * column.item_bytes]
+        return content.view(column.dtype).reshape(length, *column.shape)
+
+    def gather(self, name: str, places: np.ndarray, out: np.ndarray) -> None:
+        """Copy rows [n] of a fixed column into `out` [n, *shape], which is contiguous."""
+        size, is_grid = self._shards.columns[name].item_bytes, name == self._shards.grid
+        target = out.reshape(-1).view(np.uint8).reshape(len(places), size)
+        if is_grid and self._unit == size:
             # "clip" spares the copy that numpy makes to be able to refuse a bad index
-            self._grid.take(rows, axis=0, out=target, mode="clip")
+            self._grid.take(places, axis=0, out=target, mode="clip")
         else:  # numpy would first copy all of an array whose rows overlap
-            bytes_ = torch.from_numpy(self._bytes[HEADER_BYTES:])
-            grid = bytes_.as_strided((len(bytes_) - self._row_bytes + 1, self._row_bytes), (1, 1))
-            torch.index_select(grid, 0, torch.from_numpy(rows), out=torch.from_numpy(target))
+            bytes_ = torch.from_numpy(self._bytes[HEADER_BYTES if is_grid else 0 :])
+            grid = bytes_.as_strided((len(bytes_) - size + 1, size), (1, 1))
+            torch.index_select(grid, 0, torch.from_numpy(places), out=torch.from_numpy(target))
 
-    def _reserve(self, num_mapped: int, copied_bytes: int) -> None:
-        """Reserve addresses: a stride for each mapped file, then the rows that are copied."""
+    def _view(self, name: str, shard: int, first: int, last: int) -> np.ndarray:
+        layout = self._shards.layout(shard)
+        shape, dtype = layout.shapes[name][1:], layout.dtypes[name]
+        size = dtype.itemsize * math.prod(shape)
+        start = self._origins[name][shard] + first * size
+        found: np.ndarray = self._bytes[start : start + (last - first) * size].view(dtype)
+        return found.reshape(last - first, *shape)
+
+    def _extents(self, span: Piece) -> _Extents:
+        """Return which entries of each tensor the rows of a span are."""
+        entries, columns = {}, self._shards.columns
+        varying = [name for name, column in columns.items() if column.varies]
+        if varying:
+            with self._shards.opened(span.shard) as file:
+                for name in varying:
+                    offsets = self._shards.offsets(file, name, span)
+                    entries[name + OFFSETS] = (span.first, span.last + 1)
+                    entries[name] = (int(offsets[0]), int(offsets[-1]))
+        for name, column in columns.items():
+            if not column.varies:
+                entries[name] = (span.first, span.last)
+            if column.optional:
+                entries[name + PRESENT] = (span.first, span.last)
+        return _Extents(span.shard, entries)
+
+    def _reserve(self, num_mapped: int, copied: Sequence[_Extents]) -> None:
+        """Reserve addresses: a stride for each mapped file, then what is copied."""
         row, memory = self._row_bytes, None
+        rows, others = 0, 0
+        for extents in copied:
+            for name, (first, last) in extents.entries.items():
+                if name == self._shards.grid:
+                    rows += last - first
+                else:
+                    others += self._size(extents.shard, name, first, last)
         strides = _strides(row, self._shards.largest_bytes)
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         most = _MOST_BYTES if limit == resource.RLIM_INFINITY else min(_MOST_BYTES, limit // 16)
@@ -129,7 +197,8 @@ class WindowMap:
             # as the files' rows, those that are copied lie at multiples of the row size
             num_before = -(-max(0, num_mapped * stride - HEADER_BYTES) // row)
             self._copied_at = HEADER_BYTES + num_before * row
-            size = self._copied_at + copied_bytes
+            self._others_at = _aligned(self._copied_at + rows * row)
+            size = self._others_at + others
             if size < most or (stride, unit) == strides[-1]:
                 with suppress(OSError):
                     memory = _Reservation(size + _HUGE_BYTES)
@@ -145,38 +214,59 @@ class WindowMap:
         num_rows = (size - HEADER_BYTES) // row
         self._grid = self._bytes[HEADER_BYTES : HEADER_BYTES + num_rows * row].reshape(-1, row)
 
+    def _size(self, shard: int, name: str, first: int, last: int) -> int:
+        """Return the memory for entries of a tensor, so that the next one's is aligned too."""
+        layout = self._shards.layout(shard)
+        size = layout.dtypes[name].itemsize * math.prod(layout.shapes[name][1:])
+        return _aligned((last - first) * size)
+
     def _map(self, spans: Sequence[Piece]) -> None:
         for place, span in enumerate(spans):
             at = place * self._stride
-            self._origins[span.shard] = at // self._unit
+            for name, offset in self._shards.layout(span.shard).offsets.items():
+                self._origins[name][span.shard] = at + offset
             with self._shards.opened(span.shard) as file:
                 # to where the next file begins, since a gap would be a mapping too
                 flags = mmap.MAP_SHARED | _MAP_FIXED
                 _mmap(self._address + at, self._stride, mmap.PROT_READ, flags, file)
-            start, dtype = self._shards.place("labels", span)
-            size = num_rows([span]) * dtype.itemsize
-            self._labels[span.shard] = self._bytes[at + start : at + start + size].view(dtype)
 
-    def _copy(self, spans: Sequence[Piece]) -> None:
-        at, row = self._copied_at, self._row_bytes
-        if spans:
+    def _copy(self, copied: Sequence[_Extents]) -> None:
+        at, others = self._copied_at, self._others_at
+        if copied:
             start = at // PAGE_BYTES * PAGE_BYTES
             access = mmap.PROT_READ | mmap.PROT_WRITE
             size = len(self._bytes) - start
             _mmap(self._address + start, size, access, _ANONYMOUS | _MAP_FIXED, -1)
-        for span in spans:
-            end = at + num_rows([span]) * row
-            origin = at - HEADER_BYTES - span.first * row
-            self._origins[span.shard] = origin // self._unit
-            with self._shards.opened(span.shard) as file:
-                read_exactly(file, self._bytes[at:end], HEADER_BYTES + span.first * row)
-                self._labels[span.shard] = self._shards.column(file, "labels", span)
-            at = end
+        for extents in copied:
+            shard, layout = extents.shard, self._shards.layout(extents.shard)
+            with self._shards.opened(shard) as file:
+                for name, (first, last) in extents.entries.items():
+                    size = layout.dtypes[name].itemsize * math.prod(layout.shapes[name][1:])
+                    begin = at if name == self._shards.grid else others
+                    end = begin + (last - first) * size
+                    self._origins[name][shard] = begin - first * size
+                    start = layout.offsets[name] + first * size
+                    read_exactly(file, self._bytes[begin:end], start)
+                    if name == self._shards.grid:
+                        at = end
+                    else:
+                        others = _aligned(end)
 
     def _load(self, piece: Piece) -> None:
-        base = self._origins[piece.shard] * self._unit + HEADER_BYTES
-        first, last = piece.first * self._row_bytes, piece.last * self._row_bytes
-        start, end = base + first // PAGE_BYTES * PAGE_BYTES, base + last
+        """Bring what a piece has of the wide and the varying columns into memory, where it is mapped."""
+        for name, column in self._shards.columns.items():
+            origin, size = self._origins[name][piece.shard], column.item_bytes
+            if column.varies:
+                offsets = self._view(name + OFFSETS, piece.shard, piece.first, piece.last + 1)
+                self._shards.check_offsets(name, piece.shard, offsets)
+                self._bring(
+                    piece, origin + int(offsets[0]) * size, origin + int(offsets[-1]) * size
+                )
+            elif name == self._shards.grid or size > NARROW_BYTES:
+                self._bring(piece, origin + piece.first * size, origin + piece.last * size)
+
+    def _bring(self, piece: Piece, first: int, end: int) -> None:
+        start = first // PAGE_BYTES * PAGE_BYTES
         self._madvise(start, end, _MADV_WILLNEED)  # a hint: that it fails costs time alone
         for chunk in range(start, end, _CHUNK_BYTES):
             self._populate(piece, chunk, min(chunk + _CHUNK_BYTES, end))
@@ -199,13 +289,12 @@ def is_mapped(piece: Piece, row_bytes: int) -> bool:
 
 
 def read_features(shards: ShardMap, pieces: Sequence[Piece]) -> np.ndarray:
-    """Return a copy of the features of pieces [n, *shape]."""
-    window, found = (
-        WindowMap(shards, pieces),
-        np.empty((num_rows(pieces), *shards.shape), shards.dtype),
-    )
-    window.gather(window.rows(pieces), found)
-    return found
+    """Return a copy of the features of pieces [n, *shape], of a table."""
+    return WindowMap(shards, pieces).values("features", pieces)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _spans(pieces: Iterable[Piece]) -> dict[int, Piece]:

@@ -3,7 +3,6 @@
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +63,7 @@ def seal_dataset(
     project, dataset, source = _open_dataset(config, dataset_id)
     folder = project.layout.parts(dataset_id)
     files = [*map(Path, parts)] or [folder / f"{part}.json" for part in dataset.parts]
-    schema = asdict(source.schema)
+    schema = source.schema.to_json()
     end_watch()
     documents = [read_part(file, dataset_id, schema, remedy=REMAKE) for file in files]
     sealed = merge(documents, dataset=dataset_id, source=source, document=dataset.document)

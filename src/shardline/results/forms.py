@@ -8,11 +8,9 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shardline.data.shard_format import FEATURE_DTYPES
+from shardline.data.forms import Name, Shard
 
-Name = Annotated[str, Meta(pattern=r"^[ -~]{1,200}$")]
 Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
-Count = Annotated[int, Meta(ge=0)]
 Action = dict[str, Any] | None
 Settings = TypeVar("Settings")
 
@@ -67,67 +65,11 @@ class RunSpec(Struct):
     action: Action = None
 
 
-class Shard(Struct):
-    """A shard in a manifest or in the list of a part."""
-
-    file: Name
-    bytes: int
-    blake3: str
-
-
 class Manifest(Struct):
     """manifest.json."""
 
     identity: Identity[DatasetSettings]
     shards: list[Shard]
-
-
-class Moments(Struct):
-    """Statistics of the features, by feature."""
-
-    count: int
-    mean: list[float | None]
-    std: list[float | None]
-    min: list[float | None]
-    max: list[float | None]
-
-
-class Statistics(Struct):
-    """`statistics` of a manifest."""
-
-    features: Moments
-    class_counts: dict[str, list[int]]
-
-
-class Schema(Struct):
-    """`schema` of a manifest."""
-
-    task: str
-    feature_shape: list[Count]
-    feature_dtype: Annotated[str, Meta(pattern=f"^({'|'.join(FEATURE_DTYPES)})$")]
-    classes: list[Any] | None = None
-
-
-class Rows(Struct):
-    """Rows of a shard by split."""
-
-    train: Count
-    validation: Count
-    test: Count
-
-
-class CountedShard(Struct):
-    """A shard whose rows are read."""
-
-    rows: Rows
-
-
-class CountedManifest(Struct):
-    """manifest.json, where its statistics are compared with the rows."""
-
-    shards: list[CountedShard]
-    schema: Schema
-    statistics: Statistics
 
 
 class Part(Struct):

@@ -10,10 +10,10 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.forms import problem_of_form
 from shardline.core.seals import check_seal
-from shardline.data.parts import count_rows, differing, read_part
+from shardline.data.forms import CountedManifest
+from shardline.data.parts import count_rows, differing_columns, read_part
 from shardline.data.shard_format import Layout
-from shardline.data.statistics import merge_all
-from shardline.results import forms
+from shardline.data.statistics import merge_all, of_columns
 from shardline.supervision.attempts import read_attempts
 
 _AGAIN = "delete it, and the shard is read again before it is trained on"
@@ -69,15 +69,19 @@ def check_markers(shards: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
     """Verify the manifest's statistics against the rows of the shards, which are undamaged."""
-    if problem := problem_of_form(shards, manifest, forms.CountedManifest):
+    if problem := problem_of_form(shards, manifest, CountedManifest):
         return problem
     recorded, schema = manifest["statistics"], manifest["schema"]
     for record in manifest["shards"]:
-        if Layout.of(schema, sum(record["rows"].values())).bytes != record["bytes"]:
+        try:
+            layout = Layout.of(schema, sum(record["rows"].values()), record.get("values"))
+        except DataError as error:
+            return f"{shards}: {record['file']}: {error}"
+        if layout.bytes != record["bytes"]:
             return f"{shards}: {record['file']} has other rows than the manifest"
     numbered = enumerate(manifest["shards"])
     found = merge_all(count_rows(shards, numbered, schema))
-    wrong = differing(found.features.summary(), recorded["features"])
+    wrong = differing_columns(found, of_columns(recorded))
     if found.class_counts != recorded["class_counts"]:
         wrong.append("class_counts")
     if not wrong:

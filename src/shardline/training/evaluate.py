@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file
 
 from shardline.config.run_spec import RunSpec
-from shardline.data.datamodule import Dataset, Normalizer
+from shardline.core.errors import ConfigError
+from shardline.data.datamodule import Dataset, HeldOutLoader, Normalizer
 from shardline.data.integrity import Policy
-from shardline.data.stream import Batch
+from shardline.data.sampling import HeldOutOrder
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.training.model import make_model
 from shardline.training.scoring import Columns, Task, blocks, make_task
@@ -21,8 +24,8 @@ def evaluate(
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate a sealed model.
 
-    The model's `forward` gives logits [B, C] for classification and values [B]
-    or [B, 1] for regression.
+    On a table the model's `forward` gives logits [B, C] for classification and values [B]
+    or [B, 1] for regression. On other columns its own step is the evaluation, see `_by_model`.
 
     Args:
         spec: the run; `settings.evaluation` names split and batch.
@@ -47,11 +50,12 @@ def evaluate(
     split, batch = settings.evaluation.split, settings.evaluation.batch
     window_bytes = settings.data.window_bytes
     order = dataset.held_out_order(split, batch=batch, window_bytes=window_bytes)
+    if "columns" in schema:
+        return _by_model(spec, model, dataset, order)
     task = make_task(schema, order.num_rows, run=spec.title)
     typical, hardest = Spread(order.num_rows, MAX_SAMPLES), Hardest()
     normalize = Normalizer(dataset.manifest, settings.data.normalize, torch.float32)
-    batches = dataset.stream(order, num_epochs=1).batches()
-    for block in blocks(_score(model, normalize, task, batch) for batch in batches):
+    for block in blocks(_score(model, normalize, task, *of) for of in dataset.tables(order)):
         for part in (task, typical, hardest):
             part.add(block)
     samples = Samples(dataset, split)
@@ -69,5 +73,49 @@ def evaluate(
 
 
 @torch.inference_mode()
-def _score(model: torch.nn.Module, normalize: Normalizer, task: Task, batch: Batch) -> Columns:
-    return task.score(model(normalize(batch[0])).float(), batch[1])
+def _score(
+    model: torch.nn.Module, normalize: Normalizer, task: Task, features: torch.Tensor, labels: torch.Tensor
+) -> Columns:  # fmt: skip
+    return task.score(model(normalize(features)).float(), labels)
+
+
+def _by_model(
+    spec: RunSpec, model: pl.LightningModule, dataset: Dataset, order: HeldOutOrder
+) -> dict[str, Any]:
+    """Evaluate a model by what its `test_step` logs over a split, or else its `validation_step`.
+
+    Of these metrics `checkpoint.monitor` is the headline, with `val_` read as `test_` where only
+    that is logged.
+
+    Raises:
+        ConfigError: the model logs no such metric; the message names those that it logs.
+    """
+    settings = spec.settings
+    has_test = is_overridden("test_step", model)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        precision="64-true" if settings.precision == "64-true" else "32-true",
+    )  # fmt: skip
+    loader = HeldOutLoader(dataset.stream(order, num_epochs=1), order)
+    run = trainer.test if has_test else trainer.validate
+    (logged,) = run(model, loader, verbose=False)
+    metrics = {name: float(value) for name, value in logged.items()}
+    monitor = settings.checkpoint.monitor
+    names = [monitor, monitor.replace("val", "test", 1)]
+    metric = next((name for name in names if name in metrics), None)
+    if metric is None:
+        raise ConfigError(
+            f'run "{spec.title}": the model\'s {"test_step" if has_test else "validation_step"} logs '
+            f"{', '.join(metrics) or 'nothing'}, expected {' or '.join(dict.fromkeys(names))}, by checkpoint.monitor; "
+            "log it there, or set checkpoint.monitor to what is logged"
+        )
+    return {
+        "split": settings.evaluation.split,
+        "task": dataset.manifest["schema"]["task"],
+        "num_samples": order.num_rows,
+        "metrics": metrics,
+        "headline": {"metric": metric, "value": metrics[metric], "mode": settings.checkpoint.mode},
+        "measured_by": "model",
+        "reference": dataset.manifest.get("reference"),
+    }

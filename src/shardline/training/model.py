@@ -53,7 +53,8 @@ def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
     """Create a run's model.
 
     The constructor gets `settings.model_args` and, where it names them,
-    `feature_shape` (tuple of int) and `num_classes` from the dataset's schema.
+    `num_classes` and `feature_shape` (tuple of int) from the dataset's schema, or
+    `columns` (type by name, such as `int32[*]`) where it is no table's.
 
     Raises:
         ConfigError: the class does not import, is no LightningModule, or
@@ -79,7 +80,11 @@ def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
 def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run's model is constructed with; see `make_model`."""
     cls = import_class(spec.model_class, f'run "{spec.title}": model')
-    given = {"feature_shape": tuple(schema["feature_shape"]), "num_classes": len(schema["classes"])}
+    given: dict[str, Any] = {"num_classes": len(schema["classes"])}
+    if "columns" in schema:
+        given["columns"] = dict(schema["columns"])
+    else:
+        given["feature_shape"] = tuple(schema["feature_shape"])
     parameters = inspect.signature(cls).parameters
     arguments = {key: value for key, value in given.items() if key in parameters}
     return {**arguments, **spec.settings.model_args}

@@ -3,38 +3,81 @@
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
+from shardline.data.columns import parse_columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """What one row looks like.
+    """What one row looks like: a table's features and label, or any named columns.
 
     Attributes:
-        feature_shape: shape of a row's features, without the batch dimension.
-        feature_dtype: NumPy name of the features' type, as stored.
-        task: `classification` (int64 labels 0..C-1) or `regression` (float32 labels).
-        classes: class names, in label order; empty for regression.
+        columns: type of each column by name, as `shardline.data.columns` lists them, such as
+            `{"tokens": "int32[*]", "caption": "text?"}`; empty for a table.
+        feature_shape: a table's shape of a row's features, without the batch dimension.
+        feature_dtype: NumPy name of these features' type, as stored.
+        task: a table's: `classification` (int64 labels 0..C-1) or `regression` (float32 labels).
+        classes: class names, in label order; with `columns`, those of an integer column `labels`.
     """
 
-    feature_shape: tuple[int, ...]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    feature_shape: tuple[int, ...] = ()
     feature_dtype: str = "float32"
     task: Literal["classification", "regression"] = "classification"
     classes: tuple[str, ...] = ()
 
     @property
     def label_dtype(self) -> str:
-        """NumPy name of the labels' type."""
+        """NumPy name of the type of a table's labels."""
         return "int64" if self.task == "classification" else "float32"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the `schema` of a manifest, with each column in its one spelling.
+
+        Raises:
+            DataError: a name or a type is not allowed; the message names it.
+        """
+        if not self.columns:
+            table = asdict(self)
+            del table["columns"]
+            return table
+        columns = parse_columns(self.columns)
+        labels = columns.get("labels")
+        is_scalar = labels is not None and not (labels.varies or labels.shape or labels.optional)
+        kind = np.dtype(labels.dtype).kind if labels and is_scalar else ""
+        if self.classes and kind not in ("i", "u"):
+            raise DataError(
+                f"a schema has {len(self.classes)} classes and labels={labels}, expected a column labels of one "
+                'integer for each row; add "labels": "int64" to its columns, or leave the classes out'
+            )
+        task = "classification" if self.classes else "regression" if kind == "f" else "none"
+        return {
+            "columns": {name: str(column) for name, column in columns.items()},
+            "task": task,
+            "classes": self.classes,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ragged:
+    """Values of a varying column, of all rows one after another.
+
+    Attributes:
+        values: [total, *shape].
+        offsets: [N + 1] int64, from 0 on; row i has values[offsets[i]:offsets[i + 1]].
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +86,26 @@ class Table:
 
     Attributes:
         ids: row ids [N] int64, unique in the dataset; they decide a row's split.
-        features: [N, *feature_shape].
-        labels: [N].
+        features: [N, *feature_shape], of a table.
+        labels: [N], of a table.
+        columns: the columns of a schema that names them, in any order. A fixed one is an array
+            [N, *shape]; a varying one a list of N arrays, of N bytes or texts, or a `Ragged`. In a
+            list of an optional one, None stands for a row without a value.
         splits: each row's split [N] int64, as an index into SPLITS, where the
             source knows it (a column, the file); None leaves it to the id's hash.
     """
 
     ids: np.ndarray
-    features: np.ndarray
-    labels: np.ndarray
+    features: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
     splits: np.ndarray | None = None
 
-
-class Row(NamedTuple):
-    """One row: its id, its features [*feature_shape] and its label."""
-
-    id: int
-    features: np.ndarray
-    label: int | float
+    @property
+    def given(self) -> dict[str, Any]:
+        """All columns but the ids, by name."""
+        table = {"features": self.features, "labels": self.labels}
+        return {name: of for name, of in table.items() if of is not None} | dict(self.columns)
 
 
 class Source(ABC):
@@ -103,11 +148,11 @@ class Source(ABC):
         The same shard gives the same rows, whoever asks and in whatever order.
         """
 
-    def iter_rows(self, shard: int) -> Iterator[Row]:
-        """Yield the rows of one shard one at a time, for a look at them."""
+    def iter_rows(self, shard: int) -> Iterator[dict[str, Any]]:
+        """Yield the rows of one shard one at a time, for a look at them: a value by column, and the id."""
         for table in self.iter_tables(shard):
-            for row in zip(table.ids, table.features, table.labels, strict=True):
-                yield Row(int(row[0]), row[1], row[2].item())
+            for place, row in enumerate(table.ids):
+                yield {"id": int(row)} | {n: _row_of(of, place) for n, of in table.given.items()}
 
     @property
     def content_digest(self) -> str:
@@ -126,6 +171,12 @@ class Source(ABC):
     def reference(self) -> dict[str, Any] | None:
         """What a perfect model would reach, where that is known."""
         return None
+
+
+def _row_of(values: Any, place: int) -> Any:
+    if isinstance(values, Ragged):
+        return values.values[values.offsets[place] : values.offsets[place + 1]]
+    return values[place]
 
 
 def shard_range(num_rows: int, shard: int, num_shards: int) -> range:

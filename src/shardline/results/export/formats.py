@@ -128,8 +128,8 @@ def load_original(recorded: Recorded, shards: Path) -> Original:
 
 def _rows(dataset: Dataset, split: str, window_bytes: int) -> torch.Tensor:
     order = dataset.held_out_order(split, batch=_ROWS // 4, window_bytes=window_bytes)
-    batches = dataset.stream(order, num_epochs=1).batches()
-    return torch.cat([batch[0].clone() for batch in itertools.islice(batches, 4)])
+    batches = itertools.islice(dataset.tables(order), 4)
+    return torch.cat([features.clone() for features, _ in batches])
 
 
 def _constants(manifest: dict[str, Any], mode: str) -> tuple[torch.Tensor, torch.Tensor] | None:

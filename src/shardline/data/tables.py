@@ -1,0 +1,192 @@
+"""The tables that a source gives, verified against its schema and turned into arrays."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardline.core.errors import DataError
+from shardline.core.suggest import suggest
+from shardline.data.columns import DTYPES, IDS, Column
+from shardline.data.sources import SPLITS, Schema, Table
+from shardline.data.sources.base import Ragged
+from shardline.data.splits import assign_splits
+from shardline.data.values import read_array, read_ragged, split_missing
+
+WIDE_BYTES = 64  # rows of a column from here on are copied, checked and summed in blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A table of N rows, as its schema describes it.
+
+    Attributes:
+        fixed: [N, *shape] by column.
+        ragged: the varying columns.
+        present: which rows have a value [N] bool, by optional column.
+    """
+
+    ids: np.ndarray
+    splits: np.ndarray
+    fixed: dict[str, np.ndarray]
+    ragged: dict[str, Ragged]
+    present: dict[str, np.ndarray]
+
+
+def _check_dtype(schema: Schema, where: str) -> None:
+    if not schema.columns and schema.feature_dtype not in DTYPES:
+        raise DataError(
+            f"{where}: its schema's feature_dtype is {schema.feature_dtype}, expected one of "
+            f"{', '.join(DTYPES)}; convert the features to one of them"
+        )
+
+
+def read_table(
+    table: Table,
+    schema: Schema,
+    columns: Mapping[str, Column],
+    splits: Mapping[str, Any],
+    where: str,
+) -> Block:
+    """Return a table's columns as arrays of the schema's types and shapes.
+
+    Raises:
+        DataError: they are of others; names source, shard, column and, where it is one row, that row's id.
+    """
+    _check_dtype(schema, where)
+    ids = read_array(IDS, table.ids, "int64", where)
+    given, arrays = _given(table, columns, where), {IDS: ids}
+    ragged: dict[str, Ragged] = {}
+    present: dict[str, np.ndarray] = {}
+    for name, column in columns.items():
+        values, mask = given[name], None
+        if column.optional or column.varies:
+            values, mask = split_missing(name, column, values, where)
+        if mask is not None:
+            present[name] = mask
+        if column.varies:
+            ragged[name] = read_ragged(name, column, values, ids.reshape(-1), where)
+        elif isinstance(values, list) and not values:
+            arrays[name] = np.zeros((0, *column.shape), column.dtype)
+        else:
+            arrays[name] = read_array(name, values, column.dtype, where)
+    arrays["splits"] = _splits(table, ids, splits, where)
+    _check_shapes(arrays, columns, where)
+    _check_lengths(ragged, present, len(ids), where)
+    fixed = {}
+    for name in columns.keys() & arrays.keys():
+        with np.errstate(over="ignore"):  # what the type cannot hold becomes infinite, and is found
+            fixed[name] = np.ascontiguousarray(arrays[name], columns[name].dtype)
+    _check_narrow(fixed, columns, ids, schema, where)
+    for name, of in ragged.items():
+        if not is_finite(of.values):
+            bad = int(np.argwhere(~np.isfinite(of.values))[0][0])
+            row = ids[np.searchsorted(of.offsets, bad, side="right") - 1]
+            raise _not_finite_row(name, row, of.values.dtype, where)
+    return Block(
+        ids=ids.astype(np.int64, copy=False),
+        splits=arrays["splits"],
+        fixed={name: fixed[name] for name in columns if name in fixed},
+        ragged=ragged,
+        present=present,
+    )
+
+
+def _given(table: Table, columns: Mapping[str, Column], where: str) -> dict[str, Any]:
+    given = table.given
+    if missing := [name for name in columns if name not in given]:
+        raise DataError(
+            f"{where} gave a table without {missing[0]}, expected {', '.join(columns)} by its schema; "
+            "add the column to its Table"
+        )
+    if unknown := [name for name in given if name not in columns]:
+        raise DataError(
+            f"{where} gave a table with a column {unknown[0]} that its schema lacks; {suggest(unknown[0], columns)}; "
+            "add it to the schema, or drop it from its Table"
+        )
+    return given
+
+
+def _splits(table: Table, ids: np.ndarray, splits: Mapping[str, Any], where: str) -> np.ndarray:
+    if table.splits is not None:
+        return read_array("splits", table.splits, "int64", where)
+    if splits.keys() >= set(SPLITS):
+        return assign_splits(ids, splits)
+    raise DataError(
+        f"{where} gave rows without a split, expected one for each row since splits is "
+        f"{dict(splits)}; set `splits` of each Table, or give shares of the rows"
+    )
+
+
+def _check_shapes(
+    arrays: Mapping[str, np.ndarray], columns: Mapping[str, Column], where: str
+) -> None:
+    rows = len(arrays[IDS]) if arrays[IDS].ndim else 0
+    for name, array in arrays.items():
+        expected = (rows, *(columns[name].shape if name in columns else ()))
+        if array.shape != expected:
+            raise DataError(
+                f"{where} gave {name} of shape {array.shape} with {rows} ids, expected {expected} by its "
+                "schema; make all columns of a Table equally long, and its features of one shape"
+            )
+    outside = arrays["splits"][~np.isin(arrays["splits"], range(len(SPLITS)))]
+    if outside.size:
+        raise DataError(
+            f"{where} gave split {outside[0]}, expected 0 to {len(SPLITS) - 1} for {', '.join(SPLITS)}; "
+            "fix `splits` of its Table"
+        )
+
+
+def _check_lengths(
+    ragged: Mapping[str, Ragged], present: Mapping[str, np.ndarray], rows: int, where: str
+) -> None:
+    lengths = {name: len(of.offsets) - 1 for name, of in ragged.items()}
+    for name, found in (lengths | {name: len(of) for name, of in present.items()}).items():
+        if found != rows:
+            raise DataError(
+                f"{where} gave {name} of {found} rows with {rows} ids, expected as many; "
+                "make all columns of a Table equally long"
+            )
+
+
+def is_finite(values: np.ndarray) -> bool:
+    """Return whether no number among values is missing or infinite."""
+    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
+
+
+def not_finite(name: str, values: np.ndarray, ids: np.ndarray, where: str) -> DataError:
+    """Return the error of the first row [N, *shape] that is not finite."""
+    row = ids[np.argwhere(~np.isfinite(values))[0][0]]
+    return _not_finite_row(name, row, values.dtype, where)
+
+
+def _not_finite_row(name: str, row: object, dtype: np.dtype[Any], where: str) -> DataError:
+    what = {"features": "feature", "labels": "label"}.get(name, f"value in {name}")
+    return DataError(
+        f"{where}: row id {row} holds a missing or infinite {what}, expected a number that "
+        f"{dtype} can hold; clean the source"
+    )
+
+
+def _check_narrow(
+    fixed: Mapping[str, np.ndarray], columns: Mapping[str, Column], ids: np.ndarray, schema: Schema,
+    where: str,
+) -> None:  # fmt: skip
+    """Refuse bad numbers of the columns that are not checked while they are copied."""
+    for name, values in fixed.items():
+        is_wide = columns[name].item_bytes >= WIDE_BYTES and not columns[name].optional
+        if not is_wide and not is_finite(values):
+            raise not_finite(name, values, ids, where)
+    if schema.to_json()["task"] == "classification":
+        _check_classes(fixed["labels"], schema.classes, where)
+
+
+def _check_classes(labels: np.ndarray, classes: Iterable[str], where: str) -> None:
+    last = len(tuple(classes)) - 1
+    outside = labels[(labels < 0) | (labels > last)]
+    if outside.size:
+        raise DataError(
+            f"{where}: label {outside[0]} is outside 0..{last}, expected a class's place in the "
+            "schema; fix the labels or the schema's classes"
+        )
