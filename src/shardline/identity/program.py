@@ -1,15 +1,26 @@
 """The modules of a project as a program sees them, each outlined once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from shardline.identity.outline import Outline
-
-if TYPE_CHECKING:
-    from shardline.identity.code import CodeIndex
+from shardline.identity.search import Found
 
 Folders = tuple[Path, ...]
+
+
+class Index(Protocol):
+    """What a program asks of the `CodeIndex`, which imports this module."""
+
+    def locate(self, folders: Folders, name: str) -> Found | None: ...  # noqa: D102
+
+    def is_package(self, searched: Sequence[Folders], name: str) -> bool: ...  # noqa: D102
+
+    def outline(self, path: Path, name: str, *, is_main: bool) -> Outline: ...  # noqa: D102
+
+    def folders_added_by(self, path: Path, name: str) -> tuple[Path, ...]: ...  # noqa: D102
 
 
 def with_parents(name: str) -> list[str]:
@@ -28,7 +39,7 @@ class Program:
         is_main: whether every module may run as `__main__`.
     """
 
-    index: "CodeIndex"
+    index: Index
     searched: list[Folders]
     is_main: bool = False
     files: dict[str, Path] = field(default_factory=dict)

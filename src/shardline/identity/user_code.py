@@ -5,20 +5,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shardline.core.canonical import short_digest
 from shardline.identity.beside import files_beside
 from shardline.identity.merkle import Graph
-from shardline.identity.program import Folders, Program
+from shardline.identity.program import Folders, Index, Program
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined, Named, Part, Whole
 from shardline.identity.run_order import RunOrder
 from shardline.identity.tokens import Ref, Token
 from shardline.identity.versions import is_public
-
-if TYPE_CHECKING:
-    from shardline.identity.code import CodeIndex
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +38,7 @@ class UserCode:
     files: frozenset[Path] = frozenset()
 
 
-def reach(index: "CodeIndex", roots: Folders, entry: str) -> UserCode:
+def reach(index: Index, roots: Folders, entry: str) -> UserCode:
     """Find what an entry point can reach.
 
     Args:
@@ -74,7 +70,7 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _reached(index: "CodeIndex", roots: Folders, module: str, qualname: str) -> UserCode:
+def _reached(index: Index, roots: Folders, module: str, qualname: str) -> UserCode:
     searched: list[Folders] = [roots]
     options: frozenset[str] = frozenset()
     while True:
@@ -106,7 +102,7 @@ def _follow(found: Reach, module: str, qualname: str) -> list[Part]:
     return parts
 
 
-def _added(found: Reach, index: "CodeIndex") -> dict[Path, None]:
+def _added(found: Reach, index: Index) -> dict[Path, None]:
     """Return the folders that the executed modules add to `sys.path`."""
     added: dict[Path, None] = {}
     for label, outline in found.run.items():
