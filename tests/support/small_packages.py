@@ -86,6 +86,8 @@ PATHS = (
     "import sys\nsys.path += ['{folder}']",
     "import sys\nsys.path[:0] = ['{folder}']",
     "import sys\nsys.path[0] = '{folder}'",
+    "import sys\nsys.path.insert(0, '{folder}')\ndel sys.path[1]",
+    "import sys\nsys.path.append('{folder}')\nsys.path.pop(0)",
     "import sys\nsys.path = ['{folder}', *sys.path]",
     "import sys\nsys.path = sys.path + ['{folder}']",
     "import sys as s\ns.path.insert(1, '{folder}')",

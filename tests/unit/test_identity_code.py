@@ -157,3 +157,22 @@ def test_editable_installs_are_roots(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sysconfig.get_path", lambda key: str(site))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     assert import_roots(work) == (work, plain, mapped)
+
+
+@pytest.mark.parametrize(
+    "edit", ["sys.path[0] = 'lib'", "sys.path.pop(0)", "del sys.path[0]", "sys.path, found = [], sys.path"]
+)  # fmt: skip
+def test_where_code_edits_the_search_path_the_root_of_a_module_counts(
+    tmp_path: Path, edit: str
+) -> None:
+    """Its edit may leave one of the two roots out, so that Python finds the module no more."""
+    roots = (tmp_path / "work", tmp_path / "more")
+    write(roots[0], app=f"import sys\n{edit}\nimport mid\ndef call(): return mid.N", mid="N = 1")
+    roots[1].mkdir()
+
+    def digests() -> tuple[object, str]:
+        return CodeIndex(roots).closure("app"), CodeIndex(roots).reach("app:call").digest
+
+    before = digests()
+    (roots[0] / "mid.py").rename(roots[1] / "mid.py")
+    assert all(old != new for old, new in zip(before, digests(), strict=True))

@@ -24,6 +24,7 @@ from shardline.identity.search import (
     find_in,
     holds_own_code,
     import_roots,
+    in_later_roots,
     portions_of,
 )
 from shardline.identity.syntax import Module, binary_module, parse_module
@@ -142,16 +143,24 @@ class CodeIndex:
 
     def folders_added_by(self, path: Path, name: str) -> Folders:
         """Return the folders that a module adds to `sys.path`."""
-        source = self._outlines.get((path, name, False)) or self._outlines[path, name, True]
-        if not any("path" in line or "addsitedir" in line for line in source.source):
+        if not self.edits_sys_path(path, name):
             return ()
         return tuple(self._added_roots(self._module(path, name), path))
+
+    def edits_sys_path(self, path: Path, name: str) -> bool:
+        """Return whether a module, which was outlined, changes `sys.path` in any way."""
+        source = self._outlines.get((path, name, False)) or self._outlines[path, name, True]
+        if not any("path" in line or "addsitedir" in line for line in source.source):
+            return False
+        return self._module(path, name).edits_sys_path
 
     def _closure(
         self, entries: tuple[str, ...], searched: list[Folders]
     ) -> tuple[Closure, Folders]:
         """Return the closure with these lists of folders searched, and the folders that it adds."""
         code: dict[str, str] = {}
+        found: dict[str, Path] = {}
+        edits_sys_path = False
         added: dict[Path, None] = {}
         own: set[str] = set()
         seen: set[str] = set()
@@ -170,10 +179,15 @@ class CodeIndex:
             for number, file in files.items():
                 module = self._module(file, name)
                 own.add(name)
-                code[f"{name} ({number})" if number else name] = module.digest
+                label = f"{name} ({number})" if number else name
+                code[label] = module.digest
+                found[label] = file
+                edits_sys_path |= module.edits_sys_path
                 pending.extend(sorted(module.imports))
                 pending.extend(self._exported(searched, module))
                 added.update(dict.fromkeys(self._added_roots(module, file)))
+        if edits_sys_path:
+            code |= dict.fromkeys(in_later_roots(searched[0], found), "")
         third_party = _tops(seen) - _tops(own) - sys.stdlib_module_names
         # in one order, so that two processes write the same bytes
         return (

@@ -24,6 +24,7 @@ class Imports:
         imports: absolute dotted names; of `from a import b` both `a` and `a.b`.
         stars: the modules of which it imports `*`.
         sys_path: expressions for the folders that it adds to `sys.path`.
+        edits_sys_path: whether it changes `sys.path` in any way.
         own_path: expressions for those that it adds to its own `__path__`; None
             where it leaves that as it is.
     """
@@ -31,6 +32,7 @@ class Imports:
     imports: frozenset[str] = frozenset()
     stars: frozenset[str] = frozenset()
     sys_path: tuple[ast.expr, ...] = ()
+    edits_sys_path: bool = False
     own_path: tuple[ast.expr, ...] | None = None
 
 
@@ -49,10 +51,12 @@ def imports_of(
     names = set(finder.imported())
     if any(importer.encode() in text for importer in _IMPORTERS):
         names |= {name for node in finder.nodes for name in finder.imported_by(node)}
+    names_path = bool(_EDITS_PATH.search(text))
     return Imports(
         imports=frozenset(names - {""}),
         stars=frozenset(finder.stars()) - {""},
-        sys_path=tuple(finder.added_to(finder.sys_paths)) if _EDITS_PATH.search(text) else (),
+        sys_path=tuple(finder.added_to(finder.sys_paths)) if names_path else (),
+        edits_sys_path=names_path and finder.edits_sys_path(),
         own_path=tuple(finder.added_to({"__path__"})) if b"__path__" in text else None,
     )
 
@@ -112,6 +116,25 @@ class _Finder:
                     place = target.value if isinstance(target, ast.Subscript) else target
                     if ast.unparse(place) in paths:
                         yield from _summands(value)
+
+    def edits_sys_path(self) -> bool:
+        """Return whether a statement assigns to `sys.path` or calls one of its methods."""
+        for node in self.nodes:
+            match node:
+                case ast.Call(func=ast.Attribute(attr="addsitedir")):
+                    return True
+                case ast.Call(func=ast.Attribute(value=place)):
+                    places = [place]
+                case ast.Assign(targets=places) | ast.Delete(targets=places):
+                    pass
+                case ast.AugAssign(target=place):
+                    places = [place]
+                case _:
+                    continue
+            parts = (part for place in places for part in ast.walk(place))
+            if any(isinstance(p, ast.expr) and ast.unparse(p) in self.sys_paths for p in parts):
+                return True
+        return False
 
     @cached_property
     def sys_paths(self) -> set[str]:

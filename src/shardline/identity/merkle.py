@@ -55,6 +55,7 @@ class Graph:
         in_folders = len(self.reach.program.searched) > 1
         has_places = in_folders or {"places", "program"} & self.reach.flags.keys()
         places = [*self._places(), *sorted(self.reach.run)] if has_places else []
+        places += self.reach.program.in_later_roots(self.reach.run)
         known = [self._numbers[node] for node in nodes]
         return short_digest(
             [texts, known, program, sorted(early, key=str), numbered, sorted(self.reach.broken), self.reach.loaded,

@@ -1,12 +1,12 @@
 """The modules of a project as a program sees them, each outlined once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from shardline.identity.outline import Outline
-from shardline.identity.search import Found
+from shardline.identity.search import Found, in_later_roots
 
 Folders = tuple[Path, ...]
 
@@ -21,6 +21,8 @@ class Index(Protocol):
     def outline(self, path: Path, name: str, *, is_main: bool) -> Outline: ...  # noqa: D102
 
     def folders_added_by(self, path: Path, name: str) -> tuple[Path, ...]: ...  # noqa: D102
+
+    def edits_sys_path(self, path: Path, name: str) -> bool: ...  # noqa: D102
 
 
 def with_parents(name: str) -> list[str]:
@@ -59,6 +61,14 @@ class Program:
                     outline = self.index.outline(place.file, name, is_main=main)
                     self._found[name][label] = outline
         return self._found[name]
+
+    def in_later_roots(self, labels: Iterable[str]) -> list[str]:
+        """Return which of these modules lie in a later import root, if one edits `sys.path`."""
+        files = {label: self.files[label] for label in labels}
+        names = ((file, label.partition(" (")[0]) for label, file in files.items())
+        if not any(self.index.edits_sys_path(file, name) for file, name in names):
+            return []
+        return in_later_roots(self.searched[0], files)
 
     def is_package(self, name: str) -> bool:
         """Return whether a dotted name is a package, with `__init__` or without."""

@@ -3,7 +3,7 @@
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES
@@ -92,6 +92,25 @@ def find_in(folders: Sequence[Path], name: str, *, top: bool) -> Found | None:
     if not portions or (top and _is_installed(name)):
         return None
     return Found(None, tuple(portions))
+
+
+def root_number(roots: Sequence[Path], file: Path, name: str) -> int:
+    """Return which of the import roots a module was found in; 0 also where it was none of them."""
+    depth = name.count(".") + (file.stem == "__init__")
+    root = file.parents[depth] if depth < len(file.parents) else None
+    return roots.index(root) if root in roots else 0
+
+
+def in_later_roots(roots: Sequence[Path], files: Mapping[str, Path]) -> list[str]:
+    """Return which modules lie in another import root than the first, each with the root's number.
+
+    Where code edits `sys.path`, this may decide whether Python still finds a module.
+
+    Args:
+        files: by the module's dotted name, with what was put behind a space.
+    """
+    numbers = {label: root_number(roots, files[label], label.partition(" ")[0]) for label in files}
+    return [f"{label} in root {number}" for label, number in sorted(numbers.items()) if number]
 
 
 def portions_of(folders: Sequence[Path], name: str) -> tuple[Path, ...]:
