@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from shardline.data import windowmap
 from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS
-from shardline.data.pieces import split_pieces
-from shardline.data.sampling import HeldOutOrder, TrainOrder
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
+from shardline.order.pieces import split_pieces
+from shardline.order.sampling import HeldOutOrder, TrainOrder
 from shardline.sources import Ragged, Schema, Source, Table
 from tests.support.columns import Given, as_array, manifest_of, sources
 

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from shardline.data.datamodule import Dataset
-from shardline.data.pieces import split_pieces
 from shardline.data.sources.digits import Digits
+from shardline.order.pieces import split_pieces
 from shardline.training import diagnostics
 from shardline.training.pictures import is_image, picture
 from tests.support.evaluated_model import CLASSES, Rows, evaluated

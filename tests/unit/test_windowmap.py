@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from shardline.data import capacity, windowmap
 from shardline.data.capacity import Capacity
-from shardline.data.pieces import split_pieces
-from shardline.data.sampling import HeldOutOrder, TrainOrder
 from shardline.data.shard_format import Layout
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
+from shardline.order.pieces import split_pieces
+from shardline.order.sampling import HeldOutOrder, TrainOrder
 
 SPLITS = ("train", "validation", "test")
 

@@ -9,7 +9,7 @@ from benchmarks.reader.task import Batch, Task
 from shardline.config.settings.run import Data, RunSettings
 from shardline.core.world import World
 from shardline.data.datamodule import Dataset, TrainLoader
-from shardline.data.sampling import TrainOrder
+from shardline.order.sampling import TrainOrder
 
 
 def batches(task: Task) -> Iterator[Batch]:

@@ -1,1 +1,1 @@
-"""Datasets: sources, shards, the order of samples, streaming, the sample ledger."""
+"""Datasets: sources, shards, streaming, the sample ledger."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.sampling import Order
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import PAGE_BYTES, is_mapped
+from shardline.order.sampling import Order
 
 LABEL_BYTES = 8
 _SPARE_ENTRIES = 4096  # for libraries, threads and page-locked memory that are still to come

@@ -84,6 +84,13 @@ class Column:
             text = self.dtype + (f"[{','.join(dimensions)}]" if dimensions else "")
         return text + "?" * self.optional
 
+    def value(self, values: np.ndarray) -> np.ndarray | bytes | str:
+        """Return what a varying column's values are to the user."""
+        if self.kind == "array":
+            return values
+        content = values.tobytes()
+        return content.decode() if self.kind == "text" else content
+
     @property
     def item_bytes(self) -> int:
         """Size of a row's value; of one step along its first dimension where that varies."""

@@ -1,6 +1,6 @@
 """One run's data for one rank: train and validation batches, resumable at the exact sample.
 
-Which rows a step consumes is decided in `shardline.data.sampling`, how they come into
+Which rows a step consumes is decided in `shardline.order.sampling`, how they come into
 memory in `shardline.data.stream`; here both are put behind Lightning's interface.
 """
 
@@ -18,10 +18,10 @@ from shardline.core.files import read_json
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity
 from shardline.data.integrity import Policy, Verifier
-from shardline.data.pieces import split_pieces
-from shardline.data.sampling import HeldOutOrder, Order, TrainOrder
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import Batch, ShardStream
+from shardline.order.pieces import split_pieces
+from shardline.order.sampling import HeldOutOrder, Order, TrainOrder
 
 
 class Dataset:

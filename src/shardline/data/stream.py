@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS, Column
-from shardline.data.pieces import Piece, num_rows
-from shardline.data.sampling import Order, TrainOrder, Window
+from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
+from shardline.order.pieces import Piece, num_rows
+from shardline.order.sampling import Order, TrainOrder, Window
 
 # (features, labels) and weights if any, of a table; of other columns a tensor, or a list, by name
 Batch = tuple[torch.Tensor, ...] | dict[str, Any]
@@ -240,7 +240,7 @@ class ShardStream:
                     batch[name] = pad(values, int(ready.longest[name][place]))
                     batch[name + LENGTHS] = torch.tensor(lengths)
                 else:
-                    batch[name] = [_decoded(column, value) for value in values]
+                    batch[name] = [column.value(value) for value in values]
             else:
                 batch[name] = fixed[name]
             if column.optional:
@@ -254,11 +254,6 @@ def pad(values: Sequence[np.ndarray], length: int) -> torch.Tensor:
     for row, value in zip(padded, values, strict=True):
         row[: len(value)] = value
     return torch.from_numpy(padded)
-
-
-def _decoded(column: Column, value: np.ndarray) -> bytes | str:
-    content = value.tobytes()
-    return content.decode() if column.kind == "text" else content
 
 
 class _Buffers:

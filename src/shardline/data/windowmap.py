@@ -22,10 +22,10 @@ import torch
 
 from shardline.core.errors import DataError
 from shardline.data.columns import OFFSETS, PRESENT
-from shardline.data.pieces import Piece
 from shardline.data.raw_files import quick_libc, read_exactly
 from shardline.data.shard_format import HEADER_BYTES
 from shardline.data.shard_map import ShardMap
+from shardline.order.pieces import Piece
 
 # So few bytes of a file are read: a mapping takes longer, and a place in vm.max_map_count
 COPIED_BYTES = 65536
@@ -119,7 +119,7 @@ class WindowMap:
 
     def values(self, name: str, pieces: Iterable[Piece]) -> np.ndarray:
         """Return a copy of the entries of a fixed tensor [n, *shape], of pieces one after another."""
-        return np.concatenate([self._view(name, p.shard, p.first, p.last) for p in pieces])
+        return np.concatenate([self.view(name, p.shard, p.first, p.last) for p in pieces])
 
     def ragged(self, name: str, pieces: Iterable[Piece]) -> tuple[np.ndarray, np.ndarray]:
         """Return where the values of each row of a varying column begin, for `row`, and their numbers [n] int64.
@@ -130,7 +130,7 @@ class WindowMap:
         starts, lengths = [], []
         size = self._shards.columns[name].item_bytes
         for piece in pieces:
-            offsets = self._view(name + OFFSETS, piece.shard, piece.first, piece.last + 1)
+            offsets = self.view(name + OFFSETS, piece.shard, piece.first, piece.last + 1)
             self._shards.check_offsets(name, piece.shard, offsets)
             starts.append(self._origins[name][piece.shard] + offsets[:-1] * size)
             lengths.append(np.diff(offsets))
@@ -154,7 +154,8 @@ class WindowMap:
             grid = bytes_.as_strided((len(bytes_) - size + 1, size), (1, 1))
             torch.index_select(grid, 0, torch.from_numpy(places), out=torch.from_numpy(target))
 
-    def _view(self, name: str, shard: int, first: int, last: int) -> np.ndarray:
+    def view(self, name: str, shard: int, first: int, last: int) -> np.ndarray:
+        """Return entries [first, last) of a shard's tensor, where they lie."""
         layout = self._shards.layout(shard)
         shape, dtype = layout.shapes[name][1:], layout.dtypes[name]
         size = dtype.itemsize * math.prod(shape)
@@ -257,7 +258,7 @@ class WindowMap:
         for name, column in self._shards.columns.items():
             origin, size = self._origins[name][piece.shard], column.item_bytes
             if column.varies:
-                offsets = self._view(name + OFFSETS, piece.shard, piece.first, piece.last + 1)
+                offsets = self.view(name + OFFSETS, piece.shard, piece.first, piece.last + 1)
                 self._shards.check_offsets(name, piece.shard, offsets)
                 self._bring(
                     piece, origin + int(offsets[0]) * size, origin + int(offsets[-1]) * size

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from shardline.data.datamodule import Dataset
-from shardline.data.pieces import Line, split_pieces
 from shardline.data.windowmap import read_features
+from shardline.order.pieces import Line, split_pieces
 from shardline.training.pictures import is_image, picture
 
 NUM_BINS = 15

@@ -12,7 +12,7 @@ from shardline.config.run_spec import RunSpec
 from shardline.core.errors import ConfigError
 from shardline.data.datamodule import Dataset, HeldOutLoader, Normalizer
 from shardline.data.integrity import Policy
-from shardline.data.sampling import HeldOutOrder
+from shardline.order.sampling import HeldOutOrder
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.training.model import make_model
 from shardline.training.scoring import Columns, Task, blocks, make_task

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.pieces import Line, Piece, num_rows
+from shardline.order.pieces import Line, Piece, num_rows
 
 # 2**64 / golden ratio: its multiples modulo 2**64 lie evenly, however many (Weyl's sequence)
 _GOLDEN = 0x9E3779B97F4A7C15
