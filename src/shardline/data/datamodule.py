@@ -17,9 +17,10 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity
+from shardline.data.collate import Batch
 from shardline.data.integrity import Policy, Verifier
 from shardline.data.shard_map import ShardMap
-from shardline.data.stream import Batch, ShardStream
+from shardline.data.stream import ShardStream
 from shardline.order.pieces import split_pieces
 from shardline.order.sampling import HeldOutOrder, Order, TrainOrder
 

@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardline.data.collate import Batch, as_tuple, pad
 from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
 from shardline.order.pieces import Piece, num_rows
 from shardline.order.sampling import Order, TrainOrder, Window
-
-# (features, labels) and weights if any, of a table; of other columns a tensor, or a list, by name
-Batch = tuple[torch.Tensor, ...] | dict[str, Any]
 
 _BLOCK_BYTES = 1 << 20  # gathered at once: small batches by the dozen, still in the L2 cache
 _MAX_FREE = 4  # buffers kept for reuse
@@ -225,9 +223,7 @@ class ShardStream:
                 yield batch if self._is_table else self._named(ready, place, batch)
             del blocks, fixed, batch  # the last views of the block, but for those that were kept
 
-    def _named(
-        self, ready: _Ready, place: int, columns: tuple[torch.Tensor, ...]
-    ) -> dict[str, Any]:
+    def _named(self, ready: _Ready, place: int, columns: tuple[torch.Tensor, ...]) -> Batch:
         """Return a batch by name, from its fixed columns."""
         fixed = dict(zip((*ready.wide, *ready.narrow), columns, strict=True))
         batch: dict[str, Any] = {}
@@ -245,15 +241,7 @@ class ShardStream:
                 batch[name] = fixed[name]
             if column.optional:
                 batch[name + PRESENT] = fixed[name + PRESENT]
-        return batch | ({WEIGHTS: fixed[WEIGHTS]} if WEIGHTS in fixed else {})
-
-
-def pad(values: Sequence[np.ndarray], length: int) -> torch.Tensor:
-    """Return arrays of different lengths as one tensor [n, length, *shape], with zeros behind each."""
-    padded = np.zeros((len(values), length, *values[0].shape[1:]), values[0].dtype)
-    for row, value in zip(padded, values, strict=True):
-        row[: len(value)] = value
-    return torch.from_numpy(padded)
+        return as_tuple(batch | ({WEIGHTS: fixed[WEIGHTS]} if WEIGHTS in fixed else {}))
 
 
 class _Buffers:

@@ -137,9 +137,9 @@ class WindowMap:
         return np.concatenate(starts), np.concatenate(lengths)
 
     def row(self, name: str, start: int, length: int) -> np.ndarray:
-        """Return a view of one row's values [length, *shape] of a varying column."""
+        """Return a view of one row's values [length, *shape] of a varying column, read-only."""
         column = self._shards.columns[name]
-        content = self._bytes[start : start + length * column.item_bytes]
+        content = self._read_only[start : start + length * column.item_bytes]
         return content.view(column.dtype).reshape(length, *column.shape)
 
     def gather(self, name: str, places: np.ndarray, out: np.ndarray) -> None:
@@ -155,12 +155,12 @@ class WindowMap:
             torch.index_select(grid, 0, torch.from_numpy(places), out=torch.from_numpy(target))
 
     def view(self, name: str, shard: int, first: int, last: int) -> np.ndarray:
-        """Return entries [first, last) of a shard's tensor, where they lie."""
+        """Return entries [first, last) of a shard's tensor, where they lie, read-only."""
         layout = self._shards.layout(shard)
         shape, dtype = layout.shapes[name][1:], layout.dtypes[name]
         size = dtype.itemsize * math.prod(shape)
         start = self._origins[name][shard] + first * size
-        found: np.ndarray = self._bytes[start : start + (last - first) * size].view(dtype)
+        found: np.ndarray = self._read_only[start : start + (last - first) * size].view(dtype)
         return found.reshape(last - first, *shape)
 
     def _extents(self, span: Piece) -> _Extents:
@@ -212,6 +212,9 @@ class WindowMap:
         start = -memory.address % _HUGE_BYTES
         self._address = memory.address + start
         self._bytes = np.asarray(memory)[start : start + size]
+        # what users are shown: a write to a mapped file would end the process
+        self._read_only = self._bytes.view()
+        self._read_only.flags.writeable = False
         num_rows = (size - HEADER_BYTES) // row
         self._grid = self._bytes[HEADER_BYTES : HEADER_BYTES + num_rows * row].reshape(-1, row)
 

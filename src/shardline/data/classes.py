@@ -1,0 +1,112 @@
+"""The rows of one class, as a part of a mix: sampling by class weight."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardline.core.errors import DataError
+from shardline.data.columns import Column
+from shardline.data.shard_map import ShardMap
+from shardline.data.units import LoadedRows, Sample
+from shardline.data.windowmap import WindowMap
+from shardline.order.pieces import Piece
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectedRows:
+    """Some rows of a dataset; unit u of a shard is the u-th of them in the shard's order.
+
+    Attributes:
+        shards: the dataset.
+        chosen: by shard, the rows [units] in the shard's file, rising.
+    """
+
+    shards: ShardMap
+    chosen: Mapping[int, np.ndarray]
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The units of each shard that has any."""
+        return tuple(Piece(shard, 0, len(rows)) for shard, rows in self.chosen.items())
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What a sample holds."""
+        return self.shards.columns
+
+    @property
+    def unit_bytes(self) -> int:
+        """Memory of a row, in the mean."""
+        return self.shards.row_bytes
+
+    def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+        """Return the rows from the first of each piece to its last."""
+        return tuple(self._span(piece) for piece in pieces)
+
+    def load(self, memory: WindowMap, pieces: Sequence[Piece]) -> "LoadedSelection":
+        """Return rows of a window, which are in memory."""
+        places, before = [], 0
+        spans = self.rows(pieces)
+        for piece, span in zip(pieces, spans, strict=True):
+            places.append(self._rows(piece) - span.first + before)
+            before += span.last - span.first
+        return LoadedSelection(LoadedRows(self.shards, memory, spans), np.concatenate(places))
+
+    def lengths(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
+        """Return how many values a varying column has in each row [n] int64."""
+        found = []
+        for piece in pieces:
+            span = self._span(piece)
+            found.append(self.shards.lengths(name, [span])[self._rows(piece) - span.first])
+        return np.concatenate(found)
+
+    def _rows(self, piece: Piece) -> np.ndarray:
+        return self.chosen[piece.shard][piece.first : piece.last]
+
+    def _span(self, piece: Piece) -> Piece:
+        rows = self._rows(piece)
+        return Piece(piece.shard, int(rows[0]), int(rows[-1]) + 1)
+
+
+class LoadedSelection:
+    """Rows in memory, of which some are chosen."""
+
+    def __init__(self, rows: LoadedRows, places: np.ndarray) -> None:
+        self._rows, self._places = rows, places
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Row ids [n] int64."""
+        ids: np.ndarray = self._rows.ids[self._places]
+        return ids
+
+    def sample(self, place: int) -> Sample:
+        """Return a row."""
+        return self._rows.sample(int(self._places[place]))
+
+
+def rows_of_classes(
+    shards: ShardMap, pieces: Sequence[Piece], num_classes: int
+) -> list[SelectedRows]:
+    """Return the rows of each class among pieces, by the column `labels`; every label is read once.
+
+    Raises:
+        DataError: a label is none of the classes.
+    """
+    chosen: list[dict[int, np.ndarray]] = [{} for _ in range(num_classes)]
+    for piece in pieces:
+        with shards.opened(piece.shard) as file:
+            labels = shards.read(file, "labels", piece.shard, piece.first, piece.last)
+        if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
+            raise DataError(
+                f"shard {shards.path(piece.shard)} has labels from {labels.min()} to {labels.max()}, expected 0 to "
+                f"{num_classes - 1}; build the dataset again"
+            )
+        order = np.argsort(labels, kind="stable")
+        ends = np.searchsorted(labels[order], np.arange(num_classes + 1))
+        for number, of_class in enumerate(chosen):
+            rows = order[ends[number] : ends[number + 1]]
+            if len(rows):
+                of_class[piece.shard] = rows + piece.first
+    return [SelectedRows(shards=shards, chosen=of_class) for of_class in chosen]

@@ -1,0 +1,257 @@
+"""Batches made sample by sample: mixed, transformed, packed, collated.
+
+What `ShardStream` does for whole columns of one dataset is done here for what needs a look at each
+sample. A window is read ahead in the background, and the samples of some batches are transformed
+ahead of the one that the training takes, across the ends of windows.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from shardline.data.collate import Around, Collate
+from shardline.data.shard_map import ShardMap
+from shardline.data.units import Loaded, Sample, Units
+from shardline.data.windowmap import WindowMap
+from shardline.order.mix import MixedWindow, MixOrder, mixed_window, whole_order
+from shardline.order.sampling import Order
+
+Key = tuple[int, int, int, int]  # seed, part, pass, row id: what a sample's chance is drawn from
+_BATCHES_AHEAD = 2
+
+
+class Pool(Protocol):
+    """Transforms samples; the order is kept."""
+
+    def submit(self, samples: Sequence[tuple[Key, Sample]]) -> "Future[list[Sample]]":
+        """Begin to transform some samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamPart:
+    """A dataset of a stream, or the rows of one class.
+
+    Attributes:
+        units: what the order counts.
+        shards: the dataset.
+        key: the part's number in the keys of chance, whichever other parts there are.
+        check: called with each shard before its rows are used; raises if it is damaged.
+    """
+
+    units: Units
+    shards: ShardMap
+    key: int = 0
+    check: Callable[[int], None] = lambda shard: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ready:
+    """A window in memory.
+
+    Attributes:
+        loaded: by part.
+        ids: of the units that this rank consumes, in order [n] int64.
+        longest: by varying column, the most values of a sample of each global batch [batches].
+    """
+
+    window: MixedWindow
+    loaded: tuple[Loaded | None, ...]
+    ids: np.ndarray
+    longest: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pending:
+    """A batch whose samples are being transformed."""
+
+    ready: _Ready
+    rows: slice
+    around: Around
+    samples: "Future[list[Sample]] | Sequence[Sample]"
+
+
+class SampleStream:
+    """Streams batches of samples to one rank; has what a `ShardStream` has.
+
+    Args:
+        parts: what the order's parts are, in its order.
+        order: of a mix, or of one part; a held-out split of several has their `joined` pieces.
+        collate: makes a batch of samples.
+        pool: transforms samples; None where there is no transform.
+        seed: of the run, for the keys of chance.
+        local_rank: ranks of a node begin at different shards, so that they share the checking.
+        num_epochs: visits after which nothing is read ahead.
+        pin: copy batches into page-locked memory, from which a GPU copies by itself.
+    """
+
+    def __init__(
+        self, parts: Sequence[StreamPart], order: Order | MixOrder, collate: Collate, *,
+        pool: Pool | None = None, seed: int = 0, local_rank: int = 0,
+        num_epochs: int | None = None, pin: bool = False,
+    ) -> None:  # fmt: skip
+        self._parts, self._order, self._collate, self._pool = tuple(parts), order, collate, pool
+        self._seed, self._local_rank = seed, local_rank
+        self._num_epochs, self._pin = num_epochs, pin
+        columns = parts[0].units.columns.items()
+        self._varying = [name for name, of in columns if of.varies and of.kind == "array"]
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._ahead: tuple[tuple[int, int], Future[_Ready]] | None = None
+        self._given: tuple[_Ready, slice] | None = None
+        self.position = 0
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Any]:
+        """Yield an epoch's batches, see `Collate`.
+
+        Args:
+            start: batches of the epoch to leave out.
+
+        Raises:
+            DataError: a shard cannot be read or is damaged, or a sample cannot be transformed.
+        """
+        self.position = start
+        pending: deque[_Pending] = deque()
+        try:
+            for ready, batch in self._places(epoch, start):
+                pending.append(self._begin(ready, batch))
+                if len(pending) > (_BATCHES_AHEAD if self._pool else 0):
+                    yield self._finish(pending.popleft())
+            while pending:
+                yield self._finish(pending.popleft())
+        finally:
+            for one in pending:
+                if isinstance(one.samples, Future):
+                    one.samples.cancel()
+
+    @property
+    def batch_ids(self) -> np.ndarray:
+        """Ids [B] int64 of the units of the batch given last, without those that only fill it up."""
+        return self._of_batch(lambda ready: ready.ids)
+
+    @property
+    def batch_parts(self) -> np.ndarray:
+        """The part of each unit of the batch given last [B] int64, as `batch_ids`."""
+        return self._of_batch(lambda ready: ready.window.part)
+
+    @property
+    def batch_passes(self) -> np.ndarray:
+        """The pass of each unit of the batch given last [B] int64, as `batch_ids`."""
+        return self._of_batch(lambda ready: ready.window.passes)
+
+    def _of_batch(self, column: Callable[[_Ready], np.ndarray]) -> np.ndarray:
+        if self._given is None:
+            return np.empty(0, dtype=np.int64)
+        ready, rows = self._given
+        values = column(ready)[rows]
+        weights = ready.window.weights
+        return values if weights is None else values[weights[rows] > 0]
+
+    def _places(self, epoch: int, start: int) -> Iterator[tuple[_Ready, int]]:
+        """Yield each batch's window, and its number there."""
+        per_window, skipped = self._order.batches_per_window(), start
+        for index in range(start // per_window, self._num_windows(epoch)):
+            ready = self._wait_for(epoch, index)
+            self._read_ahead(epoch, index + 1)
+            for batch in range(skipped - index * per_window, len(ready.window.bounds) - 1):
+                yield ready, batch
+            skipped = (index + 1) * per_window
+
+    def _num_windows(self, epoch: int) -> int:
+        return -(-self._order.num_batches(epoch) // self._order.batches_per_window())
+
+    def _read_ahead(self, epoch: int, index: int) -> None:
+        if index == self._num_windows(epoch):
+            epoch, index = epoch + 1, 0
+        if self._num_epochs is None or epoch < self._num_epochs:
+            self._ahead = (epoch, index), self._reader.submit(self._read, epoch, index)
+
+    def _wait_for(self, epoch: int, index: int) -> _Ready:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] != (epoch, index):
+            return self._reader.submit(self._read, epoch, index).result()
+        return ahead[1].result()
+
+    def _read(self, epoch: int, index: int) -> _Ready:
+        pieces = [part.units.pieces for part in self._parts]
+        window = mixed_window(self._order, epoch, index, pieces)
+        loaded = tuple(map(self._load, self._parts, window.pieces))
+        ids = np.empty(len(window.unit), np.int64)
+        for number, one in enumerate(loaded):
+            if one is not None:
+                of_part = window.part == number
+                ids[of_part] = one.ids[window.unit[of_part]]
+        longest = {name: self._longest(name, epoch, index) for name in self._varying}
+        return _Ready(window=window, loaded=loaded, ids=ids, longest=longest)
+
+    def _load(self, part: StreamPart, pieces: Sequence[Any]) -> Loaded | None:
+        if not pieces:
+            return None
+        rows = part.units.rows(pieces)
+        shards = list(dict.fromkeys(piece.shard for piece in rows))
+        turn = self._local_rank % len(shards)
+        for shard in (*shards[turn:], *shards[:turn]):
+            part.check(shard)
+        return part.units.load(WindowMap(part.shards, rows), pieces)
+
+    def _longest(self, name: str, epoch: int, index: int) -> np.ndarray:
+        """Return the most values of a sample of each batch [batches], over all ranks of a training."""
+        pieces = [part.units.pieces for part in self._parts]
+        whole = mixed_window(whole_order(self._order), epoch, index, pieces)
+        lengths = np.zeros(len(whole.unit), np.int64)
+        for number, (part, own) in enumerate(zip(self._parts, whole.pieces, strict=True)):
+            if own:
+                of_part = whole.part == number
+                lengths[of_part] = part.units.lengths(name, own)[whole.unit[of_part]]
+        longest = np.maximum.reduceat(lengths, whole.bounds[:-1])
+        return np.repeat(longest, getattr(self._order, "accumulate", 1))
+
+    def _begin(self, ready: _Ready, batch: int) -> _Pending:
+        window = ready.window
+        rows = slice(int(window.bounds[batch]), int(window.bounds[batch + 1]))
+        parts, units = window.part[rows].tolist(), window.unit[rows].tolist()
+        samples = [self._sample(ready, *place) for place in zip(parts, units, strict=True)]
+        lengths = {
+            name: [0 if sample[name] is None else len(sample[name]) for sample in samples]
+            for name in self._varying
+        }
+        around = Around(
+            longest={name: int(of[batch]) for name, of in ready.longest.items()}, lengths=lengths
+        )
+        done: Future[list[Sample]] | list[Sample] = samples
+        if self._pool:
+            turns, ids = window.passes[rows].tolist(), ready.ids[rows].tolist()
+            keys = [
+                (self._seed, self._parts[part].key, turn, row)
+                for part, turn, row in zip(parts, turns, ids, strict=True)
+            ]
+            done = self._pool.submit(list(zip(keys, samples, strict=True)))
+        return _Pending(ready=ready, rows=rows, around=around, samples=done)
+
+    def _sample(self, ready: _Ready, part: int, unit: int) -> Sample:
+        loaded = ready.loaded[part]
+        assert loaded is not None
+        return loaded.sample(unit)
+
+    def _finish(self, pending: _Pending) -> Any:
+        samples = pending.samples
+        if isinstance(samples, Future):
+            samples = samples.result()
+        weights = pending.ready.window.weights
+        batch = self._collate(
+            samples, pending.around, None if weights is None else weights[pending.rows]
+        )
+        self.position += 1
+        self._given = pending.ready, pending.rows
+        return _pinned(batch) if self._pin else batch
+
+
+def _pinned(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.pin_memory()
+    if isinstance(batch, dict):
+        return {name: _pinned(value) for name, value in batch.items()}
+    return tuple(map(_pinned, batch)) if isinstance(batch, tuple) else batch
