@@ -85,6 +85,10 @@ class LoadedSelection:
         """Return a row."""
         return self._rows.sample(int(self._places[place]))
 
+    def batch(self, places: np.ndarray) -> dict[str, np.ndarray] | None:
+        """Return rows column by column [n, *shape]."""
+        return self._rows.batch(self._places[places])
+
 
 def rows_of_classes(
     shards: ShardMap, pieces: Sequence[Piece], num_classes: int

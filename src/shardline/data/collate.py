@@ -52,7 +52,7 @@ class Collate:
         self, columns: Mapping[str, Column], *, mode: Literal["pad", "nested"] = "pad",
         lengths: Mapping[str, int] | None = None, multiple: int = 1, function: Function | None = None,
     ) -> None:  # fmt: skip
-        self._columns, self._mode, self._function = columns, mode, function
+        self._columns, self._mode, self.function = columns, mode, function
         self._lengths, self._multiple = dict(lengths or {}), multiple
 
     def __call__(
@@ -66,8 +66,8 @@ class Collate:
         Raises:
             DataError: samples differ in columns or shapes; the message names the column.
         """
-        if self._function:
-            return self._function(samples, around.longest)
+        if self.function:
+            return self.function(samples, around.longest)
         for sample in samples:
             if differing := sample.keys() ^ samples[0].keys():
                 raise DataError(
@@ -77,6 +77,13 @@ class Collate:
         batch: dict[str, Any] = {}
         for name in samples[0]:
             batch |= self._column(name, [sample[name] for sample in samples], around)
+        if weights is not None:
+            batch[WEIGHTS] = torch.from_numpy(weights)
+        return as_tuple(batch)
+
+    def whole(self, columns: Mapping[str, np.ndarray], weights: np.ndarray | None = None) -> Batch:
+        """Return the batch of columns [B, *shape] that need no look at single samples."""
+        batch: dict[str, Any] = {n: torch.from_numpy(values) for n, values in columns.items()}
         if weights is not None:
             batch[WEIGHTS] = torch.from_numpy(weights)
         return as_tuple(batch)

@@ -67,12 +67,19 @@ class _Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pending:
-    """A batch whose samples are being transformed."""
+    """A batch that is being made.
+
+    Attributes:
+        rows: those of its window that it has.
+        samples: its samples, when they are transformed.
+        columns: by name [B, *shape], in their place where no sample has to be looked at.
+    """
 
     ready: _Ready
     rows: slice
     around: Around
-    samples: "Future[list[Sample]] | Sequence[Sample]"
+    samples: "Future[list[Sample]] | Sequence[Sample]" = ()
+    columns: dict[str, np.ndarray] | None = None
 
 
 class SampleStream:
@@ -212,6 +219,10 @@ class SampleStream:
     def _begin(self, ready: _Ready, batch: int) -> _Pending:
         window = ready.window
         rows = slice(int(window.bounds[batch]), int(window.bounds[batch + 1]))
+        if not (self._pool or self._collate.function):
+            columns = self._columns(ready, window.part[rows], window.unit[rows])
+            if columns is not None:
+                return _Pending(ready=ready, rows=rows, around=Around(), columns=columns)
         parts, units = window.part[rows].tolist(), window.unit[rows].tolist()
         samples = [self._sample(ready, *place) for place in zip(parts, units, strict=True)]
         lengths = {
@@ -231,19 +242,37 @@ class SampleStream:
             done = self._pool.submit(list(zip(keys, samples, strict=True)))
         return _Pending(ready=ready, rows=rows, around=around, samples=done)
 
+    def _columns(
+        self, ready: _Ready, parts: np.ndarray, units: np.ndarray
+    ) -> dict[str, np.ndarray] | None:
+        """Return a batch column by column [B, *shape], where each part gives its units so."""
+        whole: dict[str, np.ndarray] = {}
+        for number, loaded in enumerate(ready.loaded):
+            of_part = np.flatnonzero(parts == number)
+            if loaded is None or not len(of_part):
+                continue
+            columns = loaded.batch(units[of_part])
+            if columns is None or len(of_part) == len(parts):
+                return columns
+            for name, values in columns.items():
+                if name not in whole:
+                    whole[name] = np.empty((len(parts), *values.shape[1:]), values.dtype)
+                whole[name][of_part] = values
+        return whole
+
     def _sample(self, ready: _Ready, part: int, unit: int) -> Sample:
         loaded = ready.loaded[part]
         assert loaded is not None
         return loaded.sample(unit)
 
     def _finish(self, pending: _Pending) -> Any:
-        samples = pending.samples
-        if isinstance(samples, Future):
-            samples = samples.result()
-        weights = pending.ready.window.weights
-        batch = self._collate(
-            samples, pending.around, None if weights is None else weights[pending.rows]
-        )
+        samples, weights = pending.samples, pending.ready.window.weights
+        weights = None if weights is None else weights[pending.rows]
+        if pending.columns is not None:
+            batch = self._collate.whole(pending.columns, weights)
+        else:
+            done = samples.result() if isinstance(samples, Future) else samples
+            batch = self._collate(done, pending.around, weights)
         self.position += 1
         self._given = pending.ready, pending.rows
         return _pinned(batch) if self._pin else batch

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from shardline.data.columns import PRESENT, Column
 from shardline.data.shard_map import ShardMap
-from shardline.data.windowmap import WindowMap
+from shardline.data.windowmap import NARROW_BYTES, WindowMap
 from shardline.order.pieces import Piece
 
 Sample = dict[str, Any]  # by column: an array (that cannot be written to), bytes, a text, or None
@@ -26,6 +27,9 @@ class Loaded(Protocol):
 
     def sample(self, place: int) -> Sample:
         """Return a unit, by its place among those of the pieces."""
+
+    def batch(self, places: np.ndarray) -> dict[str, np.ndarray] | None:
+        """Return units column by column [n, *shape]; None where that is not quicker than by `sample`."""
 
 
 class Units(Protocol):
@@ -97,12 +101,22 @@ class LoadedRows:
 
     def __init__(self, shards: ShardMap, memory: WindowMap, pieces: Sequence[Piece]) -> None:
         self._shards, self._memory, self._pieces = shards, memory, pieces
-        self._ends = np.cumsum([piece.last - piece.first for piece in pieces])
-        self._ragged = {
-            name: memory.ragged(name, pieces)
-            for name, column in shards.columns.items()
-            if column.varies
-        }
+        sizes = [piece.last - piece.first for piece in pieces]
+        self._piece_of = np.repeat(np.arange(len(sizes)), sizes).tolist()
+        self._firsts = np.cumsum([0, *sizes[:-1]]).tolist()
+        self._ragged, self._views = {}, {}
+        for name, column in shards.columns.items():
+            if column.varies:
+                starts, lengths = memory.ragged(name, pieces)
+                self._ragged[name] = starts.tolist(), lengths.tolist()
+            else:
+                self._views[name] = self._view(name)
+            if column.optional:
+                self._views[name + PRESENT] = self._view(name + PRESENT)
+
+    def _view(self, name: str) -> list[np.ndarray]:
+        """Return what each piece has of a fixed tensor."""
+        return [self._memory.view(name, p.shard, p.first, p.last) for p in self._pieces]
 
     @property
     def ids(self) -> np.ndarray:
@@ -111,21 +125,41 @@ class LoadedRows:
 
     def sample(self, place: int) -> Sample:
         """Return a row."""
-        index = int(np.searchsorted(self._ends, place, side="right"))
-        piece = self._pieces[index]
-        row = piece.last - int(self._ends[index]) + place
+        piece = self._piece_of[place]
+        row = place - self._firsts[piece]
         sample: Sample = {}
         for name, column in self._shards.columns.items():
-            if (
-                column.optional
-                and not self._memory.view(name + PRESENT, piece.shard, row, row + 1)[0]
-            ):
+            if column.optional and not self._views[name + PRESENT][piece][row]:
                 sample[name] = None
             elif column.varies:
                 starts, lengths = self._ragged[name]
-                sample[name] = column.value(
-                    self._memory.row(name, int(starts[place]), int(lengths[place]))
-                )
+                values = self._memory.row(name, starts[place], lengths[place])
+                sample[name] = column.value(values)
             else:
-                sample[name] = self._memory.view(name, piece.shard, row, row + 1)[0]
+                sample[name] = self._views[name][piece][row]
         return sample
+
+    def batch(self, places: np.ndarray) -> dict[str, np.ndarray] | None:
+        """Return rows column by column [n, *shape]; None where a column varies or is optional."""
+        columns = self._shards.columns
+        if any(column.varies or column.optional for column in columns.values()):
+            return None
+        batch = {name: np.empty((len(places), *of.shape), of.dtype) for name, of in columns.items()}
+        for name, out in batch.items():
+            if columns[name].item_bytes > NARROW_BYTES:
+                self._memory.gather(name, self._gathered(name)[places], out)
+            else:
+                np.take(self._gathered(name), places, axis=0, out=out)
+        return batch
+
+    def _gathered(self, name: str) -> np.ndarray:
+        """Return the places of a wide column's rows [n], or all values of a narrow one [n, *shape]."""
+        if name not in self._columns:
+            is_wide = self._shards.columns[name].item_bytes > NARROW_BYTES
+            find = self._memory.places if is_wide else self._memory.values
+            self._columns[name] = find(name, self._pieces)
+        return self._columns[name]
+
+    @cached_property
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {}
