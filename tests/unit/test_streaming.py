@@ -277,13 +277,14 @@ def test_normalising_on_the_way_to_the_model(built):
     features = torch.arange(12).reshape(2, 3, 2)
     mean = torch.tensor(manifest["statistics"]["features"]["mean"]).reshape(3, 2)
     std = torch.tensor(manifest["statistics"]["features"]["std"]).reshape(3, 2)
-    standard = Normalizer(manifest, "standard", torch.float64)(features)
+    dataset = Dataset(*built)
+    standard = Normalizer(dataset, "standard", torch.float64)(features)
     assert standard.dtype == torch.float64
     torch.testing.assert_close(
         standard, (features - mean.double()) / std.double(), rtol=1e-6, atol=1e-6
     )
-    assert Normalizer(manifest, "none", torch.float32)(features).dtype == torch.float32
-    spread = Normalizer(manifest, "global", torch.float32)(features)
+    assert Normalizer(dataset, "none", torch.float32)(features).dtype == torch.float32
+    spread = Normalizer(dataset, "global", torch.float32)(features)
     assert spread.flatten().diff().std() < 1e-6
 
 

@@ -129,6 +129,21 @@ def parse_columns(columns: Mapping[str, "str | Column"]) -> dict[str, Column]:
     }
 
 
+def features_of(schema: Mapping[str, Any]) -> Column | None:
+    """Return the features where a row is these and a label, as in a table; None where it is something else.
+
+    Args:
+        schema: a manifest's `schema`; of named columns, these are `features` of one shape and
+            `labels` of one number, which each row has.
+    """
+    columns = columns_of(schema)
+    if columns.keys() != {"features", "labels"}:
+        return None
+    features, labels = columns["features"], columns["labels"]
+    is_whole = not any(column.varies or column.optional for column in columns.values())
+    return features if is_whole and not labels.shape else None
+
+
 def columns_of(schema: Mapping[str, Any]) -> dict[str, Column]:
     """Return the columns that a manifest's `schema` names, without the ids, in the order of the file.
 

@@ -5,6 +5,7 @@ memory in `shardline.data.stream`; here both are put behind Lightning's interfac
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from shardline.core.files import read_json
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity
 from shardline.data.collate import Batch
+from shardline.data.columns import features_of
 from shardline.data.integrity import Policy, Verifier
 from shardline.data.shard_map import ShardMap
+from shardline.data.statistics_file import read_statistics
 from shardline.data.stream import ShardStream
 from shardline.order.pieces import split_pieces
 from shardline.order.sampling import HeldOutOrder, Order, TrainOrder
@@ -96,6 +99,15 @@ class Dataset:
         self._capacity.claim(order)
         return ShardStream(self.shards, order, check=self.verifier.check, **options)
 
+    @cached_property
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """The train rows' count, mean, std, min and max by column, each of the last four [F]; read when asked for.
+
+        Raises:
+            DataError: they lie in a file of their own, which is missing or damaged.
+        """
+        return read_statistics(self.manifest, self.shards.folder)
+
     def tables(self, order: Order) -> Iterator[tuple[torch.Tensor, ...]]:
         """Yield a table's batches once: features [B, *feature_shape] as stored, and labels [B].
 
@@ -112,40 +124,52 @@ class Dataset:
 
 
 class Normalizer:
-    """Turns a table's features as stored into what the model sees, on the batch's device.
+    """Turns features as stored into what the model sees, on the batch's device.
 
-    Other columns stay as they are.
+    A dataset has them if its rows are features and labels, see `features_of`. Other columns stay as they are.
 
     Args:
+        dataset: whose train rows' statistics are used.
         mode: `standard` (mean and deviation per feature), `global` (one of each over
             all features) or `none`.
         dtype: floating type of the result.
+
+    Attributes:
+        constants: shift and scale [*feature_shape] of `(x - shift) * scale`; None if nothing is normalised.
+
+    Raises:
+        DataError: the dataset's statistics are missing or damaged.
     """
 
-    def __init__(self, manifest: Mapping[str, Any], mode: str, dtype: torch.dtype) -> None:
+    def __init__(self, dataset: Dataset, mode: str, dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._constants: tuple[torch.Tensor, torch.Tensor] | None = None
-        if mode != "none" and "columns" not in manifest["schema"]:
-            shape = manifest["schema"]["feature_shape"]
-            shift, scale = shift_and_scale(manifest["statistics"]["features"], mode)
-            self._constants = (
-                torch.from_numpy(shift).to(dtype).reshape(shape),
-                torch.from_numpy(scale).to(dtype).reshape(shape),
+        self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
+        features = features_of(dataset.manifest["schema"])
+        if mode != "none" and features:
+            shift, scale = shift_and_scale(dataset.statistics["features"], mode)
+            self.constants = (
+                torch.from_numpy(shift).to(dtype).reshape(features.shape),
+                torch.from_numpy(scale).to(dtype).reshape(features.shape),
             )
 
     def __call__(self, features: torch.Tensor) -> torch.Tensor:
         """Return features [B, *shape] normalised, in the chosen type."""
         features = features.to(self._dtype)
-        if self._constants is None:
+        if self.constants is None:
             return features
-        if self._constants[0].device != features.device:
-            shift, scale = (constant.to(features.device) for constant in self._constants)
-            self._constants = shift, scale
-        return torch.sub(features, self._constants[0]).mul_(self._constants[1])
+        if self.constants[0].device != features.device:
+            shift, scale = (constant.to(features.device) for constant in self.constants)
+            self.constants = shift, scale
+        return torch.sub(features, self.constants[0]).mul_(self.constants[1])
 
     def batch(self, batch: Batch) -> Batch:
-        """Return a batch with its features normalised, where it is a table's."""
-        return batch if isinstance(batch, dict) else (self(batch[0]), *batch[1:])
+        """Return a batch with its features normalised, where its rows are features and labels."""
+        if not isinstance(batch, dict):
+            return self(batch[0]), *batch[1:]
+        features = batch.get("features")
+        if self.constants is None or not isinstance(features, torch.Tensor):
+            return batch
+        return {**batch, "features": self(features)}
 
 
 def shift_and_scale(statistics: Mapping[str, Any], mode: str) -> tuple[np.ndarray, np.ndarray]:
@@ -243,7 +267,7 @@ class ShardDataModule(LightningDataModule):
         self._dataset = Dataset(manifest_path, folder, verify=verify)
         self.manifest = self._dataset.manifest
         self._normalize = Normalizer(
-            self.manifest, settings.data.normalize, model_dtype(settings.precision)
+            self._dataset, settings.data.normalize, model_dtype(settings.precision)
         )
         options = {"local_rank": world.local_rank, "pin": pin}
         self._order = self._dataset.train_order(settings, world)

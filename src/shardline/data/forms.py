@@ -61,7 +61,27 @@ class Summary(Struct):
     max: list[float | None]
 
 
-class Statistics(Struct):
+class ShortSummary(Struct):
+    """What a manifest records of a column whose statistics lie in a file."""
+
+    count: Count
+
+
+class StatisticsFile(Struct):
+    """`statistics` of a manifest, which may lie in a file."""
+
+    file: Name | UnsetType = UNSET
+    blake3: str | UnsetType = UNSET
+    summary: dict[str, ShortSummary] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        """Refuse a file of which only a part is recorded."""
+        given = [value is not UNSET for value in (self.file, self.blake3, self.summary)]
+        if any(given) and not all(given):
+            raise ValueError("some of file, blake3 and summary, not all")
+
+
+class Statistics(StatisticsFile, kw_only=True):
     """`statistics` of a manifest."""
 
     class_counts: dict[str, list[int]]
@@ -70,7 +90,8 @@ class Statistics(Struct):
 
     def __post_init__(self) -> None:
         """Refuse statistics of no column."""
-        if not (self.features or self.columns):
+        super().__post_init__()
+        if not (self.features or self.columns or self.summary):
             raise ValueError("statistics of neither features nor columns")
 
 

@@ -58,6 +58,7 @@ def seal_dataset(
     """
     from shardline.data.build import seal as merge
     from shardline.data.parts import read_part
+    from shardline.data.statistics_file import set_aside
 
     action = Action(id=f"seal_dataset/{dataset_id}")
     project, dataset, source = _open_dataset(config, dataset_id)
@@ -67,6 +68,8 @@ def seal_dataset(
     end_watch()
     documents = [read_part(file, dataset_id, schema, remedy=REMAKE) for file in files]
     sealed = merge(documents, dataset=dataset_id, source=source, document=dataset.document)
+    # before the manifest, which has its digest
+    sealed = set_aside(sealed, project.layout.declared.shards(dataset_id))
     write_json(Path(manifest), sealed)
     document = {
         "dataset": dataset_id,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shardline.data.forms import Name, Shard
+from shardline.data.forms import Name, Shard, StatisticsFile
 
 Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
 Action = dict[str, Any] | None
@@ -70,6 +70,7 @@ class Manifest(Struct):
 
     identity: Identity[DatasetSettings]
     shards: list[Shard]
+    statistics: StatisticsFile = msgspec.field(default_factory=StatisticsFile)
 
 
 class Part(Struct):

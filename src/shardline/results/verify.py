@@ -11,6 +11,7 @@ from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.data.shard_format import shard_path
+from shardline.data.statistics_file import problem_of_statistics
 from shardline.provenance.crate.metadata import METADATA, check_crate_seal, files_of_crate
 from shardline.results import forms
 from shardline.results.findings import Findings, Verdict, count, digest_of
@@ -90,10 +91,14 @@ def _check_store(
     parts = check_parts(shards, shards.name, manifest, findings.remedy)
     findings.verdict.problems.extend(parts.values())
     findings.verdict.bad_parts.extend(parts)
+    problem = problem_of_statistics(manifest, shards)
+    if problem:
+        findings.add(problem)
     if deep:
         findings.verdict.problems.extend(check_markers(shards, manifest))
         # rows are counted of undamaged shards alone
-        if not findings.verdict.bad_shards and (problem := check_statistics(shards, manifest)):
+        is_bad = problem or findings.verdict.bad_shards
+        if not is_bad and (problem := check_statistics(shards, manifest)):
             findings.but("delete the dataset's folders, and run the pipeline again").add(problem)
 
 

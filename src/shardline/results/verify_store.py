@@ -13,7 +13,8 @@ from shardline.core.seals import check_seal
 from shardline.data.forms import CountedManifest
 from shardline.data.parts import count_rows, differing_columns, read_part
 from shardline.data.shard_format import Layout
-from shardline.data.statistics import merge_all, of_columns
+from shardline.data.statistics import merge_all
+from shardline.data.statistics_file import read_statistics
 from shardline.supervision.attempts import read_attempts
 
 _AGAIN = "delete it, and the shard is read again before it is trained on"
@@ -71,7 +72,7 @@ def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
     """Verify the manifest's statistics against the rows of the shards, which are undamaged."""
     if problem := problem_of_form(shards, manifest, CountedManifest):
         return problem
-    recorded, schema = manifest["statistics"], manifest["schema"]
+    class_counts, schema = manifest["statistics"]["class_counts"], manifest["schema"]
     for record in manifest["shards"]:
         try:
             layout = Layout.of(schema, sum(record["rows"].values()), record.get("values"))
@@ -81,8 +82,8 @@ def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
             return f"{shards}: {record['file']} has other rows than the manifest"
     numbered = enumerate(manifest["shards"])
     found = merge_all(count_rows(shards, numbered, schema))
-    wrong = differing_columns(found, of_columns(recorded))
-    if found.class_counts != recorded["class_counts"]:
+    wrong = differing_columns(found, read_statistics(manifest, shards))
+    if found.class_counts != class_counts:
         wrong.append("class_counts")
     if not wrong:
         return None

@@ -148,7 +148,7 @@ class Samples:
 
     def _shown(self, features: np.ndarray) -> dict[str, Any]:
         if is_image(features.shape):
-            return {"image": picture(features, self._dataset.manifest["statistics"]["features"])}
+            return {"image": picture(features, self._dataset.statistics["features"])}
         return {"features": [_stored(value) for value in features.ravel()[:MAX_FEATURES]]}
 
 

@@ -54,7 +54,7 @@ def evaluate(
         return _by_model(spec, model, dataset, order)
     task = make_task(schema, order.num_rows, run=spec.title)
     typical, hardest = Spread(order.num_rows, MAX_SAMPLES), Hardest()
-    normalize = Normalizer(dataset.manifest, settings.data.normalize, torch.float32)
+    normalize = Normalizer(dataset, settings.data.normalize, torch.float32)
     for block in blocks(_score(model, normalize, task, *of) for of in dataset.tables(order)):
         for part in (task, typical, hardest):
             part.add(block)

@@ -18,6 +18,7 @@ from shardline.core.files import read_json
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import MASK, is_secret, mask, mask_values
 from shardline.data.shard_format import shard_path
+from shardline.data.statistics_file import STATISTICS_FILE
 from shardline.provenance.crate.metadata import METADATA
 
 WORKFLOW = "workflow"
@@ -216,6 +217,10 @@ def _add_dataset(contents: Contents, dataset: str, at: Mapping[str, Path]) -> No
         for record in contents.manifests[dataset]["shards"]:
             place = shard_path(store, record["file"]), record["blake3"]
             contents.shards[f"{shards_folder(dataset)}{record['file']}"] = place
+        statistics = contents.manifests[dataset].get("statistics", {})
+        if "file" in statistics:
+            place = store / STATISTICS_FILE, statistics["blake3"]
+            contents.shards[f"{shards_folder(dataset)}{STATISTICS_FILE}"] = place
 
 
 def shards_folder(dataset: str) -> str:

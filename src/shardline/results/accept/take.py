@@ -89,6 +89,8 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
     for record in manifest["shards"]:  # before the manifest, which lists them
         file = record["file"]
         link(layout.shards(candidate.earlier) / file, layout.shards(dataset.id) / file)
+    if file := manifest.get("statistics", {}).get("file"):
+        link(layout.shards(candidate.earlier) / file, layout.shards(dataset.id) / file)
     sealed = {**manifest, "dataset": dataset.id, "identity": dataset.document}
     with replacing(dataset.manifest.parent) as scratch:
         write_json(scratch / "manifest.json", sealed)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from shardline.config.run_spec import RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
-from shardline.data.datamodule import Dataset, Normalizer, shift_and_scale
+from shardline.data.datamodule import Dataset, Normalizer
 from shardline.results.recorded import Recorded
 from shardline.training.model import make_model
 
@@ -111,7 +111,7 @@ def load_original(recorded: Recorded, shards: Path) -> Original:
     model.load_state_dict(load_file(recorded.model))
     split, mode = settings.evaluation.split, settings.data.normalize
     features = _rows(dataset, split, settings.data.window_bytes)
-    normalize = Normalizer(dataset.manifest, mode, torch.float32)
+    normalize = Normalizer(dataset, mode, torch.float32)
     with torch.inference_mode():
         outputs = model(normalize(features)).float()
     return Original(
@@ -119,7 +119,7 @@ def load_original(recorded: Recorded, shards: Path) -> Original:
         schema=schema,
         weights=recorded.model,
         model=model,
-        constants=_constants(dataset.manifest, mode),
+        constants=normalize.constants,
         split=split,
         features=features,
         outputs=outputs.clone(),
@@ -130,14 +130,6 @@ def _rows(dataset: Dataset, split: str, window_bytes: int) -> torch.Tensor:
     order = dataset.held_out_order(split, batch=_ROWS // 4, window_bytes=window_bytes)
     batches = itertools.islice(dataset.tables(order), 4)
     return torch.cat([features.clone() for features, _ in batches])
-
-
-def _constants(manifest: dict[str, Any], mode: str) -> tuple[torch.Tensor, torch.Tensor] | None:
-    if mode == "none":
-        return None
-    shift, scale = shift_and_scale(manifest["statistics"]["features"], mode)
-    shape = manifest["schema"]["feature_shape"]
-    return tuple(torch.from_numpy(c).to(torch.float32).reshape(shape) for c in (shift, scale))  # type: ignore[return-value]
 
 
 _Write = Callable[[Original, Path], None]
