@@ -1,6 +1,7 @@
 """CSV, Parquet and Delta: every row once, however it is cut, and bad ones by name."""
 
 import csv
+import gzip
 import json
 import re
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from shardline.data.sources import csv as csv_module
+from shardline.data.sources import lines as lines_module
 from shardline.data.sources import parquet as parquet_module
 from shardline.data.sources.base import combine_digests
 from shardline.errors import ConfigError, DataError, ShardlineError
@@ -75,10 +76,22 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("shards", [1, 3, 50])
+def test_packed_csv_has_the_same_rows(shards: int, tmp_path: Path) -> None:
+    source = source_of("csv", tmp_path, columns(0, 20), columns(20, 17)) | {"id_column": "key"}
+    plain = read(make(tmp_path, source, shards=shards))
+    for path in (tmp_path / "data").glob("*.csv"):
+        path.with_suffix(".csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    packed = read(make(tmp_path, source | {"files": ["data/*.csv.gz"]}, shards=shards))
+    assert (packed.ids == plain.ids).all()
+    assert (packed.features == plain.features).all()
+    assert (packed.labels == plain.labels).all()
+
+
+@pytest.mark.parametrize("shards", [1, 3, 50])
 def test_every_row_once_however_it_is_cut(
     kind: str, shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_module, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(lines_module, "_BLOCK_BYTES", 100)
     monkeypatch.setattr(parquet_module, "_BLOCK_BYTES", 3 * 16)
     source = source_of(kind, tmp_path, columns(0, 20), columns(20, 17))
     source |= {"features": ["x1", "x0"], "id_column": "key"}
@@ -270,7 +283,11 @@ GOOD = "x,y\n1,a\n2,b\n"
         ),
         ((GOOD.encode() + b"3,\xe9\n",), "0.csv, line 4: byte 0xe9 is not UTF-8; save the file as UTF-8"),
         ((b"x,\xe9y\n1,a\n",), "0.csv, line 1: byte 0xe9 is not UTF-8; save the file as UTF-8"),
-        ((b"\x1f\x8b\x08\x00abc\n",), "0.csv: is compressed, and ranges of bytes are read from it; unpack it, or .*"),
+        ((GOOD, "x,y\n1,a\nx,y\n2,b\n"), "1.csv, line 3: the header stands here again, as where files were joined, .*"),
+        ((gzip.compress(b""),), "0.csv: is empty, expected a line of column names; add one, or drop the file .*"),
+        ((b"PK\x03\x04abc\n",), "0.csv: is compressed by another program than gzip, expected text, plain .*"),
+        ((gzip.compress(GOOD.encode())[:-9],), "0.csv: cannot be unpacked .*, expected a whole gzip file; fetch .*"),
+        ((gzip.compress(GOOD.encode() + b"3\n"),), "0.csv, line 4: the number of fields is 1, expected 2; fix it, .*"),
         (("x,y\n,a\n,b\n",), "0.csv: column x begins with empty values, so which columns are features .*"),
         (("x,y,y\n1,a,b\n",), "0.csv: 2 columns named y; rename one of them"),
     ],
@@ -290,6 +307,25 @@ def test_ragged_rows_may_be_left_out(tmp_path: Path) -> None:
         "line 4: the number of fields is 1, expected 2",
         "line 6: the number of fields is 3, expected 2",
     ]
+
+
+@pytest.mark.parametrize("features", [["x"], []])
+def test_headers_without_rows(features: list[str], tmp_path: Path) -> None:
+    source = csv_source(tmp_path, "x,y\n", "x,y\r\n\n", features=features)
+    with pytest.raises(DataError, match=r"0\.csv: ends after line 1, its header, as do 1 others, "):
+        assert make(tmp_path, source).schema
+
+
+def test_headers_of_joined_files_may_be_left_out(tmp_path: Path) -> None:
+    source = csv_source(tmp_path, "\ufeff" + GOOD + "\ufeff" + GOOD + "x,y\r\n", on_bad="skip")
+    left = make(tmp_path, source)
+    assert list(read(left).features[:, 0]) == [1, 2, 1, 2]
+    assert sum(map(len, left.skipped.values())) == 2
+
+
+def test_a_header_of_values_is_a_row_where_it_stands_again(tmp_path: Path) -> None:
+    source = csv_source(tmp_path, "7,a\n1,a\n7,a\n", label="a", features=["7"])
+    assert sorted(read(make(tmp_path, source)).features[:, 0]) == [1, 7]
 
 
 @pytest.mark.parametrize(

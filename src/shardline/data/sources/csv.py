@@ -2,11 +2,11 @@
 
 import csv
 import io
+from codecs import BOM_UTF8
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,37 +14,10 @@ import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
 from shardline.data.sources import columns
-from shardline.data.sources.base import shard_slices
+from shardline.data.sources.lines import Lines, TextFiles, not_utf8, open_text
 from shardline.data.sources.tabular import Block, Tabular
 
-_BLOCK_BYTES = 8 * 2**20
 _GUESS_BYTES = 2**20  # from whose lines the columns' types are guessed
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """Whole lines of a file.
-
-    Attributes:
-        path: the file.
-        place: where in it they begin.
-        content: their bytes.
-        starts: where in `content` each line begins that is not empty [N].
-    """
-
-    path: Path
-    place: int
-    content: bytes
-    starts: np.ndarray
-
-    def where(self, line: int) -> str:
-        """Say where a line stands."""
-        return self.where_byte(int(self.starts[line]))
-
-    def where_byte(self, byte: int) -> str:
-        """Say in which line a byte of the content stands."""
-        number = _num_lines(self.path, self.place) + self.content.count(b"\n", 0, byte) + 1
-        return f"{self.path}, line {number}"
 
 
 class Csv(Tabular):
@@ -90,10 +63,13 @@ class Csv(Tabular):
     @cached_property
     def _first_rows(self) -> pa.Table:
         path, (names, start) = self.files[0], self._headers[0]
-        with path.open("rb") as file:
-            file.seek(start)
-            content = file.read(_GUESS_BYTES) + file.readline()
+        content = b"".join(
+            line
+            for line in _rows_at(path, start).splitlines(keepends=True)
+            if not self._is_header(line)
+        )
         if not content.strip():
+            self._check_rows()
             return pa.table({name: pa.nulls(0) for name in names})
         try:
             read = pcsv.ReadOptions(column_names=names, block_size=len(content) + 1)
@@ -101,6 +77,24 @@ class Csv(Tabular):
             return pcsv.read_csv(io.BytesIO(content), read, parse)
         except pa.ArrowInvalid as error:
             raise _unreadable(path, str(error)) from None
+
+    def _check_rows(self) -> None:
+        """Refuse files that have headers alone."""
+        starts = [start for _, start in self._headers]
+        if not any(_rows_at(*one).strip() for one in zip(self.files, starts, strict=True)):
+            others = f", as do {len(starts) - 1} others" if starts[1:] else ""
+            raise DataError(
+                f"{self.table_name}: ends after line 1, its header{others}, expected rows below it; add some, or drop "
+                "the dataset"
+            )
+
+    @cached_property
+    def _header_may_be_row(self) -> bool:
+        """Whether the columns' names could stand for values, so that a line of them is a row."""
+        names = columns.numbers(pa.array(self.features), self.dtype)
+        if self.task == "classification":
+            return not names[1].any() and self.label in self.classes
+        return not names[1].any() and not columns.numbers(pa.array([self.label]), "float32")[1][0]
 
     @cached_property
     def _headers(self) -> list[tuple[list[str], int]]:
@@ -115,18 +109,17 @@ class Csv(Tabular):
                 )
         return found
 
+    @cached_property
+    def _texts(self) -> TextFiles:
+        return TextFiles(self.files, [start for _, start in self._headers])
+
     def blocks(self, shard: int) -> Iterator[Block]:
         """Yield the lines that begin in the shard's range of bytes, 8 MiB at a time."""
-        sizes = [
-            path.stat().st_size - start
-            for path, (_, start) in zip(self.files, self._headers, strict=True)
-        ]
-        for index, first, last in shard_slices(sizes, shard, self.num_shards):
-            header = self._headers[index][1]
-            for lines in _read_lines(self.files[index], header, header + first, header + last):
+        for index, first, last in self._texts.slices(shard, self.num_shards):
+            for lines in self._texts.lines(index, first, last):
                 yield self._block(shard, index, lines)
 
-    def _block(self, shard: int, index: int, lines: _Lines) -> Block:
+    def _block(self, shard: int, index: int, lines: Lines) -> Block:
         _refuse_line_breaks(lines)
         ragged: list[pcsv.InvalidRow] = []
         rows = self._parse(lines, ragged)
@@ -139,6 +132,12 @@ class Csv(Tabular):
             found = f"the number of fields is {row.actual_columns}, expected {row.expected_columns}"
             self.leave_out(shard, f"{lines.where(row.number - 1)}: {found}")
         kept = np.delete(np.arange(len(lines.starts)), [row.number - 1 for row in ragged])
+        if again := [] if self._header_may_be_row else self._headers_in(lines):
+            for row in again:
+                found = "the header stands here again, as where files were joined, expected a row"
+                self.leave_out(shard, f"{lines.where(row)}: {found}")
+            is_row = ~np.isin(kept, again)
+            rows, kept = rows.filter(pa.array(is_row)), kept[is_row]
         return Block(
             file=index,
             rows=rows,
@@ -146,7 +145,21 @@ class Csv(Tabular):
             where=lambda i: lines.where(kept[i]),
         )
 
-    def _parse(self, lines: _Lines, ragged: list[pcsv.InvalidRow]) -> pa.Table:
+    def _headers_in(self, lines: Lines) -> list[int]:
+        """Return which of the lines are the files' header."""
+        if self._header_line not in lines.content:
+            return []
+        return [row for row, line in enumerate(lines.rows()) if self._is_header(line)]
+
+    def _is_header(self, line: bytes) -> bool:
+        return line.rstrip(b"\r\n").removeprefix(BOM_UTF8) == self._header_line
+
+    @cached_property
+    def _header_line(self) -> bytes:
+        with open_text(self.files[0]) as file:
+            return file.readline().rstrip(b"\r\n").removeprefix(BOM_UTF8)
+
+    def _parse(self, lines: Lines, ragged: list[pcsv.InvalidRow]) -> pa.Table:
         def keep(row: pcsv.InvalidRow) -> str:
             ragged.append(row)
             return "skip"
@@ -182,22 +195,25 @@ class Csv(Tabular):
         return pcsv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=handler)
 
 
+def _rows_at(path: Path, start: int) -> bytes:
+    """Return the first lines behind a header, some MiB of them."""
+    with open_text(path) as file:
+        file.seek(start)
+        return file.read(_GUESS_BYTES) + file.readline()
+
+
 def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
-    with path.open("rb") as file:
+    with open_text(path) as file:
         line = file.readline()
     if not line.strip():
         raise DataError(
             f"{path}: {'begins with an empty line' if line else 'is empty'}, expected a line of column names; "
             "add one, or drop the file from source.files"
         )
-    if line.startswith((b"\x1f\x8b", b"PK", b"\x28\xb5\x2f\xfd", b"BZh")):
-        raise DataError(
-            f"{path}: is compressed, and ranges of bytes are read from it; unpack it, or convert it to Parquet"
-        )
     try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _not_utf8(f"{path}, line 1", line[error.start]) from None
+        raise not_utf8(f"{path}, line 1", line[error.start]) from None
     if text.count('"') % 2:
         raise DataError(
             f"{path}: its header has a quote that is not closed, expected names in one line; fix it"
@@ -205,39 +221,7 @@ def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
     return next(csv.reader([text], delimiter=delimiter)), len(line)
 
 
-def _read_lines(path: Path, header: int, first: int, last: int) -> Iterator[_Lines]:
-    """Yield the lines that begin at a byte from `first` to before `last`."""
-    with path.open("rb") as file:
-        if first > header:
-            file.seek(first - 1)
-            file.readline()  # the rest of a line that began earlier
-        else:
-            file.seek(first)
-        while (place := file.tell()) < last:
-            content = _whole_lines(file, min(_BLOCK_BYTES, last - place))
-            starts = _line_starts(content)
-            if len(starts):
-                yield _Lines(path, place, content, starts)
-
-
-def _whole_lines(file: IO[bytes], size: int) -> bytes:
-    content = file.read(size)
-    return content if content.endswith(b"\n") else content + file.readline()
-
-
-def _line_starts(content: bytes) -> np.ndarray:
-    """Return where the lines that are not empty begin [N] int64."""
-    data = np.frombuffer(content, dtype=np.uint8)
-    ends = np.append(np.flatnonzero(data == ord("\n")), len(data))
-    starts = np.append(0, ends[:-1] + 1)
-    lengths = ends - starts
-    # an empty line may still hold a carriage return
-    lengths -= (lengths > 0) & (data[ends - 1] == ord("\r"))
-    kept: np.ndarray = starts[lengths > 0]
-    return kept
-
-
-def _refuse_line_breaks(lines: _Lines) -> None:
+def _refuse_line_breaks(lines: Lines) -> None:
     """Refuse a field that continues in the next line: nobody could start reading in between."""
     if b'"' not in lines.content or not len(lines.starts):
         return
@@ -250,24 +234,11 @@ def _refuse_line_breaks(lines: _Lines) -> None:
         )
 
 
-def _refuse_other_encodings(lines: _Lines) -> None:
+def _refuse_other_encodings(lines: Lines) -> None:
     try:
         lines.content.decode()
     except UnicodeDecodeError as error:
-        raise _not_utf8(lines.where_byte(error.start), lines.content[error.start]) from None
-
-
-def _num_lines(path: Path, place: int) -> int:
-    """Count the lines before a byte of a file, which only a message needs."""
-    number = 0
-    with path.open("rb") as file:
-        while content := file.read(min(_BLOCK_BYTES, place)):
-            number, place = number + content.count(b"\n"), place - len(content)
-    return number
-
-
-def _not_utf8(where: str, byte: int) -> DataError:
-    return DataError(f"{where}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8")
+        raise not_utf8(lines.where_byte(error.start), lines.content[error.start]) from None
 
 
 def _unreadable(path: Path, reason: str) -> DataError:
