@@ -58,6 +58,7 @@ def seal_dataset(
     """
     from shardline.data.build import seal as merge
     from shardline.data.parts import read_part
+    from shardline.data.row_ids import check_row_ids
     from shardline.data.statistics_file import set_aside
 
     action = Action(id=f"seal_dataset/{dataset_id}")
@@ -68,8 +69,10 @@ def seal_dataset(
     end_watch()
     documents = [read_part(file, dataset_id, schema, remedy=REMAKE) for file in files]
     sealed = merge(documents, dataset=dataset_id, source=source, document=dataset.document)
+    shards = project.layout.declared.shards(dataset_id)
+    check_row_ids(sealed, shards)
     # before the manifest, which has its digest
-    sealed = set_aside(sealed, project.layout.declared.shards(dataset_id))
+    sealed = set_aside(sealed, shards)
     write_json(Path(manifest), sealed)
     document = {
         "dataset": dataset_id,

@@ -1,0 +1,114 @@
+"""The row ids of a whole dataset: each stands once, in whichever shard.
+
+A shard's own ids are verified when its rows are read; here they are compared over all shards,
+when a dataset is sealed for the first time.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardline.core.errors import DataError
+from shardline.core.files import write_bytes
+from shardline.data.columns import IDS
+from shardline.data.shard_format import Layout, shard_path
+
+_AT_A_TIME = 1 << 25  # ids, in 256 MB
+_BLOCK = 1 << 20
+_SEALED = "sealed-before"
+# Fibonacci hashing spreads numbers in a row evenly (Knuth, The Art of Computer Programming, 6.4)
+_FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
+
+
+def check_row_ids(manifest: Mapping[str, Any], folder: Path) -> None:
+    """Return if no row id stands in two shards; at once for a dataset that was sealed before.
+
+    Takes 8 bytes of memory a row, and no more than for `_AT_A_TIME` rows: of more, the ids are
+    read once for each group of them, by a hash.
+
+    Args:
+        manifest: before it is sealed.
+        folder: folder of the shards in the store.
+
+    Raises:
+        DataError: one does, or a shard cannot be read; the message names id and shards.
+    """
+    if (folder / _SEALED).exists():
+        return
+    num_rows = sum(sum(record["rows"].values()) for record in manifest["shards"])
+    num_groups = -(-num_rows // _AT_A_TIME)
+    for group in range(num_groups):
+        # no name for a group's ids: they would stay while the next group is read
+        twice = _first_twice(_ids_of_group(manifest, folder, group, num_groups, num_rows))
+        if twice is not None:
+            raise _stands_twice(manifest, folder, twice)
+
+
+def keep_unchecked(folder: Path) -> None:
+    """Have a sealed dataset not be checked when it is sealed again: earlier versions did not check.
+
+    Args:
+        folder: folder of the shards in the store.
+
+    Raises:
+        DataError: nothing can be written there.
+    """
+    write_bytes(folder / _SEALED, b"")
+
+
+def _ids_of_group(
+    manifest: Mapping[str, Any], folder: Path, group: int, num_groups: int, num_rows: int
+) -> np.ndarray:
+    """Return the ids [n] int64 of all shards whose hash is of a group."""
+    # hashes of different ids fill groups evenly; a tenth is for chance
+    found = np.empty(num_rows if num_groups == 1 else num_rows // num_groups * 11 // 10, np.int64)
+    filled = 0
+    for _, ids in _ids_by_shard(manifest, folder):
+        if num_groups > 1:
+            hashes = ids.view(np.uint64) * _FACTOR >> _SHIFT
+            ids = ids[hashes % np.uint64(num_groups) == group]
+        if filled + len(ids) > len(found):
+            found = np.concatenate([found[:filled], np.empty(filled + len(ids), np.int64)])
+        found[filled : filled + len(ids)] = ids
+        filled += len(ids)
+    return found[:filled]
+
+
+def _first_twice(ids: np.ndarray) -> np.int64 | None:
+    """Return the least of ids [n] that stands twice, None if none does; they are sorted in place."""
+    ids.sort()
+    for first in range(0, len(ids), _BLOCK):
+        block = ids[first : first + _BLOCK + 1]
+        twice = np.flatnonzero(block[1:] == block[:-1])
+        if len(twice):
+            return np.int64(block[twice[0]])
+    return None
+
+
+def _ids_by_shard(manifest: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each shard's name and ids [N] int64."""
+    for record in manifest["shards"]:
+        num_rows = sum(record["rows"].values())
+        layout = Layout.of(manifest["schema"], num_rows, record.get("values"))
+        path, reason = shard_path(folder, record["file"]), "it ends too early"
+        ids = np.empty(0, np.int64)
+        try:
+            ids = np.fromfile(path, np.int64, num_rows, offset=layout.offsets[IDS])
+        except OSError as error:
+            reason = str(error.strerror)
+        if len(ids) < num_rows:
+            raise DataError(
+                f"shard {path} cannot be read ({reason}), expected the shard that the list of its part describes; "
+                "delete the folder of the dataset's parts and run the pipeline again"
+            )
+        yield record["file"], ids
+
+
+def _stands_twice(manifest: Mapping[str, Any], folder: Path, row_id: np.int64) -> DataError:
+    files = [name for name, ids in _ids_by_shard(manifest, folder) if row_id in ids]
+    return DataError(
+        f"dataset {manifest['dataset']}: row id {row_id} stands in {' and in '.join(files[:2])}, expected each id "
+        "once since it decides the row's split; number the rows in the source, or leave its id_column out"
+    )
