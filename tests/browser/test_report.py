@@ -238,7 +238,8 @@ def test_keyboard_alone_reaches_table_and_details(browser):
     assert "Held-out score" in seen
     summary = browser.find_element(By.CSS_SELECTOR, "#runs-title ~ .details summary")
     summary.send_keys(Keys.ENTER)
-    assert "Lineage" in summary.find_element(By.XPATH, "./..").text
+    details = summary.find_element(By.XPATH, "./..")  # opened when the browser has laid them out
+    WebDriverWait(browser, 10).until(lambda _: "Lineage" in details.text)
 
 
 def test_a_screen_reader_finds_names_and_landmarks(browser):
