@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import json_bytes, write_json
 from shardline.data.build import build_shard, seal
@@ -102,8 +102,7 @@ def measure(folder: Path, batch: int) -> None:
     result = evaluate(
         spec,
         model_file=folder / "model.safetensors",
-        manifest=folder / "manifest.json",
-        shards=folder,
+        datasets=[DatasetPlace(manifest=folder / "manifest.json", shards=folder)],
     )
     figures = {
         "seconds": time.perf_counter() - started,

@@ -5,7 +5,7 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shard, seal
@@ -85,5 +85,5 @@ def evaluated(folder, source, num_steps=0, model_class=Flat):
             evaluation=Evaluation(batch=16), data=Data(normalize="none", window_bytes=4000)
         ),
     )
-    files = {"model_file": folder / "model.safetensors", "manifest": folder / "manifest.json"}
-    return evaluate(spec, **files, shards=folder), model
+    datasets = [DatasetPlace(manifest=folder / "manifest.json", shards=folder)]
+    return evaluate(spec, model_file=folder / "model.safetensors", datasets=datasets), model

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import convert, structs
 
 from shardline.checkpoints.policy import CheckpointPolicy
+from shardline.config.run_spec import DatasetPlace
 from shardline.training.rank_spec import RankRuntime, RankSpec
 
 _RUNTIME = RankRuntime(
@@ -35,8 +36,7 @@ def rank_spec(
     """Return what the ranks of a training in a folder of its own are given."""
     return RankSpec(
         run_json=run_json,
-        manifest=manifest,
-        shards=shards,
+        datasets=(DatasetPlace(manifest=manifest, shards=shards),),
         work=folder / "work",
         results=folder / "results",
         rank_logs=folder / "logs",

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.core.files import write_json
 from shardline.core.world import World
@@ -72,8 +72,7 @@ def evaluated(folder: Path, model: type[pl.LightningModule]) -> dict[str, Any]:
     return evaluate(
         spec,
         model_file=folder / "model.safetensors",
-        manifest=folder / "manifest.json",
-        shards=folder,
+        datasets=[DatasetPlace(manifest=folder / "manifest.json", shards=folder)],
     )
 
 
@@ -102,5 +101,6 @@ def test_a_split_without_rows_is_refused(tmp_path: Path) -> None:
         rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="localhost",
         master_port=0, launcher="none",
     )  # fmt: skip
+    place = DatasetPlace(manifest=tmp_path / "manifest.json", shards=tmp_path)
     with pytest.raises(DataError, match="its validation split has no rows"):
-        ShardDataModule(RunSettings(global_batch=10), tmp_path / "manifest.json", tmp_path, world)
+        ShardDataModule(RunSettings(global_batch=10), [place], world)

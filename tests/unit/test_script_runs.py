@@ -166,11 +166,12 @@ def rank(tmp_path: Path) -> Callable[[str], list[str]]:
         (tmp_path / "train.py").write_text(code)
         program = (
             "import os, sys; from pathlib import Path; from shardline.training import script;"
-            "from shardline.errors import ShardlineError; from shardline.core.world import World\n"
+            "from shardline.errors import ShardlineError; from shardline.core.world import World;"
+            "from shardline.config.run_spec import DatasetPlace\n"
             f"world = {ALONE!r}\n"
             f"work = Path({str(tmp_path)!r}); os.chdir(work)\n"
             "try: script.run_script('script: train.py 1', world, run_json=Path('run.json'),"
-            " manifest=Path('manifest.json'), shards=Path('shards'), work=work)\n"
+            " dataset=DatasetPlace(manifest=Path('manifest.json'), shards=Path('shards')), work=work)\n"
             "except ShardlineError as error: print('FAILED', error); sys.exit(9)\n"
         )
         return [sys.executable, "-c", program]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardline.config.run_spec import DatasetPlace
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
 from shardline.identity.watch_reads import Counted, Watch, counted, path_of, shown, write_counted
@@ -283,7 +284,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(project: Path, mode: str, text: str) -> None:
     (project / "train.py").write_text(text)
-    paths = dict.fromkeys(("run_json", "manifest", "shards"), project)
+    paths = {"run_json": project, "dataset": DatasetPlace(manifest=project, shards=project)}
     watching = watch_reads.command_of_script(mode, project / "work")
     given = "script: train.py --lr 0.1"
     script.run_script(given, ALONE, **paths, work=project / "work", python_args=watching)

@@ -230,6 +230,8 @@ def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as its identity documents hold them."""
     counted = without_before(settings, settings_of("train"))
     counted.pop("code_files", None)  # whose bytes count, and not where they lie
+    if "data" in counted:
+        counted["data"].pop("workers", None)  # who does the work changes nothing
     return counted
 
 

@@ -40,6 +40,11 @@ class Form(Struct, frozen=True, kw_only=True):
     tables: tuple[type[Settings], ...] = ()
     description: str = ""
 
+    @property
+    def is_table(self) -> bool:
+        """Whether every value is a table, so that its keys may be named one by one."""
+        return self.kinds == ("object",)
+
     def table_of(self, value: Any) -> type[Settings] | None:
         """Return the kind of table that a value is; None where keys are free."""
         if len(self.tables) == 1:
@@ -70,7 +75,11 @@ class Key(Struct, frozen=True, kw_only=True):
     @property
     def below(self) -> dict[str, "Key"]:
         """The keys below it, where it is always one table of the same keys."""
-        return keys_of(self.form.tables[0]) if len(self.form.tables) == 1 else {}
+        return (
+            keys_of(self.form.tables[0])
+            if self.form.is_table and len(self.form.tables) == 1
+            else {}
+        )
 
 
 ANYTHING = Form()
@@ -167,6 +176,8 @@ def form_at(table: type[Settings], dotted: str) -> Form:
     """
     form = Form(kinds=("object",), tables=(table,))
     for key in dotted.split("."):
+        if not form.is_table:
+            raise KeyError(key)
         known = keys_of(form.tables[0]) if form.tables else {}
         if form.value is not None and not form.tables:
             return ANYTHING

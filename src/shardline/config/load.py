@@ -13,7 +13,7 @@ from shardline.config.forms import fill, form_of
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
-from shardline.config.run import Run
+from shardline.config.run import Part, Run
 from shardline.config.runs import Row, read_rows
 from shardline.config.scaling import load_scaling
 from shardline.config.settings.config import Config
@@ -22,7 +22,7 @@ from shardline.config.settings.run import RunSettings
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
-from shardline.core.nested import merge, unflatten
+from shardline.core.nested import with_values
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
@@ -171,7 +171,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
 
 
 def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: Dataset) -> Run:
-    plain_settings = merge(defaults, unflatten(row.settings))
+    plain_settings = with_values(defaults, row.settings)
     settings = as_type(plain_settings, RunSettings)
     checks.check_geometry(settings, row.where)
     checks.check_shards(settings, dataset.name, dataset.settings.shards, row.where)
@@ -192,7 +192,7 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
         id=digest,
         layout=project.layout,
         rows=(row,),
-        dataset=dataset,
+        parts=(Part(dataset),),
         model_class=model_class,
         settings=settings,
         document=document,

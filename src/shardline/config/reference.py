@@ -146,6 +146,7 @@ def reference() -> str:
 _COUNTS = {
     "name": "nothing",
     "code_files": "train, by their bytes",
+    "data.workers": "nothing",
     "evaluation.split": "evaluate",
     "evaluation.batch": "evaluate",
     "shards_per_job": "nothing",
@@ -164,10 +165,10 @@ def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[Row]
     texts = texts_of(table)
     for key, known in keys_of(table).items():
         dotted = f"{prefix}{key}"
+        if not known.form.tables or not known.form.is_table:
+            yield _row(dotted, known, texts[key], counts)
         if known.form.tables and not known.form.value:
             yield from _rows_below(known.form, counts, f"{dotted}.")
-        else:
-            yield _row(dotted, known, texts[key], counts)
 
 
 def _rows_below(form: Form, counts: str, prefix: str) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """A run that the config asks for: a training and its evaluation."""
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,18 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.runs import Row
 from shardline.config.settings.run import RunSettings
 from shardline.core.canonical import short_digest
+
+
+@dataclass(frozen=True)
+class Part:
+    """A dataset of a run.
+
+    Attributes:
+        weight: its share of the samples; those of a run sum to 1.
+    """
+
+    dataset: Dataset
+    weight: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +35,7 @@ class Run:
         id: digest of the training's identity; names its folders.
         layout: where its files lie.
         rows: what the table asks for.
+        parts: its datasets, in the order of their ids; one, or those of a mix.
         model_class: import path of the model, or the script in its one spelling.
         settings: every setting, resolved.
         document: identity document of the training.
@@ -32,12 +46,25 @@ class Run:
     id: str
     layout: ResultsLayout
     rows: tuple[Row, ...]
-    dataset: Dataset
+    parts: tuple[Part, ...]
     model_class: str
     settings: RunSettings
     document: dict[str, Any]
     evaluation_document: dict[str, Any]
     definitions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset, or the first of a mix."""
+        return self.parts[0].dataset
+
+    @property
+    def dataset_name(self) -> str:
+        """What people read of its datasets: the names, in a mix with their weights."""
+        if len(self.parts) == 1:
+            return self.dataset.name
+        largest = sorted(self.parts, key=lambda part: (-part.weight, part.dataset.name))
+        return " + ".join(f"{float(part.weight):.4g} {part.dataset.name}" for part in largest)
 
     @property
     def row(self) -> Row:

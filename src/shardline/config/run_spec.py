@@ -1,12 +1,33 @@
-"""What `run.json` tells of a run to its training and its evaluation."""
+"""What `run.json` tells of a run to its training and its evaluation, and where its datasets are."""
 
 from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from shardline.config.resolved import as_type
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run import Data, RunSettings
+
+
+class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a sealed dataset is that a run reads, alone or in a mix.
+
+    Attributes:
+        manifest: the sealed manifest.
+        shards: folder of its shards in the store.
+        weight: its share of the samples, as a fraction such as `7/10`; those of a mix sum to 1.
+    """
+
+    manifest: Path
+    shards: Path
+    weight: str = "1"
+
+    @property
+    def share(self) -> Fraction:
+        """The weight, exactly."""
+        return Fraction(self.weight)
 
 
 class RunSpec(Struct, frozen=True, kw_only=True):
@@ -16,7 +37,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         run: its id.
         name: its names, which its job passes, since `run.json` holds none.
         identity: digest of the training's identity document.
-        dataset: id of its dataset.
+        datasets: by id of its datasets, the weight of each as in `DatasetPlace`.
         model: as the run table names it.
         model_class: import path of the model, or the script.
         environment: what is to be installed: `python`, and `requirements` of the lock.
@@ -25,27 +46,32 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     run: str
     name: str = ""
     identity: str = ""
-    dataset: str = ""
+    datasets: dict[str, str] = {}
     model: str = ""
     model_class: str
     settings: RunSettings
     environment: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, document: Mapping[str, Any], *, name: str = "", model_class: str = "") -> "RunSpec":
+    def of(
+        cls, document: Mapping[str, Any], *, name: str = "", model_class: str = "",
+        data: Data | None = None,
+    ) -> "RunSpec":  # fmt: skip
         """Return what a `run.json` holds, which an earlier version may have written.
 
         Args:
             model_class: where the model lies now, if it has moved since.
+            data: these settings now, likewise.
         """
+        settings = as_type(document["settings"], RunSettings)
         return cls(
             run=document["run"],
             name=name,
             identity=document["identity"],
-            dataset=document["dataset"]["id"],
+            datasets=weights_of(document),
             model=document.get("model", ""),
             model_class=model_class or document["model_class"],
-            settings=as_type(document["settings"], RunSettings),
+            settings=structs.replace(settings, data=data) if data else settings,
             environment=document.get("environment", {}),
         )
 
@@ -53,3 +79,11 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """What messages call it."""
         return self.name or self.run
+
+
+def weights_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the weights of a run's datasets by id, from its `run.json` or provenance."""
+    mixed = document.get("datasets")
+    if mixed is None:
+        return {document["dataset"]["id"]: "1"}
+    return {part["id"]: part["weight"] for part in mixed}

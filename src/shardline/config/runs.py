@@ -14,7 +14,7 @@ import yaml
 
 from shardline.config.credentials import refuse_credentials
 from shardline.config.document import plain
-from shardline.config.forms import dotted_keys, form_at, keys_of
+from shardline.config.forms import dotted_keys, fill, form_at, keys_of
 from shardline.config.remedies import suggest_setting
 from shardline.config.settings.run import FixedColumns, RunSettings
 from shardline.config.validate import Problems, coerce, validate
@@ -142,7 +142,7 @@ def _check_column(column: str, path: str) -> None:
     except KeyError:
         hint = suggest_setting(column, [*dotted_keys(RunSettings), *FIXED_COLUMNS])
         raise ConfigError(f'{path}: column "{column}" is not a known setting; {hint}') from None
-    if form.kinds == ("object",):
+    if form.is_table:
         below = keys_of(form.tables[0]) if form.tables else ["hidden"]
         keys = ", ".join(f"{column}.{key}" for key in below)
         raise ConfigError(
@@ -186,12 +186,11 @@ def _expand(
 
 def _choices(text: str, key: str, where: str) -> list[Any]:
     """Return the values of a cell: those of its list, or the one that it is."""
-    cell = _cell(text, key, where)
-    if isinstance(cell, Mapping):
+    cell, form = _cell(text, key, where), form_at(RunSettings, key)
+    if isinstance(cell, Mapping) and "object" not in form.kinds:
         raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
     if cell == []:
         raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
-    form = form_at(RunSettings, key)
     values = [coerce(item, form) for item in (cell if isinstance(cell, list) else [cell])]
     seen = set()
     for value in values:
@@ -199,7 +198,7 @@ def _choices(text: str, key: str, where: str) -> list[Any]:
         if (exact := json.dumps(value)) in seen:
             raise ConfigError(f"{where}: {key}={text} lists {exact} twice; drop one")
         seen.add(exact)
-    return values
+    return [fill(value, form) for value in values]
 
 
 class _CellLoader(yaml.SafeLoader):

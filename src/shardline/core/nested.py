@@ -40,11 +40,21 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted keys as nested settings."""
-    nested: dict[str, Any] = {}
+    return with_values({}, flat)
+
+
+def with_values(base: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings with the values of dotted keys in the place of their own.
+
+    A table that is such a value takes the place of another; `merge` would put both together.
+    """
+    nested = merge(base, {})
     for dotted, value in flat.items():
         *groups, last = dotted.split(".")
         table = nested
         for group in groups:
-            table = table.setdefault(group, {})
-        table[last] = value
+            if not isinstance(table.get(group), dict):
+                table[group] = {}
+            table = table[group]
+        table[last] = merge({}, value) if isinstance(value, Mapping) else value
     return nested

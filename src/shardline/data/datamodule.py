@@ -4,7 +4,7 @@ Which rows a step consumes is decided in `shardline.order.sampling`, how they co
 memory in `shardline.data.stream`; here both are put behind Lightning's interface.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from pytorch_lightning import LightningDataModule
 
+from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import RunSettings
-from shardline.core.errors import DataError
+from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES, Capacity
@@ -121,6 +122,20 @@ class Dataset:
                     "features and labels of a table; this is not there for other columns yet"
                 )
             yield batch
+
+
+def only_dataset(settings: RunSettings, datasets: Sequence[DatasetPlace]) -> DatasetPlace:
+    """Return the dataset of a run whose samples are taken as they are stored.
+
+    Raises:
+        ConfigError: samples have to be mixed, transformed, collated or packed.
+    """
+    steps = ("transform", "eval_transform", "collate", "pack", "class_weights", "epoch_samples")
+    given = [f"data.{key}" for key in steps if getattr(settings.data, key) is not None]
+    if len(datasets) > 1 or given:
+        what = given[0] if given else f"a mix of {len(datasets)} datasets"
+        raise ConfigError(f"{what} is not there yet in trainings; leave it out")
+    return datasets[0]
 
 
 class Normalizer:
@@ -252,19 +267,19 @@ class ShardDataModule(LightningDataModule):
 
     Args:
         settings: of the run, on the ranks that are there.
-        manifest_path: the sealed manifest of its dataset.
-        folder: folder of the shards in the store.
+        datasets: of the run.
         world: this rank's place.
         verify: when a shard is verified against its digest.
         pin: gather into page-locked memory, for a GPU.
     """
 
     def __init__(
-        self, settings: RunSettings, manifest_path: Path, folder: Path, world: World, *,
+        self, settings: RunSettings, datasets: Sequence[DatasetPlace], world: World, *,
         verify: Policy = "first", pin: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._dataset = Dataset(manifest_path, folder, verify=verify)
+        place = only_dataset(settings, datasets)
+        self._dataset = Dataset(place.manifest, place.shards, verify=verify)
         self.manifest = self._dataset.manifest
         self._normalize = Normalizer(
             self._dataset, settings.data.normalize, model_dtype(settings.precision)

@@ -1,18 +1,18 @@
 """The jobs around a run's training: resolve it, evaluate it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shardline.config.project import Project
 from shardline.config.run import Run
-from shardline.config.run_spec import RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.core.seals import seal
 from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
-from shardline.pipeline.training import files_of
+from shardline.pipeline.training import Inputs, files_of, places_of
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
@@ -35,7 +35,7 @@ def resolve_run(
 
 
 def evaluate(
-    config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Mapping[str, str],
+    config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Inputs,
     *, rows: Collection[str] | None = None,
 ) -> None:  # fmt: skip
     """Evaluate a sealed model; for a script, take the script's own evaluation."""
@@ -46,22 +46,26 @@ def evaluate(
     of_this_identity({run.evaluation_id: run}, evaluation_id)
     check_environment(project, run.evaluation_document)
     run_evaluation = _take_over if is_script(run.model_class) else _evaluate
-    result = run_evaluation(project, run, files_of(run, inputs))
+    result = run_evaluation(project, run, files_of(run, inputs), places_of(run, inputs))
     document = {"run": run.id, **result, "identity": run.evaluation_document}
     write_json(Path(evaluation), seal({**document, "action": action.record()}))
 
 
-def _take_over(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
+def _take_over(
+    project: Project, run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
+) -> dict[str, Any]:
     from shardline.training.script_outputs import evaluation_of
 
     return evaluation_of(
         read_json(files["provenance"], remedy=REMAKE),
-        read_json(files["manifest"], remedy=REMAKE),
+        read_json(datasets[0].manifest, remedy=REMAKE),
         run.settings.evaluation.split,
     )
 
 
-def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
+def _evaluate(
+    project: Project, run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
+) -> dict[str, Any]:
     from shardline.training.evaluate import evaluate as evaluate_model
 
     # `run.json` may be older than the place of the class, and than a setting
@@ -70,8 +74,7 @@ def _evaluate(project: Project, run: Run, files: Mapping[str, Path]) -> dict[str
     result = evaluate_model(
         spec,
         model_file=files["model"],
-        manifest=files["manifest"],
-        shards=project.layout.declared.shards(run.dataset.id),
+        datasets=datasets,
         verify=project.runtime.verify,
     )
     end_watch()

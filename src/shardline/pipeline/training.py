@@ -15,6 +15,7 @@ from shardline.checkpoints.folder import last_step
 from shardline.config.geometry import ActualGeometry, PlannedGeometry
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
@@ -33,9 +34,12 @@ from shardline.training.rank_spec import (
     write_spec,
 )
 
+# by name, what Snakemake gives: a file, or several
+Inputs = Mapping[str, str | Sequence[str]]
+
 
 def train(
-    config: Mapping[str, Any], run_id: str, log: Path, model: str, inputs: Mapping[str, str],
+    config: Mapping[str, Any], run_id: str, log: Path, model: str, inputs: Inputs,
     *, attempt: int = 1, rows: Collection[str] | None = None,
 ) -> None:  # fmt: skip
     """Start a run's ranks and wait until they have sealed it.
@@ -65,7 +69,7 @@ def train(
         _rank_spec(project, run, inputs, work, "train", results=Path(model).parent),
         tracking=tuple(runtime.tracking),
     )
-    context = tracking_context_of(run, layout.store, work, manifest=spec.manifest, model=model)
+    context = tracking_context_of(run, layout.store, work, datasets=spec.datasets, model=model)
     python = _python(project, run, inputs)
     known = _scheduled(os.environ)
     known["retry"] += attempt - 1
@@ -91,7 +95,7 @@ def train(
 
 def train_first_steps(
     config: Mapping[str, Any], run_id: str, steps: int, log: Path, output: str,
-    inputs: Mapping[str, str], *, rows: Collection[str] | None = None,
+    inputs: Inputs, *, rows: Collection[str] | None = None,
 ) -> None:  # fmt: skip
     """Train a run's first steps, write the metrics of each, and keep nothing else.
 
@@ -123,7 +127,7 @@ def train_first_steps(
 
 
 def _rank_spec(
-    project: Project, run: Run, inputs: Mapping[str, str], work: Path, rule: str, *, results: Path
+    project: Project, run: Run, inputs: Inputs, work: Path, rule: str, *, results: Path
 ) -> RankSpec:
     """Return the spec of any training's ranks."""
     named = files_of(run, inputs)
@@ -131,8 +135,8 @@ def _rank_spec(
         run_json=named["spec"],
         # the file is of the first run with this identity, and the class may have moved since
         model_class=run.model_class,
-        manifest=named["manifest"],
-        shards=project.layout.declared.shards(run.dataset.id),
+        data=run.settings.data,
+        datasets=places_of(run, inputs),
         work=work,
         results=results,
         rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
@@ -171,7 +175,7 @@ def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
 
 
 def run_preflight(
-    config: Mapping[str, Any], run_id: str, log: Path, output: str, inputs: Mapping[str, str],
+    config: Mapping[str, Any], run_id: str, log: Path, output: str, inputs: Inputs,
     *, rows: Collection[str] | None = None,
 ) -> None:  # fmt: skip
     """Run the preflight check of a run's ranks alone, and write its report.
@@ -215,9 +219,9 @@ def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _python(project: Project, run: Run, inputs: Mapping[str, str]) -> tuple[str, ...]:
-    gpus = run.settings.accelerator == "gpu"
-    return python_of_ranks(project, gpus=gpus, environment=inputs.get("environment"))
+def _python(project: Project, run: Run, inputs: Inputs) -> tuple[str, ...]:
+    gpus, given = run.settings.accelerator == "gpu", inputs.get("environment")
+    return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)
 
 
 def _start_ranks(
@@ -261,7 +265,7 @@ def _start_ranks(
         runtime=project.runtime,
         env=os.environ,
         num_cpus=cpus,
-        files=[str(spec.run_json), str(spec.manifest)] if isinstance(spec, RankSpec) else [],
+        files=_read_by(spec) if isinstance(spec, RankSpec) else [],
         python=python,
     )
     logging.info("%s", start.summary)
@@ -287,13 +291,31 @@ def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
     return partial(watch_deadline, end_of_job=times, margin_s=runtime.stop_margin_s)
 
 
-def files_of(run: Run, inputs: Mapping[str, str]) -> dict[str, Path]:
+def files_of(run: Run, inputs: Inputs) -> dict[str, Path]:
     """Return the files that a run's jobs read, where Snakemake named none the project's own."""
     layout = run.layout.declared
     own = {
         "spec": layout.run(run.id) / "run.json",
-        "manifest": layout.manifest(run.dataset.id),
         "model": layout.model(run.id),
         "provenance": layout.run(run.id) / "provenance.json",
     }
-    return {name: Path(inputs.get(name) or path) for name, path in own.items()}
+    return {name: Path(str(inputs.get(name) or path)) for name, path in own.items()}
+
+
+def places_of(run: Run, inputs: Inputs) -> tuple[DatasetPlace, ...]:
+    """Return where the datasets of a run are, likewise."""
+    layout, given = run.layout.declared, inputs.get("manifest")
+    manifests = [given] if isinstance(given, str) else given
+    manifests = manifests or [str(layout.manifest(part.dataset.id)) for part in run.parts]
+    return tuple(
+        DatasetPlace(
+            manifest=Path(manifest),
+            shards=layout.shards(part.dataset.id),
+            weight=str(part.weight),
+        )
+        for part, manifest in zip(run.parts, manifests, strict=True)
+    )
+
+
+def _read_by(spec: RankSpec) -> list[str]:
+    return [str(spec.run_json), *(str(one.manifest) for one in spec.datasets)]

@@ -43,7 +43,8 @@ def end_watch() -> None:
 
 def _files_of(project: Project, of: Dataset | Run) -> Iterator[Path]:
     if isinstance(of, Run):
-        yield from _files_of(project, of.dataset)
+        for part in of.parts:
+            yield from _files_of(project, part.dataset)
         yield from _files_of_code(project, of.model_class)
         yield from find_code_files(of.settings.code_files, project.workdir, of.row.where)
     else:
@@ -59,5 +60,6 @@ def _files_of_code(project: Project, path: str) -> Iterator[Path]:
 def _folders_of(project: Project, of: Dataset | Run) -> list[Path]:
     if isinstance(of, Run):
         work = project.layout.work(of.id)
-        return [*_folders_of(project, of.dataset), of.folder, work]
+        folders = [one for part in of.parts for one in _folders_of(project, part.dataset)]
+        return [*folders, of.folder, work]
     return [project.layout.shards(of.id), of.manifest.parent]

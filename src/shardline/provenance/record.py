@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,14 @@ def now() -> str:
 
 def make_provenance(
     spec: RunSpec, *, sources: Mapping[str, Any], world: World,
-    preflight: Mapping[str, Any], manifest_sha256: str, started: str, duration_s: float,
+    preflight: Mapping[str, Any], manifests: Sequence[str], started: str, duration_s: float,
     measured: Mapping[str, Any], training: Mapping[str, Any], tracking: Mapping[str, Any],
     files: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the provenance document of one trained run.
 
     Args:
+        manifests: checksum of the manifest of each dataset, in the order of `spec.datasets`.
         preflight: what each rank reported of itself, and what was measured between the ranks.
         measured: `attempts` and what the training measured of itself.
         tracking: tracker -> where it shows the training.
@@ -66,8 +67,7 @@ def make_provenance(
     return {
         "run": spec.run,
         "identity": spec.identity,
-        "dataset": {"id": spec.dataset},
-        "manifest_sha256": manifest_sha256,
+        **_datasets(spec, manifests),
         "files": dict(files),
         "seed": spec.settings.seed,
         "started": started,
@@ -87,3 +87,14 @@ def make_provenance(
         "host": platform.node(),
         **sources,
     }
+
+
+def _datasets(spec: RunSpec, manifests: Sequence[str]) -> dict[str, Any]:
+    """Return what a training has read: of one dataset as before there were mixes."""
+    read = [
+        {"id": key, "weight": weight, "manifest_sha256": digest}
+        for (key, weight), digest in zip(spec.datasets.items(), manifests, strict=True)
+    ]
+    if len(read) > 1:
+        return {"datasets": read}
+    return {"dataset": {"id": read[0]["id"]}, "manifest_sha256": read[0]["manifest_sha256"]}

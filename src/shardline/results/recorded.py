@@ -11,7 +11,7 @@ from shardline.config.causes import find_causes
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
-from shardline.config.run_spec import RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec, weights_of
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.forms import read_formed
@@ -56,8 +56,18 @@ class Recorded:
 
     @property
     def manifest(self) -> Path:
-        """The sealed manifest of its dataset."""
-        return self.layout.manifest(str(self.spec["dataset"]["id"]))
+        """The sealed manifest of its first dataset."""
+        return self.datasets[0].manifest
+
+    @property
+    def datasets(self) -> tuple[DatasetPlace, ...]:
+        """Where its datasets are."""
+        return tuple(
+            DatasetPlace(
+                manifest=self.layout.manifest(key), shards=self.layout.shards(key), weight=weight
+            )
+            for key, weight in weights_of(self.spec).items()
+        )
 
     @property
     def model(self) -> Path:
@@ -104,8 +114,8 @@ class Recorded:
 
     @property
     def shards(self) -> Path:
-        """The folder of its dataset's shards."""
-        return self.layout.shards(str(self.spec["dataset"]["id"]))
+        """The folder of its first dataset's shards."""
+        return self.datasets[0].shards
 
 
 def find_recorded(project: Project, wanted: str) -> Recorded:

@@ -1,5 +1,6 @@
 """Evaluating a sealed model on held-out data, every sample once, in memory that no split fills."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
-from shardline.data.datamodule import Dataset, HeldOutLoader, Normalizer
+from shardline.data.datamodule import Dataset, HeldOutLoader, Normalizer, only_dataset
 from shardline.data.integrity import Policy
 from shardline.order.sampling import HeldOutOrder
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
@@ -19,7 +20,7 @@ from shardline.training.scoring import Columns, Task, blocks, make_task
 
 
 def evaluate(
-    spec: RunSpec, *, model_file: Path, manifest: Path, shards: Path,
+    spec: RunSpec, *, model_file: Path, datasets: Sequence[DatasetPlace],
     verify: Policy = "first",
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate a sealed model.
@@ -29,6 +30,7 @@ def evaluate(
 
     Args:
         spec: the run; `settings.evaluation` names split and batch.
+        datasets: of the run.
         verify: when a shard is verified against its digest.
 
     Returns:
@@ -42,7 +44,8 @@ def evaluate(
         DataError: outputs have the wrong shape or are not finite.
     """
     settings = spec.settings
-    dataset = Dataset(manifest, shards, verify=verify)
+    place = only_dataset(settings, datasets)
+    dataset = Dataset(place.manifest, place.shards, verify=verify)
     schema = dataset.manifest["schema"]
     model = make_model(spec, schema)
     model.load_state_dict(load_file(model_file))

@@ -126,7 +126,7 @@ def _fit(
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     pin = resolve_accelerator(settings.accelerator, devices=settings.devices) == "gpu"
     data = ShardDataModule(
-        settings, rank.manifest, rank.shards, world,
+        settings, rank.datasets, world,
         verify=rank.runtime.verify, pin=pin,
     )  # fmt: skip
     model = make_model(spec, data.manifest["schema"])

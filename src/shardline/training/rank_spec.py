@@ -10,6 +10,8 @@ import msgspec
 
 from shardline.checkpoints.policy import CheckpointPolicy
 from shardline.config.geometry import ActualGeometry
+from shardline.config.run_spec import DatasetPlace
+from shardline.config.settings.run import Data
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 
@@ -60,8 +62,9 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         run_json: the resolved run.
         model_class: import path of the model now, which may have moved since `run_json` was
             written; empty: as resolved.
-        manifest: sealed manifest of the dataset.
-        shards: folder of the dataset's shards in the store.
+        data: the run's `data` settings now: classes that they name may have moved as well, and how
+            many workers there are does not count; None: as resolved.
+        datasets: where the datasets are, in the order in which their weights are added up.
         work: folder of the run in the store.
         results: folder for the sealed files.
         rank_logs: folder for the logs of all ranks but the first.
@@ -75,8 +78,8 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     run_json: Path
     model_class: str = ""
-    manifest: Path
-    shards: Path
+    data: Data | None = None
+    datasets: tuple[DatasetPlace, ...]
     work: Path
     results: Path
     rank_logs: Path

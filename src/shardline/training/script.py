@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from shardline.config.run_spec import RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.scripts import split_script
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.files import atomic_writer, make_folder, read_json, write_bytes, write_json
@@ -57,15 +57,14 @@ def prepare(work: Path) -> None:
 
 
 def run_script(
-    model_class: str, world: World, *, run_json: Path, manifest: Path, shards: Path, work: Path,
+    model_class: str, world: World, *, run_json: Path, dataset: DatasetPlace, work: Path,
     python_args: Sequence[str] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
 
     Args:
         model_class: the script and its arguments.
-        manifest: sealed manifest of the dataset.
-        shards: folder of the dataset's shards in the store.
+        dataset: the one that it reads.
         work: the run's folder in the store.
         python_args: stand between Python and the script.
 
@@ -78,7 +77,7 @@ def run_script(
         SystemExit: this rank was asked to stop, and the script has ended.
     """
     path, *arguments = split_script(model_class)
-    folders = {"RUN_JSON": run_json, "MANIFEST": manifest, "SHARDS": shards}
+    folders = {"RUN_JSON": run_json, "MANIFEST": dataset.manifest, "SHARDS": dataset.shards}
     folders |= {"WORK": work / _CHECKPOINTS, "OUTPUT": work / _OUTPUT}
     search = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {

@@ -127,7 +127,7 @@ def _run(rank: RankSpec, world: World) -> None:
             sources=sources,
             world=world,
             preflight=preflight,
-            manifest_sha256=file_sha256(rank.manifest),
+            manifests=[file_sha256(one.manifest) for one in rank.datasets],
             started=action.started,
             duration_s=time.monotonic() - clock,
             measured=measured(),
@@ -154,7 +154,7 @@ def _read_run(rank: RankSpec) -> RunSpec:
     name = ""
     with suppress(OSError):  # ranks that were started without a job have none
         name = (rank.work / NAME_FILE).read_text(encoding="utf-8")
-    return RunSpec.of(document, name=name, model_class=rank.model_class)
+    return RunSpec.of(document, name=name, model_class=rank.model_class, data=rank.data)
 
 
 def _begin(rank: RankSpec, world: World) -> tuple[int, Timeline]:
@@ -229,8 +229,7 @@ def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline)
         spec.model_class,
         world,
         run_json=rank.run_json,
-        manifest=rank.manifest,
-        shards=rank.shards,
+        dataset=rank.datasets[0],
         work=rank.work,
         python_args=watch_reads.command_of_script(rank.runtime.watch_reads, rank.work),
     )

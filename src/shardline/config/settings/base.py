@@ -25,6 +25,7 @@ RowName = Annotated[
     ),
 ]
 Name = Annotated[RowName, Meta(max_length=150)]
+Mix = Annotated[dict[Name, Positive], Meta(min_length=1)]
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from shardline.config.settings.base import Name, Settings, Text
+from shardline.config.settings.base import Mix, Name, Settings, Text
 from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.settings.environments import AzureML, Conda, Image
 from shardline.config.settings.run import RunSettings
@@ -45,6 +45,9 @@ class Config(Settings, frozen=True, kw_only=True):
     """Name to scaling study."""
     datasets: Annotated[dict[Name, DatasetSettings], Meta(min_length=1)]
     """Name to source and shard settings."""
+    mixes: dict[Name, Mix] = {}
+    """Name to the weights of a mix of datasets, `{web: 0.7, books: 0.3}`, for cells of the run
+    table."""
     conda: Conda = Conda()
     azureml: AzureML = AzureML()
     image: Image = Image()

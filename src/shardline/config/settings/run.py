@@ -1,4 +1,4 @@
-"""Settings of a run: every key counts in its identity (`evaluation.*` in the evaluation's)."""
+"""Settings of a run: every key counts in its identity (`evaluation.*` in the evaluation's), but `data.workers`."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,32 @@ from shardline.config.settings.base import (
 )
 
 Direction = Literal["min", "max"]
+
+
+NEW = Meta(extra={"before": None})  # off, as before there was the key
+
+
+class Pack(Settings, frozen=True, kw_only=True):
+    """Samples of one length, made of rows of many lengths."""
+
+    column: Text
+    """Varying column whose values are put together."""
+    length: Count
+    """Values of a sample."""
+    method: Annotated[Literal["concat", "best_fit"], Meta(extra={"before": "concat"})] = "concat"
+    """`concat` cuts the rows, one behind the other, into blocks; `best_fit` puts whole rows
+    together so that little is filled up."""
+
+
+class Pad(Settings, frozen=True, kw_only=True):
+    """How varying columns are filled up with zeros."""
+
+    type: Literal["pad"]
+    """What makes it a table, and not a text."""
+    lengths: Annotated[dict[str, Count], Meta(extra={"before": {}})] = {}
+    """By column, what samples are filled up to; any other to the longest of the global batch."""
+    multiple: Annotated[Count, Meta(extra={"before": 1})] = 1
+    """What any other length is rounded up to a multiple of."""
 
 
 class Data(Settings, frozen=True, kw_only=True):
@@ -40,6 +66,28 @@ class Data(Settings, frozen=True, kw_only=True):
     """An epoch's last, partial global batch: `drop` leaves its rows out of this epoch, other rows
     in each epoch, `pad` fills it up and gives each batch a third part, weights (0 for what fills
     up)."""
+    transform: Annotated[str | dict[str, Any] | list[str | dict[str, Any]] | None, NEW] = None
+    """What is done to each training sample: a shipped transform, a class by import path
+    (`mypkg.data:Augment`), a table `{type: mypkg.data:Augment, size: 224}` whose other keys are the
+    constructor's arguments, or a list of these, done in turn."""
+    eval_transform: Annotated[str | dict[str, Any] | list[str | dict[str, Any]] | None, NEW] = None
+    """What is done to each sample of a held-out split; has no chance."""
+    collate: Annotated[str | Pad | None, NEW] = None
+    """How samples make a batch: `pad` (as where it is empty) fills up varying columns, `{type: pad,
+    lengths: {boxes: 64}, multiple: 8}` to these lengths; `nested` makes nested tensors of them; or
+    a function by import path (`mypkg.data:collate`)."""
+    pack: Annotated[Pack | None, NEW] = None
+    """`{column: tokens, length: 1024, method: concat}` makes samples of one length of rows of
+    many."""
+    class_weights: Annotated[str | dict[str, NotNegative] | None, NEW] = None
+    """`balanced` draws each class equally often, `{class or label: weight}` by its weight; in the
+    train split alone."""
+    epoch_samples: Annotated[Count | None, NEW] = None
+    """Training samples of an epoch of a mix, or under `data.class_weights`; left out, as many as
+    the train splits have rows."""
+    workers: Annotated[str | Natural, Meta(extra={"before": "auto"})] = "auto"
+    """What transforms samples beside the training: `auto` (measured at the start), 0 (nothing), a
+    number of threads, `threads:n` or `processes:n`. Counts in no identity."""
 
 
 class Optim(Settings, frozen=True, kw_only=True):

@@ -49,8 +49,7 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
     found = evaluate(
         spec,
         model_file=recorded.model,
-        manifest=recorded.manifest,
-        shards=recorded.shards,
+        datasets=recorded.datasets,
         verify="always",  # `first` would trust, and leave, marks in the store
     )
     return {"environment": differences, "evaluation": found}
