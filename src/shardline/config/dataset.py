@@ -16,7 +16,7 @@ class Dataset:
         names: its names in the config; entries that give the same rows are one dataset.
         id: its identity's digest; names its folders.
         layout: where its files lie.
-        settings: its entry in the config.
+        settings: its entry in the config, with the number of shards.
         source_class: import path of the source.
         source: the entry's `source`, with what the class gets of its files: their names and splits.
         files: external files that the source reads, absolute.
@@ -55,9 +55,14 @@ class Dataset:
         return self.manifest.with_name("data_asset.json")
 
     @property
+    def num_shards(self) -> int:
+        """Files that it is cut into, which `shards: auto` stands for no longer."""
+        return int(self.settings.shards)
+
+    @property
     def parts(self) -> dict[str, range]:
         """The shards that each job writes, by part name."""
-        shards, step = self.settings.shards, self.settings.shards_per_job
+        shards, step = self.num_shards, self.settings.shards_per_job
         ranges = [range(first, min(first + step, shards)) for first in range(0, shards, step)]
         return {f"{part.start:05d}-{part.stop - 1:05d}": part for part in ranges}
 

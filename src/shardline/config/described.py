@@ -5,7 +5,7 @@ import inspect
 from itertools import pairwise
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from shardline.config.forms import Form, Key, form_of, keys_of
 from shardline.config.settings.base import Settings
@@ -52,7 +52,9 @@ def json_schema() -> dict[str, Any]:
 
 def _of_form(form: Form) -> dict[str, Any]:
     if form.choices:
-        return {"enum": list(form.choices)}
+        others = structs.replace(form, choices=())
+        listed = {"enum": list(form.choices)}
+        return listed if form.kinds == ("string",) else {"anyOf": [_of_form(others), listed]}
     schema: dict[str, Any] = {}
     if form.kinds:
         schema["type"] = form.kinds[0] if len(form.kinds) == 1 else list(form.kinds)

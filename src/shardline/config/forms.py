@@ -21,7 +21,7 @@ class Form(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kinds: JSON schema's names of types; empty where any value will do.
-        choices: the texts that are valid, where they are listed.
+        choices: the texts that are valid, where they are listed; beside numbers, kinds name those alone.
         limits: by name, those of `msgspec.Meta` and what stands in its `extra`: `words` for a
             pattern, `letters` where but for . _ + - it has only those and digits, `unique` for a
             list, and `before`.
@@ -132,11 +132,14 @@ def _limited(form: Form, meta: Meta) -> Form:
 
 
 def _any_of(forms: list[Form]) -> Form:
+    # texts that are listed are no kind of text, which would take any
+    forms = [structs.replace(form, kinds=()) if form.choices else form for form in forms]
     merged = forms[0]
     for form in forms[1:]:
         merged = structs.replace(
             merged,
             kinds=tuple(dict.fromkeys((*merged.kinds, *form.kinds))),
+            choices=(*merged.choices, *form.choices),
             limits={**merged.limits, **form.limits},
             item=merged.item or form.item,
             name=merged.name or form.name,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardline.config import checks, credentials, scripts, source_files, sources
+from shardline.config import checks, credentials, scripts, shard_count, source_files, sources
 from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.forms import fill, form_of
@@ -155,6 +155,11 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
     found = sources.locate(
         settings, project.workdir, project.layout.downloads, project.digests, where
     )
+    if settings["shards"] == "auto":
+        num_shards = shard_count.count_shards(
+            found.source, found.files, project.workdir, project.layout.downloads, where
+        )
+        settings = {**settings, "shards": num_shards}
     counted = {**settings, "source": found.counted}
     document = project.documents.dataset(counted, source_class, found.content)
     return Dataset(
@@ -174,7 +179,7 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
     plain_settings = with_values(defaults, row.settings)
     settings = as_type(plain_settings, RunSettings)
     checks.check_geometry(settings, row.where)
-    checks.check_shards(settings, dataset.name, dataset.settings.shards, row.where)
+    checks.check_shards(settings, dataset.name, dataset.num_shards, row.where)
     model_class = _resolve_model(project, row)
     if settings.elastic and scripts.is_script(model_class):
         raise ConfigError(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from shardline.config.described import json_schema, texts_of
 from shardline.config.forms import Form, Key, keys_of
@@ -200,7 +200,9 @@ def _value(value: Any) -> str:
 
 def _type(form: Form) -> str:
     if form.choices:
-        return ", ".join(map(_value, form.choices))
+        listed = ", ".join(map(_value, form.choices))
+        others = structs.replace(form, choices=())
+        return listed if form.kinds == ("string",) else f"{_type(others)}, {listed}"
     words = {"object": "table", "array": "list", "string": "text", "boolean": "true, false"}
     name = " or ".join(words.get(kind, kind) for kind in form.kinds)
     bounds = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

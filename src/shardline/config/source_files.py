@@ -2,13 +2,13 @@
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from shardline.core.errors import ConfigError
+from shardline.core.errors import ConfigError, DataError
 from shardline.core.urls import download_path, is_url, without_secrets
 
 _IMAGES = (".jpg", ".jpeg", ".png")
@@ -54,6 +54,28 @@ def find_files(
         else:
             found.extend(_local_files(entry, workdir, source["type"], where))
     return list(dict.fromkeys(found)), known
+
+
+def sizes_of_files(
+    source: Mapping[str, Any], files: Iterable[Path], downloads: Path, where: str
+) -> list[int]:
+    """Return the sizes of a source's files in bytes; those of remote ones as its entries have them.
+
+    Args:
+        files: what `find_files` found.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    entries = [entry for entry in source.get("files", ()) if isinstance(entry, Mapping)]
+    known = {_remote_file(entry, downloads, where)[0]: int(entry["bytes"]) for entry in entries}
+    try:
+        return [known[path] if path in known else path.stat().st_size for path in files]
+    except OSError as error:
+        raise DataError(
+            f"source file {error.filename}: cannot be read ({error.strerror}); "
+            "fix its permissions or drop it from source.files"
+        ) from None
 
 
 def find_code_files(patterns: str, workdir: Path, where: str) -> list[Path]:

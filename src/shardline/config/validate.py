@@ -113,14 +113,17 @@ class Problems:
 
 def problems_of(value: Any, form: Form, key: str = "", *, in_table: bool = False) -> Iterator[str]:
     """Yield what is wrong with a value and all below it, in the order in which it is written."""
-    if form.choices:
+    if isinstance(value, str) and value in form.choices:
+        return
+    if form.choices and form.kinds == ("string",):
         if value not in form.choices:
             expected = f"one of {', '.join(form.choices)}"
             hint = _empty(value, in_table) or nearest_choice(value, form.choices)
             yield _problem(key, value, expected, bare=True, hint=hint)
     elif form.kinds and not any(_is(value, kind) for kind in form.kinds):
-        expected = " or ".join(_WORDS[kind] for kind in form.kinds)
-        yield _problem(key, value, expected, hint=_remedy(value, form, key, in_table))
+        expected = " or ".join([*(_WORDS[kind] for kind in form.kinds), *form.choices])
+        near = nearest_choice(value, form.choices) if isinstance(value, str) else ""
+        yield _problem(key, value, expected, hint=near or _remedy(value, form, key, in_table))
     elif isinstance(value, Mapping):
         yield from _problems_of_table(value, form, key)
     elif isinstance(value, list):

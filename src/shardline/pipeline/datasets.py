@@ -119,7 +119,7 @@ def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project,
     source = make_source(
         dataset.source_class,
         dataset.source,
-        num_shards=dataset.settings.shards,
+        num_shards=dataset.num_shards,
         files=dataset.files,
     )
     return project, dataset, source

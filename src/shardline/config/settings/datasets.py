@@ -1,7 +1,7 @@
 """Settings of a dataset."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -69,8 +69,9 @@ class DatasetSettings(Settings, frozen=True, kw_only=True):
 
     source: AnySource
     """Where the rows come from."""
-    shards: Count
-    """Files that the dataset is cut into."""
+    shards: Count | Literal["auto"]
+    """Files that the dataset is cut into; `auto` takes as many as make files of about 64 MB. The
+    number counts, however it is found."""
     shards_per_job: Count = 64
     """Shards that one job writes; does not change the dataset."""
     splits: Shares | SplitColumn | SplitFiles = Shares(train=0.8, validation=0.1, test=0.1)
