@@ -19,6 +19,7 @@ SHIPPED_MODELS = {
     "mlp": "shardline.training.models.mlp:MLP",
     "cnn": "shardline.training.models.cnn:CNN",
 }
+SHIPPED_TRANSFORMS: dict[str, str] = {}
 
 
 def check_geometry(settings: RunSettings, where: str) -> None:

@@ -18,6 +18,7 @@ from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.errors import NAME_FILE
 from shardline.core.files import read_json, write_bytes, write_json
+from shardline.core.imports import short_traceback
 from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, find_differences, machine
@@ -59,7 +60,7 @@ def main() -> int:
         lambda world: _run(rank, world),
         work=rank.work,
         logs=rank.rank_logs,
-        shorten=_shorten,
+        shorten=short_traceback,
         watch=watch,
     )
 
@@ -70,12 +71,6 @@ def _read_rank() -> RankSpec:
     )
     parser.add_argument("spec", type=Path, help="what the ranks are given, see `RankSpec`")
     return read_spec(parser.parse_args().spec, RankSpec)
-
-
-def _shorten(error: Exception) -> str:
-    from shardline.training.model import short_traceback
-
-    return short_traceback(error)
 
 
 def _run(rank: RankSpec, world: World) -> None:

@@ -1,0 +1,44 @@
+"""Importing what a user names, with an error that shows the user's own frames alone."""
+
+import importlib
+import traceback
+from pathlib import Path
+from typing import Any
+
+from shardline.core.errors import ConfigError
+
+_MAX_FRAMES = 4
+
+
+def import_class(path: str, what: str) -> Any:
+    """Import `module:Class`.
+
+    Raises:
+        ConfigError: the import fails; carries the user's own frames of the
+            traceback, without those of Python's import system and ours.
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise ConfigError(f"{what}={path} does not import: {short_traceback(error)}") from error
+
+
+def short_traceback(error: BaseException) -> str:
+    """Return the error's line and the user's own frames, deepest last.
+
+    Frames of installed packages, of Python's import system and of this library
+    are left out.
+    """
+    ours = Path(__file__).parents[1]
+    frames = [
+        f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not {"importlib", "site-packages"} & set(Path(frame.filename).parts)
+        and ours not in Path(frame.filename).parents
+        and not frame.filename.startswith("<")
+    ]
+    if isinstance(error, SyntaxError):
+        frames.append(f"{error.filename}, line {error.lineno}: {(error.text or '').strip()}")
+    last = f"{type(error).__name__}: {error}"
+    return "\n  ".join([last, *frames[-_MAX_FRAMES:]])
