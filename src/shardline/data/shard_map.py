@@ -126,10 +126,15 @@ class ShardMap:
         """
         total = self.layout(shard).shapes[name][0]
         if offsets[0] < 0 or offsets[-1] > total or (offsets[1:] < offsets[:-1]).any():
-            raise DataError(
-                f"shard {self._name(shard)}: the offsets of {name} do not rise from 0 to {total:,}, the number of its "
-                f"values; {rebuild_command(self.manifest)}"
-            )
+            raise self.bad_offsets(name, shard)
+
+    def bad_offsets(self, name: str, shard: int) -> DataError:
+        """Return the error of offsets of a varying column that do not rise within the shard's values."""
+        total = self.layout(shard).shapes[name][0]
+        return DataError(
+            f"shard {self._name(shard)}: the offsets of {name} do not rise from 0 to {total:,}, the number of its "
+            f"values; {rebuild_command(self.manifest)}"
+        )
 
     def read(self, file: int, name: str, shard: int, first: int, last: int) -> np.ndarray:
         """Read entries [first, last) of a tensor from its shard's file.

@@ -145,14 +145,30 @@ class WindowMap:
     def gather(self, name: str, places: np.ndarray, out: np.ndarray) -> None:
         """Copy rows [n] of a fixed column into `out` [n, *shape], which is contiguous."""
         size, is_grid = self._shards.columns[name].item_bytes, name == self._shards.grid
-        target = out.reshape(-1).view(np.uint8).reshape(len(places), size)
         if is_grid and self._unit == size:
+            target = out.reshape(-1).view(np.uint8).reshape(len(places), size)
             # "clip" spares the copy that numpy makes to be able to refuse a bad index
             self._grid.take(places, axis=0, out=target, mode="clip")
-        else:  # numpy would first copy all of an array whose rows overlap
-            bytes_ = torch.from_numpy(self._bytes[HEADER_BYTES if is_grid else 0 :])
-            grid = bytes_.as_strided((len(bytes_) - size + 1, size), (1, 1))
-            torch.index_select(grid, 0, torch.from_numpy(places), out=torch.from_numpy(target))
+        else:
+            self.gather_bytes(places, out, HEADER_BYTES if is_grid else 0)
+
+    def start(self, name: str, shard: int, entry: int) -> int:
+        """Return where an entry of a shard's tensor begins, for `row` and `gather_bytes`."""
+        size = self._shards.columns[name].item_bytes
+        return self._origins[name][shard] + entry * size
+
+    def gather_bytes(self, starts: np.ndarray, out: np.ndarray, origin: int = 0) -> None:
+        """Copy what begins at places [n] into `out` [n, ...], which is contiguous.
+
+        Args:
+            origin: what the places are counted from.
+        """
+        # numpy would first copy all of an array whose rows overlap
+        size = out.nbytes // max(1, len(starts))
+        bytes_ = torch.from_numpy(self._bytes[origin:])
+        grid = bytes_.as_strided((len(bytes_) - size + 1, size), (1, 1))
+        target = torch.from_numpy(out.reshape(-1).view(np.uint8).reshape(len(starts), size))
+        torch.index_select(grid, 0, torch.from_numpy(starts), out=target)
 
     def view(self, name: str, shard: int, first: int, last: int) -> np.ndarray:
         """Return entries [first, last) of a shard's tensor, where they lie, read-only."""
