@@ -29,6 +29,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     "files": {"files": ["data/1.csv"]},
     "label": {"label": "z"},
     "features": {"features": ["x"]},
+    "columns": {"columns": {"x": "int8"}},
+    "rename": {"columns": {"x": "int8"}, "rename": {"x": "z"}},
     "id_column": {"id_column": "key"},
     "task": {"task": "regression", "classes": []},
     "classes": {"classes": ["b", "a"]},

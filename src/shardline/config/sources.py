@@ -7,6 +7,7 @@ from typing import Any
 
 from shardline.config import source_files
 from shardline.core.errors import ConfigError
+from shardline.core.suggest import suggest
 from shardline.core.urls import is_url, open_table, table_content, without_secrets
 from shardline.identity import FileDigests
 
@@ -105,6 +106,14 @@ def _check_source(source: Mapping[str, Any], where: str) -> None:
 
 def _check_task(source: Mapping[str, Any], where: str) -> None:
     given = [key for key in ("classes", "num_classes") if source.get(key)]
+    if "label" not in source:
+        if "columns" not in source:
+            raise ConfigError(f"{where}.source.label is missing; add it")
+        if given:
+            raise ConfigError(
+                f"{where}.source.{given[0]} is given without a label; name the label's column, or drop it"
+            )
+        return
     if source["task"] == "classification" and len(given) != 1:
         found = f"{' and '.join(given)} are both" if given else "neither classes nor num_classes is"
         raise ConfigError(
@@ -117,6 +126,10 @@ def _check_task(source: Mapping[str, Any], where: str) -> None:
 
 
 def _check_columns(source: Mapping[str, Any], where: str) -> None:
+    if "columns" in source:
+        _check_named(source, where)
+    elif "rename" in source:
+        raise ConfigError(f"{where}.source.rename is given without columns; add them, or drop it")
     features = source["features"]
     for name in features:
         if features.count(name) > 1:
@@ -124,6 +137,33 @@ def _check_columns(source: Mapping[str, Any], where: str) -> None:
         for key in ("label", "id_column"):
             if name == source.get(key):
                 raise ConfigError(f"{where}.source.features holds {name}, which is {key}; drop it")
+
+
+def _check_named(source: Mapping[str, Any], where: str) -> None:
+    columns, rename = source["columns"], source.get("rename", {})
+    if source["features"]:
+        raise ConfigError(
+            f"{where}.source.features and columns are both given; list the features among the columns"
+        )
+    for name in rename:
+        if name not in columns:
+            raise ConfigError(
+                f"{where}.source.rename.{name} is not a column; {suggest(name, columns)}"
+            )
+    in_files = [rename.get(name, name) for name in columns]
+    for name in in_files:
+        if in_files.count(name) > 1:
+            raise ConfigError(f"{where}.source.rename: {name} is two columns; drop one")
+    if "labels" in columns and source.get("label"):
+        raise ConfigError(
+            f"{where}.source.columns.labels is what label={source['label']} becomes; drop one of them"
+        )
+    for name, written in columns.items() if source["type"] == "csv" else ():
+        if "[" in written or written.startswith("bytes"):
+            raise ConfigError(
+                f'{where}.source.columns.{name}="{written}" is not a number or text, which is all that CSV files '
+                "hold; convert them to Parquet"
+            )
 
 
 def _check_splits(source: Mapping[str, Any], splits: Mapping[str, Any], where: str) -> None:
@@ -138,7 +178,7 @@ def _check_splits(source: Mapping[str, Any], splits: Mapping[str, Any], where: s
                 f"{where}.splits.{key} is for sources of type {', '.join(types)}, not {source['type']}; "
                 "give shares (train, validation, test)"
             )
-    if "column" in splits and splits["column"] in (*source["features"], source["label"]):
+    if "column" in splits and splits["column"] in (*source["features"], source.get("label")):
         raise ConfigError(
             f"{where}.splits.column={splits['column']} is a feature or the label too; drop it there"
         )

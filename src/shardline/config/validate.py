@@ -189,7 +189,7 @@ def _beyond(value: Any, limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if len(value) < limits.get("min_length", 0):
             yield "given", "fill it in"
         elif not matches(value, limits):
-            yield limits["words"], "rename it"
+            yield limits["words"], limits.get("remedy", "rename it")
         elif len(value.encode()) > limits.get("max_length", math.inf):
             unit = "characters" if value.isascii() else "bytes"
             yield f"at most {limits['max_length']} {unit} long", ""

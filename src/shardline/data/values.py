@@ -8,7 +8,7 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.sources.base import Ragged
+from shardline.data.sources.base import Masked, Ragged
 
 _HINTS = {"O": " (ragged rows, or text among them?)", "f": " (a value missing?)"}
 
@@ -52,6 +52,8 @@ def split_missing(
     Raises:
         DataError: a column that is not optional has a row without a value.
     """
+    if isinstance(values, Masked) and column.optional:
+        return values.values, values.present
     if isinstance(values, np.ndarray | Ragged):
         rows = len(values) if isinstance(values, np.ndarray) else len(values.offsets) - 1
         return values, np.ones(rows, dtype=bool) if column.optional else None
@@ -158,6 +160,8 @@ def _from_bytes(
 
 
 def _check_text(name: str, ragged: Ragged, ids: np.ndarray, where: str) -> None:
+    if _is_text(ragged):
+        return
     for place, (first, last) in enumerate(pairwise(ragged.offsets.tolist())):
         try:
             str(ragged.values[first:last].data, "utf-8")
@@ -166,6 +170,18 @@ def _check_text(name: str, ragged: Ragged, ids: np.ndarray, where: str) -> None:
                 f"{where}: row id {_id(ids, place)} has a {name} that is not UTF-8 (byte {error.start} of it), "
                 "expected text; decode its bytes with the right encoding in the source"
             ) from None
+
+
+def _is_text(ragged: Ragged) -> bool:
+    """Return whether all rows are UTF-8: together, and with no row that begins within a character."""
+    starts = ragged.offsets[:-1][np.diff(ragged.offsets) > 0]
+    if (ragged.values[starts] >> 6 == 0b10).any():
+        return False
+    try:
+        str(ragged.values.data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _id(ids: np.ndarray, place: int) -> object:

@@ -8,6 +8,18 @@ from msgspec import UNSET, Meta, UnsetType
 from shardline.config.settings.base import Count, Natural, Positive, Settings, Text
 
 OnBad = Literal["fail", "skip"]
+ColumnType = Annotated[
+    str,
+    Meta(
+        pattern=r"^(bytes|text|[a-z]+[0-9]*(\[(\*|[1-9][0-9]*)(, *[1-9][0-9]*)*\])?)\??$",
+        extra={
+            "words": "a type such as int64, float32[3], int32[*], float32[*,4], bytes or text",
+            "remedy": "see docs/columns.md",
+        },
+    ),
+]
+TypedColumns = Annotated[dict[Text, ColumnType], Meta(min_length=1)]
+Renamed = dict[Text, Text]
 
 
 class RemoteFile(Settings, frozen=True, kw_only=True):
@@ -46,11 +58,17 @@ class Source(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
 class Columns(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What all tables of columns have."""
 
-    label: Text
-    """Column of the label."""
+    label: Text | UnsetType = UNSET
+    """Column of the label; required where there are no `columns`, beside which it becomes the
+    column `labels`."""
     features: list[Text] = []
     """Columns of the features in their order, or one column of lists; left out, all columns of
     numbers that are not label, id or split."""
+    columns: TypedColumns | UnsetType = UNSET
+    """In place of `features`: type of each column by name, such as `{tokens: "int32[*]", caption:
+    "text?"}`; those of `csv` are numbers and text."""
+    rename: Renamed | UnsetType = UNSET
+    """What columns are called in the files, where not by their name in `columns`."""
     id_column: Text | UnsetType = UNSET
     """Column of the row's id, whole numbers or text; left out, a row is known by its file's name
     and its place in it."""

@@ -81,6 +81,20 @@ class Ragged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Masked:
+    """Values of an optional column, and which rows have one.
+
+    Attributes:
+        values: as of a column that is not optional; zeros for a row without a value, and none
+            where the column varies.
+        present: [N] bool.
+    """
+
+    values: "np.ndarray | Ragged"
+    present: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """A block of N rows.
 
@@ -90,7 +104,7 @@ class Table:
         labels: [N], of a table.
         columns: the columns of a schema that names them, in any order. A fixed one is an array
             [N, *shape]; a varying one a list of N arrays, of N bytes or texts, or a `Ragged`. In a
-            list of an optional one, None stands for a row without a value.
+            list of an optional one, None stands for a row without a value; else it is a `Masked`.
         splits: each row's split [N] int64, as an index into SPLITS, where the
             source knows it (a column, the file); None leaves it to the id's hash.
     """
@@ -174,6 +188,8 @@ class Source(ABC):
 
 
 def _row_of(values: Any, place: int) -> Any:
+    if isinstance(values, Masked):
+        return _row_of(values.values, place) if values.present[place] else None
     if isinstance(values, Ragged):
         return values.values[values.offsets[place] : values.offsets[place + 1]]
     return values[place]

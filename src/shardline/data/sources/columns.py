@@ -47,8 +47,7 @@ def numbers(column: pa.Array, dtype: str) -> Numbers:
     """
     kind = pa.from_numpy_dtype(np.dtype(dtype))
     if is_text(column.type):
-        column = pc.utf8_trim_whitespace(column.cast(pa.string()))
-        column = pc.if_else(pc.is_in(column, _MISSING), None, column)
+        column = without_missing(column)
         for word, number in (("true", "1"), ("false", "0")):
             column = pc.if_else(pc.equal(pc.utf8_lower(column), word), number, column)
     column = _cast(column, kind)
@@ -58,6 +57,12 @@ def numbers(column: pa.Array, dtype: str) -> Numbers:
     bad = np.asarray(column.is_null(nan_is_null=True))
     values = column.fill_null(0).to_numpy(zero_copy_only=False)
     return values, bad | ~np.isfinite(values)
+
+
+def without_missing(column: pa.Array) -> pa.Array:
+    """Return text without spaces at its ends, with null where it stands for a missing number."""
+    column = pc.utf8_trim_whitespace(column.cast(pa.string()))
+    return pc.if_else(pc.is_in(column, _MISSING), None, column)
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
-from shardline.data.sources import columns
+from shardline.data.sources import columns, typed
+from shardline.data.sources.conversion import Block
 from shardline.data.sources.lines import Lines, TextFiles, not_utf8, open_text
-from shardline.data.sources.tabular import Block, Tabular
+from shardline.data.sources.tabular import Tabular
 
 _GUESS_BYTES = 2**20  # from whose lines the columns' types are guessed
 
@@ -29,6 +30,8 @@ class Csv(Tabular):
     Args:
         delimiter: what separates the fields.
     """
+
+    empty_is_missing = True
 
     def __init__(self, *, delimiter: str = ",", **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -185,6 +188,7 @@ class Csv(Tabular):
     def _types(self) -> dict[str, pa.DataType]:
         types = dict.fromkeys(self.used, pa.string())
         types |= dict.fromkeys(self.features, pa.from_numpy_dtype(np.dtype(self.dtype)))
+        types |= {self.in_file(name): typed.read_as(column) for name, column in self.named.items()}
         if self.task == "regression":
             types[self.label] = pa.float32()
         if self.id_column and pa.types.is_integer(self.columns.field(self.id_column).type):

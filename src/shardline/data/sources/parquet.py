@@ -13,7 +13,8 @@ import pyarrow.dataset as ds
 from shardline.core.errors import DataError
 from shardline.data.sources import columns
 from shardline.data.sources.base import shard_slices
-from shardline.data.sources.tabular import Block, Tabular
+from shardline.data.sources.conversion import Block
+from shardline.data.sources.tabular import Tabular
 
 _BLOCK_BYTES = 64 * 2**20  # features of one block
 
@@ -68,11 +69,12 @@ class RowGroups(Tabular):
                     "schema, or make two datasets of them"
                 )
             kind, first = found.field(name).type, self.columns.field(name).type
-            if not _alike(kind, first):
+            if name in (*self.features, *self.keys) and not _alike(kind, first):
                 raise DataError(
                     f"{self.shown(file)}: column {name} is of type {kind}, but {first} in {self.table_name}; "
                     "give all files one schema"
                 )
+        self.check_types(found, self.shown(file))
 
     def types_of(self, file: int) -> pa.Schema:
         """Return a file's columns."""
@@ -80,12 +82,21 @@ class RowGroups(Tabular):
 
     def _read(self, file: int, first: int, last: int) -> Iterator[tuple[int, pa.Table]]:
         """Yield place and content of some rows of a file."""
-        step = max(1, _BLOCK_BYTES // (self.schema.feature_shape[0] * 8))
+        step = max(1, _BLOCK_BYTES // self._row_bytes(file))
         for groups, start in self._row_groups(file, first, last, step):
             for place, batch in self._batches(file, groups, start, step):
                 low, high = max(first - place, 0), min(last - place, batch.num_rows)
                 if low < high:
                     yield place + low, pa.Table.from_batches([batch.slice(low, high - low)])
+
+    def _row_bytes(self, file: int) -> int:
+        """Return about how many bytes a row of the file takes."""
+        if not self.named:
+            return int(self.schema.feature_shape[0]) * 8
+        sizes: Iterator[tuple[int, int]] = (
+            (group.total_byte_size, group.num_rows) for group in self.fragments[file].row_groups
+        )
+        return max([1, *(size // max(1, rows) for size, rows in sizes)])
 
     def _row_groups(
         self, file: int, first: int, last: int, step: int

@@ -1,60 +1,58 @@
 """What CSV, Parquet and Delta share: from chosen columns to features, labels, ids and splits."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
-from shardline.data.sources import columns
+from shardline.data.columns import parse_columns
+from shardline.data.sources import columns, typed
 from shardline.data.sources.base import Schema, Table
-from shardline.data.sources.from_files import FileSource, ids_in_file
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """Some rows of one file, as they were read.
-
-    Attributes:
-        file: the file's place in the source's `names`.
-        rows: the used columns [N]; text where numbers are expected if the reader found no numbers.
-        positions: places of the rows in the file [N], which never change.
-        where: describes the place of row i of the block.
-    """
-
-    file: int
-    rows: pa.Table
-    positions: np.ndarray
-    where: Callable[[int], str]
+from shardline.data.sources.conversion import Block, Conversion, NamedConversion
+from shardline.data.sources.from_files import FileSource
 
 
 class Tabular(FileSource):
     """Rows of a table.
 
+    Attributes:
+        empty_is_missing: whether an empty text stands for no value.
+
     Args:
-        label: column of the label.
+        label: column of the label; may be left out beside `columns`.
         features: columns of the features in their order, or one column of lists; left
             out, all columns of numbers that are not label, id or split.
         id_column: column of the row's id (whole numbers, or text); left out, a row is
             known by its file's name and its place in it.
+        columns: type of each column by name, as `shardline.data.columns` lists them, in place
+            of `features`; the label is the column `labels` then.
+        rename: what columns are called in the files, where not by their name.
         task: `classification` or `regression`.
         classes: the labels' values in label order.
         num_classes: in place of `classes` where labels are 0..num_classes-1.
         dtype: NumPy type of the features, as stored.
     """
 
+    empty_is_missing = False
+
     def __init__(
-        self, *, label: str, features: Sequence[str] = (), id_column: str | None = None,
+        self, *, label: str = "", features: Sequence[str] = (), id_column: str | None = None,
+        columns: Mapping[str, str] | None = None, rename: Mapping[str, str] | None = None,
         task: Literal["classification", "regression"] = "classification",
         classes: Sequence[str | int] = (), num_classes: int = 0, dtype: str = "float32",
         **arguments: Any,
     ) -> None:  # fmt: skip
         super().__init__(**arguments)
+        if not (label or columns):
+            raise DataError(
+                f"source {type(self).__name__}: neither label nor columns is given; name one"
+            )
+        self.named = parse_columns(dict(sorted(columns.items()))) if columns else {}
+        self._in_file = dict(rename or {})
         self.label, self.id_column, self.task, self.dtype = label, id_column, task, dtype
         self.classes = tuple(map(str, classes or range(num_classes)))
         self.split_column: str | None = self.splits.get("column")
@@ -78,11 +76,17 @@ class Tabular(FileSource):
     def table_name(self) -> str:
         """What messages about the whole table begin with."""
 
+    def in_file(self, name: str) -> str:
+        """Return what a column is called in the files."""
+        return self._in_file.get(name, name)
+
     @cached_property
     def features(self) -> tuple[str, ...]:
         """The features' columns."""
-        for name in self.keys:
+        for name in [*map(self.in_file, self.named), *self.keys]:
             self._check_name(name)
+        if self.named:
+            return ()
         given = self._given or self.numeric_columns()
         for name in given:
             self._check_name(name)
@@ -114,7 +118,7 @@ class Tabular(FileSource):
     @property
     def used(self) -> list[str]:
         """All columns that are read."""
-        return list(dict.fromkeys([*self.features, *self.keys]))
+        return list(dict.fromkeys([*self.features, *map(self.in_file, self.named), *self.keys]))
 
     def numeric_columns(self) -> tuple[str, ...]:
         """Return the columns of numbers, or of lists, that are no keys.
@@ -135,6 +139,20 @@ class Tabular(FileSource):
                 "list them in source.features"
             )
         return tuple(found)
+
+    def check_types(self, kinds: pa.Schema, where: str) -> None:
+        """Refuse a file whose columns cannot hold values of the named ones.
+
+        Raises:
+            DataError: names file, column and both types.
+        """
+        for name, column in self.named.items():
+            kind = kinds.field(self.in_file(name)).type
+            if not typed.fits(kind, column):
+                raise DataError(
+                    f"{where}: column {self.in_file(name)} is of type {kind}, expected one that {column} can be read "
+                    f"from; change source.columns.{name}, or convert it"
+                )
 
     def check_feature(self, name: str, *, alone: bool) -> None:
         """Refuse a column that holds no numbers.
@@ -161,7 +179,14 @@ class Tabular(FileSource):
 
     @cached_property
     def schema(self) -> Schema:
-        """A row of as many numbers as there are columns, or as long as a list."""
+        """A row of as many numbers as there are columns, or as long as a list; else the named columns."""
+        if self.named:
+            label = "int64" if self.task == "classification" else "float32"
+            labels = {"labels": label} if self.label else {}
+            return Schema(
+                columns={name: str(column) for name, column in self.named.items()} | labels,
+                classes=self.classes if self.task == "classification" else (),
+            )
         size = self._list_size() if self._holds_lists else len(self.features)
         return Schema(
             feature_shape=(size,),
@@ -189,88 +214,8 @@ class Tabular(FileSource):
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, block by block; a row that cannot be used is left out or refused."""
         self.skipped.pop(shard, None)
+        conversion = NamedConversion if self.named else Conversion
         for block in self.blocks(shard):
-            table = _Conversion(self, shard, block).table()
+            table = conversion(self, shard, block).table()
             if len(table.ids):
                 yield table
-
-
-class _Conversion:
-    """One block on its way to a table."""
-
-    def __init__(self, source: Tabular, shard: int, block: Block) -> None:
-        self.source, self.shard, self.block = source, shard, block
-        self.is_kept = np.ones(block.rows.num_rows, dtype=bool)
-
-    def table(self) -> Table:
-        ids, labels, splits = self._ids(), self._labels(), self._splits()
-        features, kept = self._features(), self.is_kept
-        if not kept.all():
-            features, ids, labels = features[kept], ids[kept], labels[kept]
-            splits = splits[kept] if splits is not None else None
-        if splits is None:
-            splits = self.source.splits_of_file(self.block.file, ids)
-        return Table(ids=ids, features=features, labels=labels, splits=splits)
-
-    def _column(self, name: str) -> pa.Array:
-        column = self.block.rows.column(name)
-        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-    def _accept(self, name: str, found: columns.Numbers, expected: str) -> np.ndarray:
-        """Return a column's values; each bad one is refused or counted by file, row, column and value."""
-        values, bad = found
-        if not bad.any():
-            return values
-        for row in np.flatnonzero(bad & self.is_kept):
-            value = self._shown(name, int(row))
-            where = self.block.where(int(row))
-            self.source.leave_out(
-                self.shard, f"{where}: column {name} {value}, expected {expected}"
-            )
-        self.is_kept &= ~bad
-        return values
-
-    def _shown(self, name: str, row: int) -> str:
-        value = self._column(name)[row].as_py()
-        if isinstance(value, list):
-            return f"is a list of {len(value)}"
-        if value is None or value == "":
-            return "is empty"
-        text = str(value)
-        return f"is {text if len(text) <= 40 else text[:37] + '...'}"
-
-    def _features(self) -> np.ndarray:
-        source = self.source
-        if source._holds_lists:
-            name, (size,) = source.features[0], source.schema.feature_shape
-            found = columns.lists(self._column(name), size, source.dtype)
-            return self._accept(name, found, f"{size} finite numbers ({source.dtype})")
-        features = np.empty((len(self.is_kept), len(source.features)), dtype=source.dtype)
-        for i, name in enumerate(source.features):
-            found = columns.numbers(self._column(name), source.dtype)
-            features[:, i] = self._accept(name, found, f"a finite number ({source.dtype})")
-        return features
-
-    def _labels(self) -> np.ndarray:
-        name, classes = self.source.label, self.source.classes
-        if self.source.task == "regression":
-            found = columns.numbers(self._column(name), "float32")
-            return self._accept(name, found, "a finite number (float32)")
-        known = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
-        found = columns.labels_of(self._column(name), classes)
-        return self._accept(name, found, f"one of source.classes ({known})")
-
-    def _ids(self) -> np.ndarray:
-        source, name = self.source, self.source.id_column
-        if not name:
-            return ids_in_file(source.names[self.block.file], self.block.positions)
-        are_numbers = pa.types.is_integer(source.columns.field(name).type)
-        found = columns.ids_of(self._column(name), are_numbers=are_numbers)
-        return self._accept(name, found, "a whole number" if are_numbers else "text")
-
-    def _splits(self) -> np.ndarray | None:
-        name = self.source.split_column
-        if not name:
-            return None
-        found = columns.splits_of(self._column(name))
-        return self._accept(name, found, "train, validation (val, valid, dev) or test")

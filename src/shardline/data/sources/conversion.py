@@ -1,0 +1,152 @@
+"""A block of a table's rows as arrays: each value that cannot be used is refused or counted by its place."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardline.data.columns import Column
+from shardline.data.sources import columns, typed
+from shardline.data.sources.base import Table
+from shardline.data.sources.from_files import ids_in_file
+
+if TYPE_CHECKING:
+    from shardline.data.sources.tabular import Tabular
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Some rows of one file, as they were read.
+
+    Attributes:
+        file: the file's place in the source's `names`.
+        rows: the used columns [N]; text where numbers are expected if the reader found no numbers.
+        positions: places of the rows in the file [N], which never change.
+        where: describes the place of row i of the block.
+    """
+
+    file: int
+    rows: pa.Table
+    positions: np.ndarray
+    where: Callable[[int], str]
+
+    def only(self, is_kept: np.ndarray) -> "Block":
+        """Return some of the rows [N] bool."""
+        places = np.flatnonzero(is_kept)
+        return Block(
+            file=self.file,
+            rows=self.rows.filter(pa.array(is_kept)),
+            positions=self.positions[is_kept],
+            where=lambda i: self.where(int(places[i])),
+        )
+
+
+class Conversion:
+    """One block on its way to a table of features and a label."""
+
+    def __init__(self, source: "Tabular", shard: int, block: Block) -> None:
+        self.source, self.shard, self.block = source, shard, block
+        self.is_kept = np.ones(block.rows.num_rows, dtype=bool)
+
+    def table(self) -> Table:
+        """Return the rows that can be used.
+
+        Raises:
+            DataError: one cannot, and none is left out; names file, row, column and value.
+        """
+        ids, labels, splits = self._ids(), self._labels(), self._splits()
+        features, kept = self._features(), self.is_kept
+        if not kept.all():
+            features, ids, labels = features[kept], ids[kept], labels[kept]
+            splits = splits[kept] if splits is not None else None
+        if splits is None:
+            splits = self.source.splits_of_file(self.block.file, ids)
+        return Table(ids=ids, features=features, labels=labels, splits=splits)
+
+    def _column(self, name: str) -> pa.Array:
+        column = self.block.rows.column(name)
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+    def _accept(self, name: str, found: columns.Numbers, expected: str) -> np.ndarray:
+        """Return a column's values; each bad one is refused or counted by file, row, column and value."""
+        values, bad = found
+        if not bad.any():
+            return values
+        for row in np.flatnonzero(bad & self.is_kept):
+            value = self._shown(name, int(row))
+            where = self.block.where(int(row))
+            self.source.leave_out(
+                self.shard, f"{where}: column {name} {value}, expected {expected}"
+            )
+        self.is_kept &= ~bad
+        return values
+
+    def _shown(self, name: str, row: int) -> str:
+        value = self._column(name)[row]
+        try:
+            return typed.describe(value.as_py())
+        except UnicodeDecodeError:
+            return typed.describe(value.cast(pa.large_binary()).as_py())
+
+    def _features(self) -> np.ndarray:
+        source = self.source
+        if source._holds_lists:
+            name, (size,) = source.features[0], source.schema.feature_shape
+            found = columns.lists(self._column(name), size, source.dtype)
+            return self._accept(name, found, f"{size} finite numbers ({source.dtype})")
+        features = np.empty((len(self.is_kept), len(source.features)), dtype=source.dtype)
+        for i, name in enumerate(source.features):
+            found = columns.numbers(self._column(name), source.dtype)
+            features[:, i] = self._accept(name, found, f"a finite number ({source.dtype})")
+        return features
+
+    def _labels(self) -> np.ndarray:
+        name, classes = self.source.label, self.source.classes
+        if self.source.task == "regression":
+            found = columns.numbers(self._column(name), "float32")
+            return self._accept(name, found, "a finite number (float32)")
+        known = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
+        found = columns.labels_of(self._column(name), classes)
+        return self._accept(name, found, f"one of source.classes ({known})")
+
+    def _ids(self) -> np.ndarray:
+        source, name = self.source, self.source.id_column
+        if not name:
+            return ids_in_file(source.names[self.block.file], self.block.positions)
+        are_numbers = pa.types.is_integer(source.columns.field(name).type)
+        found = columns.ids_of(self._column(name), are_numbers=are_numbers)
+        return self._accept(name, found, "a whole number" if are_numbers else "text")
+
+    def _splits(self) -> np.ndarray | None:
+        name = self.source.split_column
+        if not name:
+            return None
+        found = columns.splits_of(self._column(name))
+        return self._accept(name, found, "train, validation (val, valid, dev) or test")
+
+
+class NamedConversion(Conversion):
+    """One block on its way to a table of named columns."""
+
+    def table(self) -> Table:
+        """Return the rows that can be used; see `Conversion.table`."""
+        source = self.source
+        ids, splits = self._ids(), self._splits()
+        given = {name: self._typed(name, column) for name, column in source.named.items()}
+        if source.label:
+            given["labels"] = self._labels()
+        if not self.is_kept.all():
+            return type(self)(source, self.shard, self.block.only(self.is_kept)).table()
+        if splits is None:
+            splits = source.splits_of_file(self.block.file, ids)
+        return Table(ids=ids, columns=given, splits=splits)
+
+    def _typed(self, name: str, column: Column) -> Any:
+        in_file = self.source.in_file(name)
+        found = typed.convert(
+            self._column(in_file), column, empty_is_missing=self.source.empty_is_missing
+        )
+        self._accept(in_file, (found.present, found.bad), typed.expected(column))
+        return found.given(column)

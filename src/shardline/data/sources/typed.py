@@ -1,0 +1,214 @@
+"""Arrow columns as those of a schema: fixed arrays, varying ones, bytes and texts, without a loop over rows."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardline.data.columns import Column
+from shardline.data.sources import columns
+from shardline.data.sources.base import Masked, Ragged
+from shardline.data.sources.columns import Numbers
+
+# Types that Arrow does not cast to from all numbers: what is read in their place.
+_READ_AS = {"float16": "float32", "bool": "uint8"}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The values of N rows.
+
+    Attributes:
+        values: [N, *shape], or of a varying column those of all rows.
+        present: which rows have a value [N] bool.
+        bad: which rows have a value that is not of the column's type [N] bool.
+    """
+
+    values: np.ndarray | Ragged
+    present: np.ndarray
+    bad: np.ndarray
+
+    def given(self, column: Column) -> np.ndarray | Ragged | Masked:
+        """Return the values as a `Table` takes them."""
+        if column.optional:
+            return Masked(values=self.values, present=self.present)
+        return self.values
+
+
+def fits(kind: pa.DataType, column: Column) -> bool:
+    """Return whether an Arrow column of a type can hold values of a schema's column.
+
+    Text may stand for a number: which text does is found row by row.
+    """
+    kind = _storage(kind)
+    if pa.types.is_null(kind):  # of a file whose rows have no value at all
+        return True
+    if column.kind == "text":
+        return columns.is_text(kind) or _is_binary(kind)
+    if column.kind == "bytes":
+        return columns.is_text(kind) or _is_binary(kind) or _is_file(kind)
+    depth = 0
+    while columns.is_list(kind):
+        kind, depth = _storage(kind.value_type), depth + 1
+    known = depth == len(column.shape) + column.varies
+    known |= depth == 1 and not column.varies and len(column.shape) > 1  # flat in the file
+    return known and (columns.is_number(kind) or columns.is_text(kind) or pa.types.is_null(kind))
+
+
+def expected(column: Column) -> str:
+    """Return which values a column takes, as messages name them."""
+    if column.kind != "array":
+        return "text in UTF-8" if column.kind == "text" else "bytes"
+    one = f"finite numbers ({column})"
+    return one if column.shape or column.varies else f"a finite number ({column})"
+
+
+def read_as(column: Column) -> pa.DataType:
+    """Return the Arrow type that text of a column's values is read as."""
+    if column.kind != "array":
+        return pa.string()
+    return pa.bool_() if column.dtype == "bool" else _arrow_type(column.dtype)
+
+
+def _arrow_type(dtype: str) -> pa.DataType:
+    return pa.from_numpy_dtype(np.dtype(_READ_AS.get(dtype, dtype)))
+
+
+def convert(array: pa.Array, column: Column, *, empty_is_missing: bool = False) -> Converted:
+    """Return the values of an Arrow column whose type `fits`.
+
+    Args:
+        empty_is_missing: whether an empty text stands for no value, as in CSV files.
+    """
+    array = _unpacked(array)
+    if columns.is_text(array.type):
+        array = _with_nulls(array.cast(pa.string()), column, empty_is_missing)
+    present = ~np.asarray(array.is_null())
+    values: np.ndarray | Ragged
+    if column.kind != "array":
+        values, bad = _contents(array, column.kind)
+    elif column.varies:
+        values, bad = _varying(array, column)
+    else:
+        values, bad = _fixed(array, column.shape, column.dtype)
+    bad = bad & present if column.optional else bad | ~present
+    return Converted(values=values, present=present, bad=bad)
+
+
+def _with_nulls(array: pa.Array, column: Column, empty_is_missing: bool) -> pa.Array:
+    """Return text with null where it stands for no value."""
+    if column.kind == "array":
+        return columns.without_missing(array)
+    if column.optional and empty_is_missing:
+        return pc.if_else(pc.equal(array, ""), None, array)
+    return array
+
+
+def _contents(array: pa.Array, kind: str) -> tuple[Ragged, np.ndarray]:
+    bad = np.zeros(len(array), dtype=bool)
+    if pa.types.is_struct(
+        array.type
+    ):  # a file as Hugging Face keeps one: its bytes, or where it lay
+        array = pc.struct_field(array, "bytes")
+        bad = np.asarray(array.is_null())
+    array = pc.fill_null(array.cast(pa.large_binary()), b"")
+    if kind == "text":
+        bad |= _not_utf8(array)
+    _, places, content = array.buffers()
+    offsets = np.frombuffer(places, np.int64)[array.offset : array.offset + len(array) + 1]
+    values = np.frombuffer(content or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return Ragged(values=values, offsets=offsets - offsets[0]), bad
+
+
+def _not_utf8(array: pa.Array) -> np.ndarray:
+    try:
+        array.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return np.array([not _is_utf8(array[i].as_py()) for i in range(len(array))], dtype=bool)
+    return np.zeros(len(array), dtype=bool)
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _varying(array: pa.Array, column: Column) -> tuple[Ragged, np.ndarray]:
+    if pa.types.is_null(array.type):
+        array = array.cast(pa.list_(pa.float32()))
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    values, inner_bad = _fixed(_flat(array), column.shape, column.dtype)
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    bad = np.zeros(len(array), dtype=bool)
+    bad[np.searchsorted(offsets, np.flatnonzero(inner_bad), side="right") - 1] = True
+    return Ragged(values=values, offsets=offsets), bad
+
+
+def _fixed(array: pa.Array, shape: tuple[int, ...], dtype: str) -> Numbers:
+    """Return lists in lists as [N, *shape]; a row is bad where a length or a number is."""
+    array = _unpacked(array)
+    if not shape:
+        return _numbers(array, dtype)
+    if pa.types.is_null(array.type):
+        return np.zeros((len(array), *shape), dtype), np.ones(len(array), dtype=bool)
+    if not columns.is_list(_storage(array.type.value_type)) and len(shape) > 1:
+        flat, flat_bad = _fixed(array, (int(np.prod(shape)),), dtype)
+        return flat.reshape(-1, *shape), flat_bad
+    lengths = pc.list_value_length(array).fill_null(-1).to_numpy(zero_copy_only=False)
+    bad: np.ndarray = np.not_equal(lengths, shape[0])
+    good = array.filter(pa.array(~bad)) if bad.any() else array
+    inner, inner_bad = _fixed(_flat(good), shape[1:], dtype)
+    inner_bad = np.asarray(inner_bad.reshape(-1, shape[0]).any(axis=1))
+    if not bad.any():
+        return inner.reshape(-1, *shape), inner_bad
+    values = np.zeros((len(array), *shape), dtype)
+    values[~bad], bad[~bad] = inner.reshape(-1, *shape), inner_bad
+    return values, bad
+
+
+def _numbers(array: pa.Array, dtype: str) -> Numbers:
+    values, bad = columns.numbers(array, _READ_AS.get(dtype, dtype))
+    if dtype == "bool":
+        return values == 1, bad | (values > 1)
+    with np.errstate(over="ignore"):  # what the type cannot hold becomes infinite, and is bad
+        narrow = values.astype(dtype, copy=False)
+    return narrow, bad | ~np.isfinite(narrow)
+
+
+def _flat(array: pa.Array) -> pa.Array:
+    return _unpacked(array).flatten()
+
+
+def _unpacked(array: pa.Array) -> pa.Array:
+    """Return an array without the name that an extension gives its type."""
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _storage(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
+
+
+def _is_file(kind: pa.DataType) -> bool:
+    index = kind.get_field_index("bytes") if pa.types.is_struct(kind) else -1
+    return index >= 0 and _is_binary(kind.field(index).type)
+
+
+def describe(values: Any) -> str:
+    """Return a value for a message: short, and how long where it is a list."""
+    if isinstance(values, list):
+        numbers = ", ".join(map(str, values[:4])) + (", ..." if len(values) > 4 else "")
+        return f"is a list of {len(values)} ({numbers})" if values else "is a list of 0"
+    if values is None or values == "":
+        return "is empty"
+    text = str(values)
+    return f"is {text if len(text) <= 40 else text[:37] + '...'}"
