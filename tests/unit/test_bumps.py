@@ -51,6 +51,7 @@ BY_HISTORY = {
     "script": {"train program", "evaluate program"},
     "report": REPORT,
     "classifier": set(),
+    "tokenizer": set(),
     **{
         model: {
             f"{stage} {n}" for n, m in RUNS.items() if m == model for stage in ("train", "evaluate")

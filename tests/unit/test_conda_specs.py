@@ -65,6 +65,7 @@ def test_each_stage_has_what_its_code_imports_and_no_more(shipped):
     locked = load_lock(workflow_folder() / "requirements.lock").versions.keys() | {
         "pytorch",
         "python",
+        "huggingface_hub",
     }
     assert names["train"] >= {"python", "pytorch", "pytorch-lightning", "filelock", "psutil"}
     assert names["data"] >= {"pyarrow", "pillow", "scikit-learn", "aiohttp", "rich"}

@@ -32,6 +32,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "delta": {"table": "t", "version": 0, "label": "y", "num_classes": 2},
     "idx": {"files": ["a.idx"]},
     "image_folder": {"files": ["images"], "size": [8, 8]},
+    "text": {"files": ["a.txt"]},
     "digits": {},
     "synthetic": {},
     "own:Class": {"files": ["a.csv"], "options": {}},

@@ -28,6 +28,7 @@ STAGES = {
     "report": "shardline.report",
     "script": "shardline.training.script_outputs",
     "classifier": "shardline.training.models.base",
+    "tokenizer": "shardline.data.sources.tokenizer",
 }
 # Imported, and yet of no stage's identity: what it computes is the same in any version.
 NEUTRAL = {
@@ -38,7 +39,12 @@ NEUTRAL = {
     "packaging": "reads the lock's lines, whose form is a published standard",
 }
 MASKING = {"detect_secrets": "masks secrets in what is sealed; only a page is made of masked text"}
-NEUTRAL_IN = {"training": NEUTRAL | MASKING, "evaluation": NEUTRAL | MASKING}
+TOKENS = {"tokenizers": "counts by the history `tokenizer` where a source names a tokenizer's file"}
+NEUTRAL_IN = {
+    "training": NEUTRAL | MASKING,
+    "evaluation": NEUTRAL | MASKING,
+    "text": NEUTRAL | TOKENS,
+}
 CLASSES = SHIPPED_MODELS | SHIPPED_SOURCES
 MODULES = STAGES | {name: path.partition(":")[0] for name, path in CLASSES.items()}
 

@@ -23,6 +23,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "delta": {"table": "table", "version": 1, **TABULAR},
     "idx": {"files": ["data/*.csv"]},
     "image_folder": {"files": ["data"], "size": [8, 8]},
+    "text": {"files": ["data/*.csv"]},
 }
 # One change of each option; None means that there is nothing to change alone.
 CHANGED: dict[str, dict[str, Any]] = {
@@ -42,6 +43,11 @@ CHANGED: dict[str, dict[str, Any]] = {
     "size": {"size": [8, 9]},
     "mode": {"mode": "L"},
     "fit": {"fit": "stretch"},
+    "tokenizer": {"tokenizer": "data/more/tokenizer.json"},
+    "special_tokens": {"tokenizer": "data/more/tokenizer.json", "special_tokens": True},
+    "end": {"end": 10},
+    "unit": {"unit": "file"},
+    "keep_text": {"keep_text": True},
 }
 # Where the content lies and how fast it is read; a table's id is its content's.
 UNCOUNTED = {"table": {"table": "moved"}, "decode_threads": {"decode_threads": 3}}
@@ -59,6 +65,7 @@ def folder(tmp_path: Path) -> Path:
     for number in range(3):
         (tmp_path / "data" / f"{number}.csv").write_text(f"x,y\n{number},a\n")
         (tmp_path / "data" / "more" / f"{number}.png").write_text(f"{number}")
+    (tmp_path / "data" / "more" / "tokenizer.json").write_text("{}")
     for _ in range(2):
         write_deltalake(tmp_path / "table", pa.table({"x": [1], "y": ["a"]}), mode="append")
     return tmp_path
@@ -113,7 +120,29 @@ def test_content_counts_by_bytes_and_by_name(folder: Path) -> None:
     assert load_dataset(folder, source).id != before
 
 
-PACKAGES = {"pyarrow", "deltalake", "pillow", "fsspec", "scikit-learn", "torch", "aiohttp"}
+def test_a_tokenizer_counts_by_its_content(folder: Path) -> None:
+    source = {"type": "text", **SOURCES["text"], "tokenizer": "data/more/tokenizer.json"}
+    before = load_dataset(folder, source)
+    assert before.document["versions"] == {"data": 1, "text": 1, "tokenizer": 1}
+    assert "tokenizers" in before.document["environment"]["packages"]
+    (folder / "data" / "more" / "tokenizer.json").rename(folder / "moved.json")
+    source["tokenizer"] = "moved.json"
+    assert load_dataset(folder, source).id == before.id
+    assert load_dataset(folder, source | {"special_tokens": True}).id != before.id
+    (folder / "moved.json").write_text("{} ")
+    assert load_dataset(folder, source).id != before.id
+
+
+PACKAGES = {
+    "tokenizers",
+    "pyarrow",
+    "deltalake",
+    "pillow",
+    "fsspec",
+    "scikit-learn",
+    "torch",
+    "aiohttp",
+}
 
 
 @pytest.mark.parametrize(
@@ -124,6 +153,7 @@ PACKAGES = {"pyarrow", "deltalake", "pillow", "fsspec", "scikit-learn", "torch",
         ("delta", {"pyarrow", "deltalake"}),
         ("idx", set()),
         ("image_folder", {"pillow"}),
+        ("text", set()),
     ],
 )
 def test_only_the_packages_of_a_source_count(kind: str, packages: set[str], folder: Path) -> None:
@@ -181,6 +211,12 @@ WHERE = "config/config.yaml: datasets.d."
         ("image_folder", {"size": [8]}, "source.size=[8] is not [height, width]; give two numbers"),
         ("image_folder", {"size": [0, 8]}, "source.size.0=0 is not at least 1"),
         ("image_folder", {"mode": "CMYK"}, "source.mode=CMYK is not one of RGB, L"),
+        ("text", {"unit": "sentence"}, "source.unit=sentence is not one of line, paragraph, file"),
+        ("text", {"end": 256}, "source.end=256 is not a byte, expected 0 to 255 for tokenizer=bytes; give one, "),
+        ("text", {"end": True}, "source.end=true is not text or a whole number"),
+        ("text", {"special_tokens": True}, "source.special_tokens=true, but tokenizer=bytes has none; drop it, or "),
+        ("text", {"tokenizer": "gpt2"}, "source.tokenizer=gpt2 is neither bytes nor a file; check the path"),
+        ("text", {"tokenizer": "data"}, "source.tokenizer=data is neither bytes nor a file; write data/tokenizer.json"),
         ("idx", {"label": "y"}, "source.label is not a known key; known are classes, files, type"),
     ],
 )  # fmt: skip
@@ -210,7 +246,7 @@ def test_missing_option(missing: str, folder: Path) -> None:
         ),
         (
             "delta", {"files": {"train": ["a"], "validation": 0.1, "test": ["b"]}},
-            "splits.files is for sources of type csv, idx, image_folder, parquet, not delta; give shares ",
+            "splits.files is for sources of type csv, idx, image_folder, parquet, text, not delta; give shares ",
         ),
         ("csv", {"files": {"train": ["0.csv"], "test": ["1.csv"]}}, "splits.files.validation is missing; add it"),
         (

@@ -60,6 +60,12 @@ class Dataset:
         return int(self.settings.shards)
 
     @property
+    def tokenizer(self) -> Path | None:
+        """The tokenizer's file, which the source reads beside `files`; most have none."""
+        found = Path(self.source.get("tokenizer", ""))
+        return found if found.is_absolute() else None
+
+    @property
     def parts(self) -> dict[str, range]:
         """The shards that each job writes, by part name."""
         shards, step = self.num_shards, self.settings.shards_per_job

@@ -8,7 +8,7 @@ from typing import Any
 from shardline.config import scripts
 from shardline.config.before import settings_of, without_before
 from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.sources import SHIPPED_SOURCES
+from shardline.config.sources import SHIPPED_SOURCES, WITH_TOKENS
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
@@ -82,10 +82,13 @@ class Documents:
         """Return the document of a dataset.
 
         Args:
-            settings: its entry in the config, of `source` what counts.
+            settings: its entry in the config, of `source` what counts and the type.
             content: digests of what the source reads.
         """
         program = self.program(source_class)
+        source = settings["source"]
+        if source["type"] in WITH_TOKENS and "tokenizer" not in source:  # a file, among the content
+            program = replace(program, history=(*program.history, "tokenizer"))
         counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
         counted = without_before(counted, settings_of("dataset"))
         source = {key: value for key, value in counted["source"].items() if key != "type"}

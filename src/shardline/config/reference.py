@@ -152,6 +152,7 @@ _COUNTS = {
     "shards_per_job": "nothing",
     "source.files": "dataset, by their bytes",
     "source.table": "dataset, by the table's id",
+    "source.tokenizer": "dataset, by its bytes",
     "source.decode_threads": "nothing",
     "runs": "report, which names it",
     "lock": "all, by the pins that their code needs",

@@ -19,11 +19,14 @@ SHIPPED_SOURCES = {
     "image_folder": "shardline.data.sources.image_folder:ImageFolder",
     "parquet": "shardline.data.sources.parquet:Parquet",
     "synthetic": "shardline.data.sources.synthetic:Synthetic",
+    "text": "shardline.data.sources.text:Text",
 }
+BYTES = "bytes"  # the tokenizer that is no file
 # Options that say where the content lies or how fast it is read, and not what it is.
 _NOT_IN_IDENTITY = {"files", "table", "decode_threads"}
 _WITH_COLUMNS = ("csv", "delta", "parquet")
-_WITH_FILES = ("csv", "idx", "image_folder", "parquet")
+_WITH_FILES = ("csv", "idx", "image_folder", "parquet", "text")
+WITH_TOKENS = ("text",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class Located:
     """A source whose content was found.
 
     Attributes:
-        source: its settings, with what it gets of its files: their names and splits.
+        source: its settings, with what it gets of its files: their names and splits, where its tokenizer lies.
         counted: those of its settings that the identity holds.
         files: the files that it reads, absolute; remote ones may not be fetched yet.
         content: digests by name, as the identity holds them.
@@ -69,12 +72,23 @@ def locate(
     if source["type"] == "delta":
         content = _delta_content(source, workdir, where)
     found = _found_options(source, splits, files, content, workdir, where)
+    if source["type"] in WITH_TOKENS and source["tokenizer"] != BYTES:
+        tokenizer = _find_tokenizer(source["tokenizer"], workdir, where)
+        found["tokenizer"] = str(tokenizer)
+        content = {**content, f"{len(files):05d}/tokenizer": digests.digest(tokenizer)}
     return Located(
         source={**source, **found},
-        counted={key: value for key, value in source.items() if key not in _NOT_IN_IDENTITY},
+        counted=_counted(source),
         files=tuple(files),
         content=content,
     )
+
+
+def _counted(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the identity holds; a tokenizer's file counts by its content instead."""
+    is_file = source.get("tokenizer", BYTES) != BYTES
+    left_out = _NOT_IN_IDENTITY | ({"tokenizer"} if is_file else set())
+    return {key: value for key, value in source.items() if key not in left_out}
 
 
 def _check_source(source: Mapping[str, Any], where: str) -> None:
@@ -96,12 +110,36 @@ def _check_source(source: Mapping[str, Any], where: str) -> None:
         raise ConfigError(
             f"{where}.source.size={source['size']} is not [height, width]; give two numbers"
         )
+    if source["type"] in WITH_TOKENS and source["tokenizer"] == BYTES:
+        _check_bytes(source, where)
     if source["type"] == "csv" and (
         len(source["delimiter"]) != 1 or not source["delimiter"].isascii()
     ):
         raise ConfigError(
             f'{where}.source.delimiter="{source["delimiter"]}" is not one ASCII character; give one'
         )
+
+
+def _check_bytes(source: Mapping[str, Any], where: str) -> None:
+    if source["special_tokens"]:
+        raise ConfigError(
+            f"{where}.source.special_tokens=true, but tokenizer=bytes has none; drop it, or name a tokenizer.json"
+        )
+    end = source.get("end", 0)
+    if isinstance(end, int) and end > 255:
+        raise ConfigError(
+            f"{where}.source.end={end} is not a byte, expected 0 to 255 for tokenizer=bytes; give one, or a text"
+        )
+
+
+def _find_tokenizer(name: str, workdir: Path, where: str) -> Path:
+    path = workdir / name
+    if not path.is_file():
+        hint = f"write {name.rstrip('/')}/tokenizer.json" if path.is_dir() else "check the path"
+        raise ConfigError(
+            f"{where}.source.tokenizer={without_secrets(name)} is neither {BYTES} nor a file; {hint}"
+        )
+    return path
 
 
 def _check_task(source: Mapping[str, Any], where: str) -> None:

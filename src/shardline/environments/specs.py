@@ -29,6 +29,7 @@ _CONDA_NAMES = {
     "duckdb": "python-duckdb",
     "flatbuffers": "python-flatbuffers",
     "graphviz": "python-graphviz",
+    "huggingface-hub": "huggingface_hub",
     "jupyter-core": "jupyter_core",
     "matplotlib": "matplotlib-base",
     "msgpack": "msgpack-python",

@@ -43,9 +43,11 @@ SCRIPT: History = _FIRST
 
 MODELS: dict[str, History] = dict.fromkeys(("linear", "mlp", "cnn"), _FIRST)
 SOURCES: dict[str, History] = dict.fromkeys(
-    ("csv", "delta", "digits", "idx", "image_folder", "parquet", "synthetic"), _FIRST
+    ("csv", "delta", "digits", "idx", "image_folder", "parquet", "synthetic", "text"), _FIRST
 )
 
+# the tokens of sources that name a tokenizer's file
+TOKENIZER: History = _FIRST
 # the base class of the shipped models, where a user derives from it
 CLASSIFIER: History = _FIRST
 
@@ -56,6 +58,7 @@ HISTORIES: dict[str, History] = {
     "report": REPORT,
     "script": SCRIPT,
     "classifier": CLASSIFIER,
+    "tokenizer": TOKENIZER,
     **MODELS,
     **SOURCES,
 }
@@ -100,6 +103,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "image_folder": ("PIL", "numpy"),
     "parquet": ("numpy", "pyarrow"),
     "synthetic": ("numpy",),
+    "text": ("numpy",),
+    "tokenizer": ("numpy", "tokenizers"),
 }
 
 

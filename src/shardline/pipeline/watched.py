@@ -48,7 +48,7 @@ def _files_of(project: Project, of: Dataset | Run) -> Iterator[Path]:
         yield from _files_of_code(project, of.model_class)
         yield from find_code_files(of.settings.code_files, project.workdir, of.row.where)
     else:
-        yield from (project.lock_file, *of.files)
+        yield from (project.lock_file, *of.files, *filter(None, [of.tokenizer]))
         yield from _files_of_code(project, of.source_class)
 
 

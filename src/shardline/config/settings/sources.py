@@ -46,8 +46,8 @@ class Source(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
     named: ClassVar[str] = ""
 
     type: str
-    """`csv`, `delta`, `digits`, `idx`, `image_folder`, `parquet`, `synthetic`, or a source class by
-    import path (`mypkg.sources:Rings`)."""
+    """`csv`, `delta`, `digits`, `idx`, `image_folder`, `parquet`, `synthetic`, `text`, or a source
+    class by import path (`mypkg.sources:Rings`)."""
 
     @classmethod
     def fits(cls, table: Mapping[str, Any]) -> bool:
@@ -182,4 +182,33 @@ class OwnSource(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ":" in str(table.get("type"))
 
 
-AnySource = Csv | Delta | Digits | Idx | ImageFolder | Parquet | Synthetic | OwnSource | Source
+class Tokenized(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all sources have that make tokens of texts."""
+
+    files: Files
+    tokenizer: Text = "bytes"
+    """`bytes` for the texts' UTF-8 bytes, or the path of a tokenizer.json of the library tokenizers,
+    whose content counts."""
+    special_tokens: bool = False
+    """Whether the tokenizer adds the special tokens of its template, such as one to begin with."""
+    end: Text | Natural | UnsetType = UNSET
+    """Token behind each text, such as `</s>`, or its number; for bytes any text, or a
+    byte's number."""
+    on_bad: OnBad = "fail"
+    """Whether what cannot be used ends the build by name, or is left out and counted."""
+
+
+class TextFiles(Tokenized, frozen=True, kw_only=True):
+    """Text files."""
+
+    named: ClassVar[str] = "text"
+
+    unit: Literal["line", "paragraph", "file"] = "line"
+    """What is a row; empty lines end paragraphs, and are in no row of lines."""
+    keep_text: bool = False
+    """Whether rows have a column `text` beside `tokens`."""
+
+
+AnySource = (
+    Csv | Delta | Digits | Idx | ImageFolder | Parquet | Synthetic | TextFiles | OwnSource | Source
+)

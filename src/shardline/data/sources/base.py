@@ -178,8 +178,7 @@ class Source(ABC):
         Raises:
             DataError: a file cannot be read; the message names it.
         """
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter lock
-            return combine_digests(pool.map(_file_sha256, self.files))
+        return combine_digests(file_digests(self.files))
 
     @property
     def reference(self) -> dict[str, Any] | None:
@@ -219,6 +218,16 @@ def shard_slices(
 def combine_digests(digests: Iterable[str]) -> str:
     """Return the SHA-256 of several digests in their order, as 64 hex digits."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def file_digests(paths: Iterable[Path]) -> list[str]:
+    """Return the SHA-256 of some files, as 64 hex digits each.
+
+    Raises:
+        DataError: a file cannot be read; the message names it.
+    """
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing releases the interpreter lock
+        return list(pool.map(_file_sha256, paths))
 
 
 def _file_sha256(path: Path) -> str:

@@ -1,11 +1,13 @@
 """Lines of text files, plain or gzip, in ranges of bytes, so that no job reads more than its own part."""
 
 import io
+import re
 import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,28 +16,34 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.data.sources.base import shard_slices
 
+NEWLINE = b"\n"
 _BLOCK_BYTES = 8 * 2**20
 _PACKED_BYTES = 64 * 2**10  # unpacked at a time: at most 1,032 times as many
 _MAGIC = b"\x1f\x8b"
 _OTHER_MAGICS = (b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0")
+_EMPTY = (b"\n", b"\r\n")
+_LINE = rb"(?!\r?(?:\n|\Z))[^\n]++"  # one that is not empty
+_PARAGRAPH = re.compile(_LINE + rb"(?:\n" + _LINE + rb")*+")
 _REMEDY = "fetch it again, or drop it from source.files"
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Whole lines of a file.
+    """Whole lines of a file, or paragraphs.
 
     Attributes:
         path: the file.
         place: where in what the file holds they begin, in bytes.
         content: their bytes.
         starts: where in `content` each line begins that is not empty [N].
+        ends: where it ends, before its newline [N].
     """
 
     path: Path
     place: int
     content: bytes
     starts: np.ndarray
+    ends: np.ndarray
 
     def where(self, line: int) -> str:
         """Say where a line stands."""
@@ -43,14 +51,20 @@ class Lines:
 
     def where_byte(self, byte: int) -> str:
         """Say in which line a byte of the content stands."""
-        return where_byte(self.path, self.place + byte)
+        return f"{self.path}, line {self._lines_before + self.content.count(NEWLINE, 0, byte) + 1}"
 
-    def rows(self) -> Iterator[bytes]:
-        """Yield the lines that are not empty, without what ends them."""
-        for start in self.starts.tolist():
-            end = self.content.find(b"\n", start)
-            line = self.content[start : end if end >= 0 else None]
-            yield line.removesuffix(b"\r")
+    @cached_property
+    def _lines_before(self) -> int:
+        number, place = 0, self.place  # counted by reading on, which only a message needs
+        with open_text(self.path) as file:
+            while content := file.read(min(_BLOCK_BYTES, place)):
+                number, place = number + content.count(NEWLINE), place - len(content)
+        return number
+
+    def rows(self) -> list[bytes]:
+        """Return what is in each line that is not empty, or paragraph."""
+        places = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [self.content[start:end].removesuffix(b"\r") for start, end in places]
 
 
 class TextFiles:
@@ -114,10 +128,44 @@ class TextFiles:
             content = _whole_lines(file, min(_BLOCK_BYTES, last - place))
             if not content:
                 return
-            starts = _line_starts(content)
+            starts, ends = _lines_in(content)
             if len(starts):
-                yield Lines(self.paths[index], place, content, starts)
+                yield Lines(self.paths[index], place, content, starts, ends)
             place += len(content)
+
+    def paragraphs(self, index: int, first: int, last: int) -> Iterator[Lines]:
+        """Yield the paragraphs that begin at a byte from `first` to before `last`; empty lines end them."""
+        place = self._after_paragraph(index, first)
+        while place < last:
+            file = self.open(index)
+            file.seek(place)
+            content = _whole_lines(file, min(_BLOCK_BYTES, last - place))
+            if not content:
+                return
+            if not _ends_empty(content):
+                content += b"".join(_rest_of_paragraph(file))
+            found = [match.span() for match in _PARAGRAPH.finditer(content)]
+            if found:
+                starts, ends = np.array(found).T
+                yield Lines(self.paths[index], place, content, starts, ends)
+            place += len(content)
+
+    def _after_paragraph(self, index: int, first: int) -> int:
+        """Return where the line begins, from a byte on, that continues no paragraph."""
+        before = min(
+            3, first - self._starts[index]
+        )  # as much as an empty line and the end before it
+        if not before:
+            return first
+        file = self.open(index)
+        file.seek(first - before)
+        content, place = file.read(before), first
+        if not content.endswith(NEWLINE):
+            rest = file.readline()
+            content, place = content + rest, place + len(rest)
+        if not _ends_empty(content):
+            place += sum(map(len, _rest_of_paragraph(file)))
+        return place
 
 
 def _whole_lines(file: IO[bytes], size: int) -> bytes:
@@ -125,25 +173,27 @@ def _whole_lines(file: IO[bytes], size: int) -> bytes:
     return content if content.endswith(b"\n") else content + file.readline()
 
 
-def _line_starts(content: bytes) -> np.ndarray:
-    """Return where the lines that are not empty begin [N] int64."""
+def _rest_of_paragraph(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield lines up to the next empty one, that one too."""
+    for line in iter(file.readline, b""):
+        yield line
+        if line in _EMPTY:
+            return
+
+
+def _ends_empty(content: bytes) -> bool:
+    """Return whether the last line is empty; before the content a line ends."""
+    return content.endswith((b"\n\n", b"\n\r\n")) or content in _EMPTY
+
+
+def _lines_in(content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the lines that are not empty begin and end [N] int64."""
     data = np.frombuffer(content, dtype=np.uint8)
     ends = np.append(np.flatnonzero(data == ord("\n")), len(data))
     starts = np.append(0, ends[:-1] + 1)
-    lengths = ends - starts
-    # an empty line may still hold a carriage return
-    lengths -= (lengths > 0) & (data[ends - 1] == ord("\r"))
-    kept: np.ndarray = starts[lengths > 0]
-    return kept
-
-
-def where_byte(path: Path, place: int) -> str:
-    """Say in which line of a file a byte stands; the lines before are counted, which only a message needs."""
-    number = 1
-    with open_text(path) as file:
-        while content := file.read(min(_BLOCK_BYTES, place)):
-            number, place = number + content.count(b"\n"), place - len(content)
-    return f"{path}, line {number}"
+    is_return = data[starts.clip(max=len(data) - 1)] == ord("\r")
+    kept = ends - starts > is_return  # an empty line may still hold a carriage return
+    return starts[kept], ends[kept]
 
 
 def not_utf8(where: str, byte: int) -> DataError:

@@ -1,0 +1,138 @@
+"""Text files as tokens: a row for each line, paragraph or file."""
+
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from shardline.data.sources.base import Schema, Table
+from shardline.data.sources.from_files import ids_in_file, text_id
+from shardline.data.sources.lines import Lines, TextFiles, found_byte, open_text
+from shardline.data.sources.tokenizer import TokenSource
+
+_BLOCK_BYTES = 8 * 2**20  # files of one table
+
+
+Part = tuple[int, Lines]  # lines of a file, with the file's place in `files`
+
+
+class Text(TokenSource):
+    """UTF-8 text, plain or gzip, whose rows have a column `tokens`.
+
+    Lines and paragraphs are in the shard in whose range of all files' bytes they
+    begin. A file is one row in the shard in whose range it begins, but for those that
+    move so that no shard is empty. A row has no line break at its end; empty lines,
+    and a byte order mark at a file's beginning, are in no row of lines or paragraphs.
+
+    Args:
+        unit: what is a row: a `line`, a `paragraph` (lines up to an empty one) or a `file`.
+        keep_text: whether rows have the text as well, as a column `text`.
+    """
+
+    def __init__(
+        self, *, unit: Literal["line", "paragraph", "file"] = "line", keep_text: bool = False,
+        **arguments: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**arguments)
+        self.unit, self.keep_text = unit, keep_text
+
+    @cached_property
+    def schema(self) -> Schema:
+        """A column `tokens` of the tokenizer's type, and `text` if it is kept."""
+        columns = {"tokens": f"{self.tokenizer.dtype}[*]"}
+        return Schema(columns=columns | ({"text": "text"} if self.keep_text else {}))
+
+    @cached_property
+    def _texts(self) -> TextFiles:
+        return TextFiles(self.files)
+
+    def iter_tables(self, shard: int) -> Iterator[Table]:
+        """Yield the shard's rows, those of 8 MiB of text at a time, or of one row that is longer."""
+        self.skipped.pop(shard, None)
+        for parts in self._files_of(shard) if self.unit == "file" else self._lines_of(shard):
+            if table := self._table(shard, parts):
+                yield table
+
+    def _lines_of(self, shard: int) -> Iterator[list[Part]]:
+        read = self._texts.lines if self.unit == "line" else self._texts.paragraphs
+        for index, first, last in self._texts.slices(shard, self.num_shards):
+            for lines in read(index, first, last):
+                yield [(index, lines)]
+
+    def _files_of(self, shard: int) -> Iterator[list[Part]]:
+        parts: list[Part] = []
+        size = 0
+        for index in np.flatnonzero(self._shards_of_files == shard).tolist():
+            with open_text(self.files[index]) as file:
+                content = file.read()
+            if not content.removeprefix(BOM_UTF8):
+                self.leave_out(shard, f"{self.files[index]}: is empty, expected text")
+                continue
+            whole = Lines(self.files[index], 0, content, np.array([0]), np.array([len(content)]))
+            parts.append((index, whole))
+            size += len(content)
+            if size >= _BLOCK_BYTES:
+                yield parts
+                parts, size = [], 0
+        yield parts
+
+    @cached_property
+    def _shards_of_files(self) -> np.ndarray:
+        """The shard of each file [N]: the one in whose range of bytes it begins, and one file at least for each."""
+        sizes = [path.stat().st_size for path in self.files]
+        begins, total = np.cumsum([0, *sizes]).tolist(), max(sum(sizes), 1)
+        found: list[int] = []
+        for place, begin in enumerate(begins[:-1]):
+            wanted = min(
+                begin * self.num_shards // total, self.num_shards - 1
+            )  # empty files are last
+            wanted = min(wanted, found[-1] + 1 if found else 0)
+            found.append(max(wanted, self.num_shards - (len(sizes) - place)))
+        return np.array(found)
+
+    def _table(self, shard: int, parts: Sequence[Part]) -> Table | None:
+        texts: list[str] = []
+        places: list[tuple[Lines, int]] = []
+        ids, splits = [np.zeros(0, np.int64)], []
+        for index, lines in parts:
+            found = self._texts_of(shard, lines)
+            texts += found.values()
+            places += [(lines, row) for row in found]
+            ids.append(self._ids(index, lines.place + lines.starts[[*found]]))
+            splits.append(self.splits_of_file(index, ids[-1]))
+        if not texts:
+            return None
+        tokens = self.tokenizer.encode(texts, lambda i: places[i][0].where(places[i][1]))
+        known = [split for split in splits if split is not None]
+        return Table(
+            ids=np.concatenate(ids),
+            columns={"tokens": tokens} | ({"text": texts} if self.keep_text else {}),
+            splits=np.concatenate(known) if known else None,
+        )
+
+    def _texts_of(self, shard: int, lines: Lines) -> dict[int, str]:
+        """Return the texts by row that are UTF-8; others are left out or refused."""
+        found: dict[int, str] = {}
+        rows = [lines.content] if self.unit == "file" else lines.rows()
+        for row, content in enumerate(rows):
+            start = int(lines.starts[row])
+            if lines.place + start == 0 and content.startswith(BOM_UTF8):
+                content, start = content[len(BOM_UTF8) :], len(BOM_UTF8)
+            try:
+                text = content.decode()
+            except UnicodeDecodeError as error:
+                where = lines.where_byte(start + error.start)
+                self.leave_out(
+                    shard, f"{where}: {found_byte(content[error.start])}, expected text in UTF-8"
+                )
+                continue
+            if text:
+                found[row] = text
+        return found
+
+    def _ids(self, index: int, places: np.ndarray) -> np.ndarray:
+        if self.unit == "file":  # as long as the path, whatever stands in the file
+            return np.full(len(places), text_id(self.names[index]), dtype=np.int64)
+        return ids_in_file(self.names[index], places)
