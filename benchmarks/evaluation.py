@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import json_bytes, write_json
-from shardline.data.build import build_shard, seal
+from shardline.data.build import build_shards, describe_part, seal
 from shardline.sources import Schema, Source, Table
 
 LIMIT_BYTES = 1_000_000_000
@@ -78,9 +78,13 @@ class Nearest(pl.LightningModule):
 def prepare(folder: Path, num_rows: int, num_classes: int) -> None:
     """Write shards, of which about `num_rows` rows are held out, and a model."""
     source = Clouds(-(-int(num_rows / SHARES["test"]) // SHARD_ROWS), num_classes)
-    built = [build_shard(source, shard, SHARES, folder) for shard in range(source.num_shards)]
-    parts = [{"shards": [record.to_json()], "statistics": [moments]} for record, moments in built]
-    manifest = seal(parts, dataset="clouds-0123456789ab", source=source, document={})
+    built = build_shards(source, range(source.num_shards), SHARES, folder)
+    manifest = seal(
+        [describe_part("clouds", built, {})],
+        dataset="clouds-0123456789ab",
+        source=source,
+        document={},
+    )
     write_json(folder / "manifest.json", manifest)
     middle = torch.from_numpy(centres(num_classes)) / 0.36  # of the noise's variance
     bias = -0.18 * (middle**2).sum(dim=1)

@@ -14,7 +14,7 @@ from shardline.core.files import write_json
 from shardline.data import build as shards
 from shardline.data import shard_format as shardfile
 from shardline.data import statistics
-from shardline.data.build import build_shards, seal
+from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.integrity import Verifier
 from shardline.data.shard_map import ShardMap
 from shardline.sources import Schema, Source, Table
@@ -71,10 +71,8 @@ def make_dataset(folder: Path, shape: str, num_shards: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     source = Noise(num_shards=num_shards, shape=shape)
-    parts = []
-    for record, moments in build_shards(source, range(num_shards), SHARES, folder):
-        parts.append({"shards": [record.to_json()], "statistics": [moments]})
-    sealed = seal(parts, dataset=f"{shape}-{0:012x}", source=source, document={})
+    part = describe_part("noise", build_shards(source, range(num_shards), SHARES, folder), {})
+    sealed = seal([part], dataset=f"{shape}-{0:012x}", source=source, document={})
     write_json(folder / "manifest.json", sealed)
     marker.write_text(writer)
 

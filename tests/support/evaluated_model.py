@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
-from shardline.data.build import build_shard, seal
+from shardline.data.build import build_shards, describe_part, seal
 from shardline.sources import Schema, Source, Table
 from shardline.training.evaluate import evaluate
 
@@ -70,9 +70,8 @@ def fit(model, source, num_steps):
 def evaluated(folder, source, num_steps=0, model_class=Flat):
     """Build, seal, train if asked to, and evaluate; return the result and the model."""
     num_shards = source.num_shards
-    parts = [build_shard(source, shard, SHARES, folder) for shard in range(num_shards)]
-    documents = [{"shards": [r.to_json()], "statistics": [m]} for r, m in parts]
-    sealed = seal(documents, dataset="rows-0123456789ab", source=source, document={})
+    part = describe_part("d", build_shards(source, range(num_shards), SHARES, folder), {})
+    sealed = seal([part], dataset="rows-0123456789ab", source=source, document={})
     write_json(folder / "manifest.json", sealed)
     torch.manual_seed(3)
     model = model_class(source.schema.feature_shape, len(source.schema.classes))

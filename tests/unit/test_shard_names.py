@@ -50,7 +50,10 @@ def test_more_than_100_000_shards_are_sealed_in_the_order_of_their_numbers(tmp_p
     skipped = {shard_file(n): {"count": 1, "first": [f"row of {n}"]} for n in (100_000, 99_999, 7)}
     parts = [
         {"shards": records[:9], "statistics": [], "skipped": skipped},
-        {"shards": records[9:], "statistics": [statistics | {"first": 0, "stop": number}]},
+        {
+            "shards": records[9:],
+            "statistics": [statistics.to_json() | {"first": 0, "stop": number}],
+        },
     ]
     manifest = seal(parts, dataset="d-0", source=source, document={})
     assert [r["file"] for r in manifest["shards"]] == [*map(shard_file, range(number))]

@@ -18,7 +18,7 @@ from shardline.core.files import read_json, write_json
 from shardline.core.world import World
 from shardline.data import stream as streaming
 from shardline.data import windowmap
-from shardline.data.build import build_shard, seal
+from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import Column
 from shardline.data.datamodule import Dataset, Normalizer, TrainLoader
 from shardline.data.integrity import Verifier
@@ -51,9 +51,8 @@ class Numbered(Source):
 def make(folder, num_shards=4, **options):
     """Build and seal a dataset; return its manifest's path."""
     source = Numbered(num_shards=num_shards, **options)
-    parts = [build_shard(source, shard, SHARES, folder) for shard in range(num_shards)]
-    documents = [{"shards": [r.to_json()], "statistics": [m]} for r, m in parts]
-    sealed = seal(documents, dataset="table-0123456789ab", source=source, document={})
+    part = describe_part("d", build_shards(source, range(num_shards), SHARES, folder), {})
+    sealed = seal([part], dataset="table-0123456789ab", source=source, document={})
     write_json(folder / "manifest.json", sealed)
     return folder / "manifest.json"
 

@@ -22,7 +22,7 @@ from shardline.data.sources import SPLITS, Source
 from shardline.data.sources.base import combine_digests
 from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
 
-Built = tuple["ShardRecord", dict[str, Any]]
+Built = tuple["ShardRecord", Statistics]
 SKIPPED_SHOWN = 20
 _CLASSES_SHOWN = 5
 
@@ -146,7 +146,7 @@ def _write(rows: Rows, shard: int, folder: Path, memory: Memory) -> Built:
     statistics = Statistics(
         first=shard, stop=shard + 1, moments=rows.train, class_counts=rows.class_counts
     )
-    return record, statistics.to_json()
+    return record, statistics
 
 
 def describe_part(
@@ -156,15 +156,20 @@ def describe_part(
 
     Args:
         built: records and statistics of consecutive shards, in order.
-        skipped: by shard, a sentence for each row or file that the source left out.
+        skipped: by shard, a sentence for each row or file that the source left out; read once all are built.
     """
-    records, statistics = zip(*built, strict=True)
+    records: list[ShardRecord] = []
+
+    def statistics() -> Iterator[Statistics]:
+        for record, of in built:
+            records.append(record)
+            yield of
+
+    merged = merge_siblings(statistics())  # as they come: those of many features are large
     return {
         "dataset": dataset,
         "shards": [record.to_json() for record in records],
-        "statistics": [
-            item.to_json() for item in merge_siblings(map(Statistics.from_json, statistics))
-        ],
+        "statistics": [item.to_json() for item in merged],
         "skipped": {
             shard_file(shard): {"count": len(sentences), "first": list(sentences[:SKIPPED_SHOWN])}
             for shard, sentences in sorted(skipped.items())

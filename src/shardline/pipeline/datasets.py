@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,18 +32,20 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     numbers = of_this_identity(dataset.parts, part)
     folder = project.layout.declared.shards(dataset_id)
     splits = as_plain(dataset.settings.splits)
-    built = []
-    with ShardProgress(f"shards {part}", len(numbers)) as progress:
-        for record, statistics in shards.build_shards(source, numbers, splits, folder):
-            rows = sum(record.rows.values())
-            logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
-            built.append((record, statistics))
-            progress.advance(rows)
+
+    def built() -> "Iterator[shards.Built]":
+        with ShardProgress(f"shards {part}", len(numbers)) as progress:
+            for record, statistics in shards.build_shards(source, numbers, splits, folder):
+                rows = sum(record.rows.values())
+                logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
+                yield record, statistics
+                progress.advance(rows)
+
+    described = shards.describe_part(dataset_id, built(), source.skipped)
     end_watch()
     skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if skipped:
         logging.warning("%d rows or files were skipped, the first: %s", len(skipped), skipped[0])
-    described = shards.describe_part(dataset_id, built, source.skipped)
     write_json(Path(part_json), seal({**described, "action": action.record()}))
 
 
