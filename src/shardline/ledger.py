@@ -1,5 +1,5 @@
-"""The sample ledger: the public name of `shardline.data.ledger`."""
+"""The sample ledger: the public names of `shardline.data.ledger`."""
 
-from shardline.data.ledger import read_ledger
+from shardline.data.ledger import read_ledger, read_samples
 
-__all__ = ["read_ledger"]
+__all__ = ["read_ledger", "read_samples"]

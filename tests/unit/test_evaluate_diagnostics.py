@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from shardline.data.datamodule import Dataset
+from shardline.data.dataset import Dataset
 from shardline.data.sources.digits import Digits
 from shardline.order.pieces import split_pieces
 from shardline.training import diagnostics

@@ -16,7 +16,8 @@ from safetensors.numpy import load_file
 from shardline.config.dataset import Dataset as Configured
 from shardline.core.files import read_json, write_json
 from shardline.data import statistics_file
-from shardline.data.datamodule import Dataset, Normalizer, shift_and_scale
+from shardline.data.datamodule import Normalizer, shift_and_scale
+from shardline.data.dataset import Dataset
 from shardline.data.statistics_file import MOST_INSIDE, read_statistics, set_aside
 from shardline.errors import DataError
 from shardline.pipeline.datasets import build_shards, seal_dataset

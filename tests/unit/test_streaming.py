@@ -20,7 +20,8 @@ from shardline.data import stream as streaming
 from shardline.data import windowmap
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import Column
-from shardline.data.datamodule import Dataset, Normalizer, TrainLoader
+from shardline.data.datamodule import Normalizer, TrainLoader
+from shardline.data.dataset import Dataset
 from shardline.data.integrity import Verifier
 from shardline.data.shard_map import ShardMap
 from shardline.errors import DataError

@@ -164,11 +164,15 @@ def test_rows_of_odd_sizes_leave_addresses_for_any_number_of_shards(
         assert np.array_equal(features.numpy(), rows)
 
 
+def claim(shards, order):
+    Capacity(shards).claim(order.pieces, order.window_rows, order.global_batch)
+
+
 def test_a_million_shards_are_streamed(tmp_path):
     data = Data(tmp_path, [(4 + n, 1, 1) for n in range(8)], times=125_000)
     shards = ShardMap(data.manifest, tmp_path)
     order = data.train_order(global_batch=64, window_rows=6400)
-    Capacity(shards).claim(order)
+    claim(shards, order)
     batches = ShardStream(shards, order, num_epochs=1).batches(start=40_000)
     for index in (400, 401):
         for rows, labels, _ in data.window(order.window(0, index)):
@@ -181,7 +185,7 @@ def test_seventy_thousand_very_small_shards_in_one_window_need_no_mapping(tmp_pa
     data = Data(tmp_path, [(4, 1, 1)] * 2, times=35_000)
     order = data.train_order(global_batch=64, window_rows=1 << 20)
     shards = ShardMap(data.manifest, tmp_path)
-    Capacity(shards).claim(order)
+    claim(shards, order)
     stream = ShardStream(shards, order)
     for (features, _), (rows, *_) in zip(
         stream.batches(), data.window(order.window(0, 0)), strict=True
@@ -208,7 +212,7 @@ def fitting_window(data, window_rows):
     """Return the rows of the largest window that the refusal names, and the refusal."""
     shards = ShardMap(data.manifest, data.folder)
     with pytest.raises(DataError) as refused:
-        Capacity(shards).claim(data.train_order(global_batch=4, window_rows=window_rows))
+        claim(shards, data.train_order(global_batch=4, window_rows=window_rows))
     found = re.search(r"lower data.window_bytes to (\d+), ", str(refused.value))
     return int(found[1]) // (shards.row_bytes + 8), str(refused.value)
 
@@ -230,14 +234,14 @@ def test_more_mappings_than_the_kernel_allows_are_refused_with_the_number_that_f
     )
     order = data.train_order(global_batch=4, window_rows=rows)
     shards = ShardMap(data.manifest, tmp_path)
-    Capacity(shards).claim(order)
+    claim(shards, order)
     used, most = count(), 0
     for index, _ in enumerate(ShardStream(shards, order, num_epochs=1).batches()):
         if index % 200 == 0:
             most = max(most, count() - used)
     assert 1000 < most < 8000
     with pytest.raises(DataError):
-        Capacity(shards).claim(data.train_order(global_batch=4, window_rows=rows + 40))
+        claim(shards, data.train_order(global_batch=4, window_rows=rows + 40))
 
 
 def test_the_limit_of_this_machine_is_read():
@@ -253,7 +257,7 @@ def test_less_address_space_than_windows_need_is_refused_with_the_number_that_fi
         assert "; cut the data" not in message
         order = data.train_order(global_batch=64, window_rows=rows)
         shards = ShardMap(data.manifest, tmp_path)
-        Capacity(shards).claim(order)
+        claim(shards, order)
         first = next(ShardStream(shards, order).batches())[0]
     assert np.array_equal(first.numpy(), next(data.window(order.window(0, 0)))[0])
 
@@ -269,7 +273,7 @@ def test_too_few_open_files_are_refused_by_their_limit(tmp_path):
             match=r"files are open, expected at most .* under `ulimit -n \d+` .* raise the limit to \d+",
         ),
     ):
-        capacity_of.claim(data.train_order(global_batch=4, window_rows=4))
+        capacity_of.claim(data.pieces, 4, 4)
 
 
 def test_a_limit_of_the_machine_is_no_fault_of_a_shard(tmp_path):

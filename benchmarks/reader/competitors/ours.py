@@ -8,7 +8,8 @@ from benchmarks.reader.task import Batch, Task
 
 from shardline.config.settings.run import Data, RunSettings
 from shardline.core.world import World
-from shardline.data.datamodule import Dataset, TrainLoader
+from shardline.data.datamodule import TrainLoader
+from shardline.data.dataset import Dataset
 from shardline.order.sampling import TrainOrder
 
 

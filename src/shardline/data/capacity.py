@@ -3,6 +3,7 @@
 import math
 import os
 import resource
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import PAGE_BYTES, is_mapped
-from shardline.order.sampling import Order
+from shardline.order.pieces import Piece, num_rows
 
 LABEL_BYTES = 8
 _SPARE_ENTRIES = 4096  # for libraries, threads and page-locked memory that are still to come
@@ -31,16 +32,24 @@ class Capacity:
         self._needs: list[_Need] = []
         self._used_entries, self._used_bytes = _used_entries(), _used_bytes()
 
-    def claim(self, order: Order) -> None:
+    def claim(
+        self, pieces: Sequence[Piece], window_rows: int, batch: int, streams: int = 1
+    ) -> None:
         """Add a stream: the window that is in use and the one that is read ahead.
+
+        Args:
+            pieces: the rows that it visits.
+            window_rows: rows in memory at a time.
+            batch: rows of a batch over all ranks, which are in memory at least.
+            streams: sequences of shards that a batch takes rows of.
 
         Raises:
             DataError: `vm.max_map_count`, the limit of address space or that of open files does not
                 allow it; the message names how much would fit.
         """
         _check_files()
-        self._needs.append(_Need(self._shards, order))
-        rows, row_bytes = order.window_rows, self._shards.row_bytes
+        self._needs.append(_Need(self._shards, pieces, batch, streams))
+        rows, row_bytes = window_rows, self._shards.row_bytes
         entries, size = self._total(rows)
         limits = _most_entries(), _most_bytes()
         most = limits[0] - self._used_entries - _SPARE_ENTRIES
@@ -80,18 +89,16 @@ class Capacity:
 
 
 class _Need:
-    """The limits that the windows of an order take, at most."""
+    """The limits that the windows of a stream take, at most."""
 
-    def __init__(self, shards: ShardMap, order: Order) -> None:
+    def __init__(self, shards: ShardMap, pieces: Sequence[Piece], batch: int, streams: int) -> None:
         row = shards.row_bytes
-        sizes = [
-            piece.last - piece.first for piece in order.pieces if is_mapped(piece, shards.row_bytes)
-        ]
+        sizes = [p.last - p.first for p in pieces if is_mapped(p, shards.row_bytes)]
         # the most files are mapped where a window happens to get the smallest ones
         self._rows = np.cumsum(np.sort(np.array(sizes, dtype=np.int64)))
-        self._all_rows = sum(piece.last - piece.first for piece in order.pieces)
-        self._batch = order.global_batch
-        self._ends = 2 * getattr(order, "streams", 1)  # shards of which a stream takes a part
+        self._all_rows = num_rows(pieces)
+        self._batch = batch
+        self._ends = 2 * streams  # shards of which a stream takes a part
         self._stride, self._row_bytes = -(-shards.largest_bytes // PAGE_BYTES) * PAGE_BYTES, row
 
     def of(self, window_rows: int) -> tuple[int, int]:

@@ -115,7 +115,7 @@ class Collate:
     def _varying(self, name: str, arrays: list[np.ndarray], around: Around) -> dict[str, Any]:
         lengths = [len(array) for array in arrays]
         if self._mode == "nested":
-            tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+            tensors = [torch.from_numpy(array.copy()) for array in arrays]
             return {name: torch.nested.nested_tensor(tensors, layout=torch.jagged)}
         length = self._lengths.get(name)
         if length is None and list(around.lengths.get(name, ())) != lengths:

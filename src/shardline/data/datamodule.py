@@ -5,8 +5,6 @@ memory in `shardline.data.stream`; here both are put behind Lightning's interfac
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,127 +13,14 @@ from pytorch_lightning import LightningDataModule
 
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import RunSettings
-from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import read_json
 from shardline.core.world import World
-from shardline.data.capacity import LABEL_BYTES, Capacity
 from shardline.data.collate import Batch
 from shardline.data.columns import features_of
-from shardline.data.integrity import Policy, Verifier
-from shardline.data.shard_map import ShardMap
-from shardline.data.statistics_file import read_statistics
-from shardline.data.stream import ShardStream
-from shardline.order.pieces import split_pieces
-from shardline.order.sampling import HeldOutOrder, Order, TrainOrder
-
-
-class Dataset:
-    """A sealed dataset, ready to be streamed.
-
-    Args:
-        manifest_path: the sealed `manifest.json`.
-        folder: folder of the shards in the store.
-        verify: when a shard is verified against its digest: `off`, `first` or `always`.
-
-    Raises:
-        DataError: the manifest or a shard is missing, or a shard has the wrong size.
-    """
-
-    def __init__(self, manifest_path: Path, folder: Path, *, verify: Policy = "first") -> None:
-        self.manifest: dict[str, Any] = read_json(
-            manifest_path, remedy="run the pipeline again to seal the dataset"
-        )
-        self.shards = ShardMap(self.manifest, folder)
-        self.verifier = Verifier(self.shards, verify)
-        self._capacity = Capacity(self.shards)
-
-    def train_order(self, settings: RunSettings, world: World) -> TrainOrder:
-        """Return the order in which a run's settings visit the train split."""
-        data = settings.data
-        return TrainOrder(
-            dataset_id=self.manifest["dataset"],
-            pieces=split_pieces(self.manifest, "train"),
-            global_batch=settings.global_batch,
-            seed=settings.seed,
-            window_rows=self.window_rows(data.window_bytes),
-            streams=data.streams,
-            partition_shards=data.partition_shards if data.epoch == "partition" else 0,
-            is_padded=data.last_batch == "pad",
-            rank=world.rank,
-            world_size=world.world_size,
-            accumulate=settings.trainer.accumulate,
-        )
-
-    def held_out_order(
-        self, split: str, *, batch: int, window_bytes: int, rank: int = 0, world_size: int = 1
-    ) -> HeldOutOrder:
-        """Return the order in which a held-out split is visited, every row once.
-
-        Raises:
-            DataError: the split has fewer rows than there are ranks.
-        """
-        if not self.manifest["splits"][split]:
-            raise DataError(
-                f"dataset {self.manifest['dataset']}: its {split} split has no rows, expected one for each rank at "
-                "least; give it a share in the dataset's `splits`, or let the run use another split"
-            )
-        return HeldOutOrder(
-            pieces=split_pieces(self.manifest, split),
-            global_batch=batch,
-            window_rows=self.window_rows(window_bytes),
-            rank=rank,
-            world_size=world_size,
-        )
-
-    def window_rows(self, window_bytes: int) -> int:
-        """Return the rows that a window of this size holds."""
-        return window_bytes // (self.shards.row_bytes + LABEL_BYTES)
-
-    def stream(self, order: Order, **options: Any) -> ShardStream:
-        """Return a stream of this dataset's rows; options as of `ShardStream`.
-
-        Raises:
-            DataError: this process's limits do not let its windows be mapped.
-        """
-        self._capacity.claim(order)
-        return ShardStream(self.shards, order, check=self.verifier.check, **options)
-
-    @cached_property
-    def statistics(self) -> dict[str, dict[str, Any]]:
-        """The train rows' count, mean, std, min and max by column, each of the last four [F]; read when asked for.
-
-        Raises:
-            DataError: they lie in a file of their own, which is missing or damaged.
-        """
-        return read_statistics(self.manifest, self.shards.folder)
-
-    def tables(self, order: Order) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Yield a table's batches once: features [B, *feature_shape] as stored, and labels [B].
-
-        Raises:
-            DataError: the dataset has other columns; the message names them.
-        """
-        for batch in self.stream(order, num_epochs=1).batches():
-            if isinstance(batch, dict):
-                raise DataError(
-                    f"dataset {self.manifest['dataset']} has the columns {', '.join(self.shards.columns)}, expected "
-                    "features and labels of a table; this is not there for other columns yet"
-                )
-            yield batch
-
-
-def only_dataset(settings: RunSettings, datasets: Sequence[DatasetPlace]) -> DatasetPlace:
-    """Return the dataset of a run whose samples are taken as they are stored.
-
-    Raises:
-        ConfigError: samples have to be mixed, transformed, collated or packed.
-    """
-    steps = ("transform", "eval_transform", "collate", "pack", "class_weights", "epoch_samples")
-    given = [f"data.{key}" for key in steps if getattr(settings.data, key) is not None]
-    if len(datasets) > 1 or given:
-        what = given[0] if given else f"a mix of {len(datasets)} datasets"
-        raise ConfigError(f"{what} is not there yet in trainings; leave it out")
-    return datasets[0]
+from shardline.data.dataset import Dataset
+from shardline.data.feed import Feed, Stream
+from shardline.data.integrity import Policy
+from shardline.order.mix import MixOrder
+from shardline.order.sampling import HeldOutOrder, TrainOrder
 
 
 class Normalizer:
@@ -156,7 +41,7 @@ class Normalizer:
         DataError: the dataset's statistics are missing or damaged.
     """
 
-    def __init__(self, dataset: Dataset, mode: str, dtype: torch.dtype) -> None:
+    def __init__(self, dataset: Dataset | Feed, mode: str, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
         features = features_of(dataset.manifest["schema"])
@@ -204,7 +89,7 @@ class TrainLoader:
     `set_epoch` of `sampler` before each epoch.
     """
 
-    def __init__(self, stream: ShardStream, order: TrainOrder) -> None:
+    def __init__(self, stream: Stream, order: TrainOrder | MixOrder) -> None:
         self.stream = stream
         self._order = order
         self._epoch = self._start_epoch = self._start = 0
@@ -246,9 +131,14 @@ class TrainLoader:
 class HeldOutLoader:
     """Iterates this rank's part of a held-out split."""
 
-    def __init__(self, stream: ShardStream, order: HeldOutOrder) -> None:
+    def __init__(self, stream: Stream, order: HeldOutOrder) -> None:
         self._stream, self._order = stream, order
         self._visits = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the split, over all ranks."""
+        return self._order.num_rows
 
     def __len__(self) -> int:
         return self._order.num_batches()
@@ -267,7 +157,7 @@ class ShardDataModule(LightningDataModule):
 
     Args:
         settings: of the run, on the ranks that are there.
-        datasets: of the run.
+        datasets: where its datasets are, in the order in which their weights are added up.
         world: this rank's place.
         verify: when a shard is verified against its digest.
         pin: gather into page-locked memory, for a GPU.
@@ -278,26 +168,21 @@ class ShardDataModule(LightningDataModule):
         verify: Policy = "first", pin: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        place = only_dataset(settings, datasets)
-        self._dataset = Dataset(place.manifest, place.shards, verify=verify)
-        self.manifest = self._dataset.manifest
-        self._normalize = Normalizer(
-            self._dataset, settings.data.normalize, model_dtype(settings.precision)
-        )
+        feed = Feed(datasets, settings, verify=verify, num_sharing=world.local_world_size)
+        self.manifest = feed.manifest
+        self._normalize = Normalizer(feed, settings.data.normalize, model_dtype(settings.precision))
         options = {"local_rank": world.local_rank, "pin": pin}
-        self._order = self._dataset.train_order(settings, world)
         self._max_epochs = settings.trainer.max_epochs
-        self.loader = TrainLoader(
-            self._dataset.stream(self._order, num_epochs=self._max_epochs, **options), self._order
-        )
-        held_out = self._dataset.held_out_order(
+        stream, self._order = feed.train(world, num_epochs=self._max_epochs, **options)
+        self.loader = TrainLoader(stream, self._order)
+        held_out, order = feed.held_out(
             "validation",
             batch=4 * settings.global_batch,
-            window_bytes=settings.data.window_bytes,
             rank=world.rank,
             world_size=world.world_size,
+            **options,
         )
-        self._validation = HeldOutLoader(self._dataset.stream(held_out, **options), held_out)
+        self._validation = HeldOutLoader(held_out, order)
 
     @property
     def total_steps(self) -> int:

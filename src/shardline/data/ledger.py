@@ -1,8 +1,9 @@
 """The sample ledger: which rows each global step consumed, written by every rank.
 
-One file per rank and attempt, `from-{step}-rank-{r}-of-{W}.jsonl`, a line per
-batch. Attempts are distinguished by the step that they resumed from: what a later
-attempt did again takes the place of what an earlier one had done.
+One file per rank and attempt, `from-{step}-rank-{r}-of-{W}.jsonl`, a line per batch: the ids of its
+rows, and where samples are mixed, transformed or packed, the part of each (a place among the run's
+datasets, or classes) and its pass through that part. Attempts are distinguished by the step that
+they resumed from: what a later attempt did again takes the place of what an earlier one had done.
 """
 
 import json
@@ -15,6 +16,7 @@ from pytorch_lightning.callbacks import Callback
 
 from shardline.core.files import make_folder, read_json_lines, writing
 from shardline.core.world import World
+from shardline.data.sample_stream import SampleStream
 
 _NAME = re.compile(r"from-(?P<start>\d+)-rank-(?P<rank>\d+)-of-\d+\.jsonl")
 
@@ -45,8 +47,11 @@ class SampleLedger(Callback):
         """Write the batch's row ids under the optimiser step that they go into."""
         if self._file is None:
             return
-        ids = trainer.datamodule.loader.stream.batch_ids.tolist()  # type: ignore[attr-defined]
+        stream = trainer.datamodule.loader.stream  # type: ignore[attr-defined]
+        ids = stream.batch_ids.tolist()
         line = {"step": trainer.global_step + 1, "epoch": trainer.current_epoch, "ids": ids}
+        if isinstance(stream, SampleStream):
+            line |= {"parts": stream.batch_parts.tolist(), "passes": stream.batch_passes.tolist()}
         with writing(Path(self._file.name)):
             print(json.dumps(line), file=self._file)
 
@@ -58,16 +63,27 @@ class SampleLedger(Callback):
 
 def read_ledger(folder: Path | str) -> dict[int, list[int]]:
     """Return the row ids of each global step, in the order of ranks and of their batches."""
+    return {step: [row for _, _, row in samples] for step, samples in read_samples(folder).items()}
+
+
+def read_samples(folder: Path | str) -> dict[int, list[tuple[int, int, int]]]:
+    """Return part, pass and row id of each sample of each global step, in the order of ranks.
+
+    Part and pass are 0 where the ledger has none, since the run has one dataset as it is stored.
+    """
     files = sorted(
         (int(found["start"]), int(found["rank"]), path) for path, found in _files(Path(folder))
     )
     starts = sorted({start for start, _, _ in files})
-    steps: dict[int, list[int]] = {}
+    steps: dict[int, list[tuple[int, int, int]]] = {}
     for start, _, path in files:
         end = next((later for later in starts if later > start), None)
         for record in read_json_lines(path):
             if end is None or record["step"] <= end:
-                steps.setdefault(record["step"], []).extend(record["ids"])
+                ids, none = record["ids"], [0] * len(record["ids"])
+                parts, passes = record.get("parts", none), record.get("passes", none)
+                samples = zip(parts, passes, ids, strict=True)
+                steps.setdefault(record["step"], []).extend(samples)
     return dict(sorted(steps.items()))
 
 

@@ -94,6 +94,25 @@ class Moments:
         }
 
 
+def pooled(datasets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the statistics by column of the rows of several datasets, each of which has the same columns.
+
+    Args:
+        datasets: of each, by column what `Moments.summary` gives.
+    """
+    if len(datasets) == 1:
+        return dict(datasets[0])
+    return {
+        name: reduce(Moments.merge, (_moments(of[name]) for of in datasets)).summary()
+        for name in datasets[0]
+    }
+
+
+def _moments(summary: Mapping[str, Any]) -> Moments:
+    mean, std, low, high = (np.array(summary[key]) for key in ("mean", "std", "min", "max"))
+    return Moments(summary["count"], mean, std**2 * summary["count"], low, high)
+
+
 class RunningMoments:
     """Moments of blocks of rows, each of which is seen once.
 

@@ -1,13 +1,14 @@
 """What shows how a model errs, beside its metrics: calibration, residuals and single samples."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from shardline.data.datamodule import Dataset
+from shardline.data.columns import features_of
+from shardline.data.dataset import Dataset
 from shardline.data.windowmap import read_features
-from shardline.order.pieces import Line, split_pieces
+from shardline.order.pieces import Line, Piece, num_rows, split_pieces
 from shardline.training.pictures import is_image, picture
 
 NUM_BINS = 15
@@ -111,13 +112,15 @@ class Samples:
     """Describes single rows of a split; reads those rows alone, whatever the split's size.
 
     Args:
-        dataset: The dataset.
+        datasets: The datasets, whose rows are counted one after another.
         split: Name of the split.
     """
 
-    def __init__(self, dataset: Dataset, split: str) -> None:
-        self._dataset = dataset
-        self._line = Line(split_pieces(dataset.manifest, split))
+    def __init__(self, datasets: Sequence[Dataset], split: str) -> None:
+        self._datasets = datasets
+        pieces = [split_pieces(dataset.manifest, split) for dataset in datasets]
+        self._lines = [Line(of) for of in pieces]
+        self._ends = np.cumsum([num_rows(of) for of in pieces])
 
     def describe(self, rows: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
         """Describe rows.
@@ -129,27 +132,33 @@ class Samples:
 
         Returns:
             Per row `row` (its id, as the source numbered it), `label`, `predicted`, `loss`,
-            `confidence` if known, and its `image` as a PNG data URL or its first eight `features`.
+            `confidence` if known, and its `image` as a PNG data URL or its first eight `features`,
+            where the dataset has these.
         """
         return [self._describe(rows, index) for index in range(len(rows["place"]))]
 
     def _describe(self, rows: Mapping[str, np.ndarray], index: int) -> dict[str, Any]:
         place = int(rows["place"][index])
-        shards, piece = self._dataset.shards, self._line.cut(place, place + 1)
+        number = int(np.searchsorted(self._ends, place, side="right"))
+        dataset, place = self._datasets[number], place - int([0, *self._ends][number])
+        piece = self._lines[number].cut(place, place + 1)
         known = {name: self._value(name, rows[name][index]) for name in _SHOWN if name in rows}
-        features = read_features(shards, piece)[0]
-        return {"row": int(shards.ids(piece)[0]), **known, **self._shown(features)}
+        return {"row": int(dataset.shards.ids(piece)[0]), **known, **_shown(dataset, piece)}
 
     def _value(self, name: str, value: np.generic) -> str | float:
-        classes = self._dataset.manifest["schema"]["classes"]
+        classes = self._datasets[0].manifest["schema"]["classes"]
         if classes and name in ("label", "predicted"):
             return str(classes[int(value)])
         return _short(np.array([value]))[0]
 
-    def _shown(self, features: np.ndarray) -> dict[str, Any]:
-        if is_image(features.shape):
-            return {"image": picture(features, self._dataset.statistics["features"])}
-        return {"features": [_stored(value) for value in features.ravel()[:MAX_FEATURES]]}
+
+def _shown(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
+    if not features_of(dataset.manifest["schema"]):
+        return {}
+    features = read_features(dataset.shards, piece)[0]
+    if is_image(features.shape):
+        return {"image": picture(features, dataset.statistics["features"])}
+    return {"features": [_stored(value) for value in features.ravel()[:MAX_FEATURES]]}
 
 
 def _short(values: np.ndarray) -> list[float]:

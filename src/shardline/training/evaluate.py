@@ -1,6 +1,7 @@
 """Evaluating a sealed model on held-out data, every sample once, in memory that no split fills."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +12,26 @@ from safetensors.torch import load_file
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
-from shardline.data.datamodule import Dataset, HeldOutLoader, Normalizer, only_dataset
+from shardline.data.datamodule import HeldOutLoader, Normalizer
+from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
-from shardline.order.sampling import HeldOutOrder
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.training.model import make_model
 from shardline.training.scoring import Columns, Task, blocks, make_task
 
 
 def evaluate(
-    spec: RunSpec, *, model_file: Path, datasets: Sequence[DatasetPlace],
-    verify: Policy = "first",
+    spec: RunSpec, *, model_file: Path, datasets: Sequence[DatasetPlace], verify: Policy = "first",
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate a sealed model.
 
-    On a table the model's `forward` gives logits [B, C] for classification and values [B]
-    or [B, 1] for regression. On other columns its own step is the evaluation, see `_by_model`.
+    On batches of features and labels the model's `forward` gives logits [B, C] for classification
+    and values [B] or [B, 1] for regression. On other columns its own step is the evaluation, see
+    `_by_model`.
 
     Args:
         spec: the run; `settings.evaluation` names split and batch.
-        datasets: of the run.
+        datasets: those that the run was trained on.
         verify: when a shard is verified against its digest.
 
     Returns:
@@ -44,24 +45,25 @@ def evaluate(
         DataError: outputs have the wrong shape or are not finite.
     """
     settings = spec.settings
-    place = only_dataset(settings, datasets)
-    dataset = Dataset(place.manifest, place.shards, verify=verify)
-    schema = dataset.manifest["schema"]
+    feed = Feed(datasets, settings, verify=verify)
+    schema = feed.manifest["schema"]
     model = make_model(spec, schema)
     model.load_state_dict(load_file(model_file))
     model.eval()
-    split, batch = settings.evaluation.split, settings.evaluation.batch
-    window_bytes = settings.data.window_bytes
-    order = dataset.held_out_order(split, batch=batch, window_bytes=window_bytes)
-    if "columns" in schema:
-        return _by_model(spec, model, dataset, order)
+    split = settings.evaluation.split
+    stream, order = feed.held_out(split, batch=settings.evaluation.batch, num_epochs=1)
+    batches = stream.batches()
+    first = next(batches)
+    if not isinstance(first, tuple) or schema["task"] == "none":
+        return _by_model(spec, model, feed, HeldOutLoader(stream, order))
     task = make_task(schema, order.num_rows, run=spec.title)
     typical, hardest = Spread(order.num_rows, MAX_SAMPLES), Hardest()
-    normalize = Normalizer(dataset, settings.data.normalize, torch.float32)
-    for block in blocks(_score(model, normalize, task, *of) for of in dataset.tables(order)):
+    normalize = Normalizer(feed, settings.data.normalize, torch.float32)
+    scored = (_score(model, normalize, task, *batch) for batch in chain([first], batches))
+    for block in blocks(scored):
         for part in (task, typical, hardest):
             part.add(block)
-    samples = Samples(dataset, split)
+    samples = Samples(feed.datasets, split)
     return {
         "split": split,
         "task": schema["task"],
@@ -71,7 +73,7 @@ def evaluate(
             "typical": samples.describe(typical.rows),
             "hardest": samples.describe(hardest.rows),
         },
-        "reference": dataset.manifest.get("reference"),
+        "reference": feed.manifest.get("reference"),
     }
 
 
@@ -83,7 +85,7 @@ def _score(
 
 
 def _by_model(
-    spec: RunSpec, model: pl.LightningModule, dataset: Dataset, order: HeldOutOrder
+    spec: RunSpec, model: pl.LightningModule, feed: Feed, loader: HeldOutLoader
 ) -> dict[str, Any]:
     """Evaluate a model by what its `test_step` logs over a split, or else its `validation_step`.
 
@@ -100,7 +102,6 @@ def _by_model(
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
         precision="64-true" if settings.precision == "64-true" else "32-true",
     )  # fmt: skip
-    loader = HeldOutLoader(dataset.stream(order, num_epochs=1), order)
     run = trainer.test if has_test else trainer.validate
     (logged,) = run(model, loader, verbose=False)
     metrics = {name: float(value) for name, value in logged.items()}
@@ -115,10 +116,10 @@ def _by_model(
         )
     return {
         "split": settings.evaluation.split,
-        "task": dataset.manifest["schema"]["task"],
-        "num_samples": order.num_rows,
+        "task": feed.manifest["schema"]["task"],
+        "num_samples": loader.num_rows,
         "metrics": metrics,
         "headline": {"metric": metric, "value": metrics[metric], "mode": settings.checkpoint.mode},
         "measured_by": "model",
-        "reference": dataset.manifest.get("reference"),
+        "reference": feed.manifest.get("reference"),
     }

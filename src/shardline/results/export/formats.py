@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save
 from shardline.config.run_spec import RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
-from shardline.data.datamodule import Dataset, Normalizer
+from shardline.data.datamodule import Normalizer
+from shardline.data.dataset import Dataset
 from shardline.results.recorded import Recorded
 from shardline.training.model import make_model
 

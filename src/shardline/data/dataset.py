@@ -1,0 +1,140 @@
+"""A sealed dataset, ready to be streamed: the orders of its splits, and streams of whole columns."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shardline.config.settings.run import RunSettings
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
+from shardline.core.world import World
+from shardline.data.capacity import LABEL_BYTES, Capacity
+from shardline.data.integrity import Policy, Verifier
+from shardline.data.shard_map import ShardMap
+from shardline.data.statistics_file import read_statistics
+from shardline.data.stream import ShardStream
+from shardline.order.pieces import Piece, split_pieces
+from shardline.order.sampling import HeldOutOrder, Order, TrainOrder
+
+
+class Dataset:
+    """A sealed dataset, ready to be streamed.
+
+    Args:
+        manifest_path: the sealed `manifest.json`.
+        folder: folder of the shards in the store.
+        verify: when a shard is verified against its digest: `off`, `first` or `always`.
+
+    Raises:
+        DataError: the manifest or a shard is missing, or a shard has the wrong size.
+    """
+
+    def __init__(self, manifest_path: Path, folder: Path, *, verify: Policy = "first") -> None:
+        self.manifest: dict[str, Any] = read_json(
+            manifest_path, remedy="run the pipeline again to seal the dataset"
+        )
+        self.shards = ShardMap(self.manifest, folder)
+        self.verifier = Verifier(self.shards, verify)
+        self._capacity = Capacity(self.shards)
+
+    @property
+    def key(self) -> str:
+        """What its order of rows is drawn from: the digest at the end of its id, which no name changes."""
+        return str(self.manifest["dataset"][-12:])
+
+    def train_order(
+        self, settings: RunSettings, world: World, pieces: Sequence[Piece] | None = None,
+        window_rows: int | None = None,
+    ) -> TrainOrder:  # fmt: skip
+        """Return the order in which a run's settings visit the train split.
+
+        Args:
+            pieces: what is visited, if not the split's rows.
+            window_rows: how many of these are in memory at a time.
+        """
+        data = settings.data
+        return TrainOrder(
+            dataset_id=self.manifest["dataset"],
+            pieces=split_pieces(self.manifest, "train") if pieces is None else tuple(pieces),
+            global_batch=settings.global_batch,
+            seed=settings.seed,
+            window_rows=window_rows or self.window_rows(data.window_bytes),
+            streams=data.streams,
+            partition_shards=data.partition_shards if data.epoch == "partition" else 0,
+            is_padded=data.last_batch == "pad",
+            rank=world.rank,
+            world_size=world.world_size,
+            accumulate=settings.trainer.accumulate,
+        )
+
+    def held_out_order(
+        self, split: str, *, batch: int, window_bytes: int, rank: int = 0, world_size: int = 1
+    ) -> HeldOutOrder:
+        """Return the order in which a held-out split is visited, every row once.
+
+        Raises:
+            DataError: the split has fewer rows than there are ranks.
+        """
+        if not self.manifest["splits"][split]:
+            raise DataError(
+                f"dataset {self.manifest['dataset']}: its {split} split has no rows, expected one for each rank at "
+                "least; give it a share in the dataset's `splits`, or let the run use another split"
+            )
+        return HeldOutOrder(
+            pieces=split_pieces(self.manifest, split),
+            global_batch=batch,
+            window_rows=self.window_rows(window_bytes),
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def window_rows(self, window_bytes: int) -> int:
+        """Return the rows that a window of this size holds."""
+        return window_bytes // (self.shards.row_bytes + LABEL_BYTES)
+
+    def stream(self, order: Order, **options: Any) -> ShardStream:
+        """Return a stream of this dataset's rows; options as of `ShardStream`.
+
+        Raises:
+            DataError: this process's limits do not let its windows be mapped.
+        """
+        streams = order.streams if isinstance(order, TrainOrder) else 1
+        self._capacity.claim(order.pieces, order.window_rows, order.global_batch, streams)
+        return ShardStream(self.shards, order, check=self.verifier.check, **options)
+
+    def claim(self, pieces: Sequence[Piece], batch: int, window_bytes: int) -> None:
+        """Add the windows of a stream that is made elsewhere.
+
+        Args:
+            pieces: rows of the split.
+
+        Raises:
+            DataError: this process's limits do not let its windows be mapped.
+        """
+        self._capacity.claim(pieces, self.window_rows(window_bytes), batch)
+
+    @cached_property
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """The train rows' count, mean, std, min and max by column, each of the last four [F]; read when asked for.
+
+        Raises:
+            DataError: they lie in a file of their own, which is missing or damaged.
+        """
+        return read_statistics(self.manifest, self.shards.folder)
+
+    def tables(self, order: Order) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield a table's batches once: features [B, *feature_shape] as stored, and labels [B].
+
+        Raises:
+            DataError: the dataset has other columns; the message names them.
+        """
+        for batch in self.stream(order, num_epochs=1).batches():
+            if isinstance(batch, dict):
+                raise DataError(
+                    f"dataset {self.manifest['dataset']} has the columns {', '.join(self.shards.columns)}, expected "
+                    "features and labels of a table; this is not there for other columns yet"
+                )
+            yield batch

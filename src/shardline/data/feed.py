@@ -1,0 +1,285 @@
+"""What a run reads: its datasets, alone or mixed, as batches for one rank, as its settings ask."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from shardline.config.run_spec import DatasetPlace
+from shardline.config.settings.run import Pad, RunSettings
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.imports import import_class
+from shardline.core.world import World
+from shardline.data.blocks import BlockUnits
+from shardline.data.capacity import LABEL_BYTES
+from shardline.data.classes import rows_of_classes
+from shardline.data.collate import Collate
+from shardline.data.dataset import Dataset
+from shardline.data.integrity import Policy
+from shardline.data.sample_stream import SampleStream, StreamPart
+from shardline.data.statistics import pooled
+from shardline.data.stream import ShardStream
+from shardline.data.transforms.checking import check_samples
+from shardline.data.transforms.steps import TransformSpec
+from shardline.data.units import RowUnits, Units
+from shardline.data.windowmap import WindowMap
+from shardline.data.workers import INLINE, Pool, make_pool
+from shardline.order.chance import Key
+from shardline.order.mix import MixOrder, Part, joined
+from shardline.order.pieces import Piece, num_rows, split_pieces
+from shardline.order.sampling import HeldOutOrder, TrainOrder
+
+Stream = ShardStream | SampleStream
+
+
+class _Parts(NamedTuple):
+    """What a stream is made of, with the weight of each."""
+
+    streamed: tuple[StreamPart, ...]
+    mixed: tuple[Part, ...]
+
+
+class Feed:
+    """The datasets of a run, which share one schema.
+
+    Args:
+        places: where they are, in the order in which their weights are added up.
+        settings: of the run, on the ranks that are there.
+        verify: when a shard is verified against its digest.
+        num_sharing: ranks that share this machine's CPU cores.
+
+    Attributes:
+        datasets: the sealed datasets.
+
+    Raises:
+        DataError: a dataset is not there, or has another schema than the first.
+    """
+
+    def __init__(
+        self, places: Sequence[DatasetPlace], settings: RunSettings, *,
+        verify: Policy = "first", num_sharing: int = 1,
+    ) -> None:  # fmt: skip
+        self.datasets = [Dataset(one.manifest, one.shards, verify=verify) for one in places]
+        self._weights = [one.share for one in places]
+        self._settings, self._num_sharing = settings, num_sharing
+        first = self.datasets[0].manifest
+        for dataset in self.datasets[1:]:
+            if dataset.manifest["schema"] != first["schema"]:
+                raise DataError(
+                    f"dataset {dataset.manifest['dataset']} has {_described(dataset.manifest['schema'])}, expected "
+                    f"{_described(first['schema'])} as {first['dataset']}, with which it is mixed; build them with "
+                    "the same columns and classes"
+                )
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest of the first dataset, whose schema is that of all."""
+        return self.datasets[0].manifest
+
+    @cached_property
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """The train rows' statistics by column, as of a `Dataset`, over the rows of all datasets.
+
+        Raises:
+            DataError: they lie in a file of their own, which is missing or damaged.
+        """
+        return pooled([dataset.statistics for dataset in self.datasets])
+
+    def train(self, world: World, **options: Any) -> tuple[Stream, TrainOrder | MixOrder]:
+        """Return this rank's training batches, and their order.
+
+        Args:
+            options: as of `ShardStream`.
+
+        Raises:
+            DataError: a dataset has too few rows.
+            ConfigError: a transform or a function of the user's cannot be made, or draws from a
+                global generator.
+        """
+        data, settings = self._settings.data, self._settings
+        first = self.datasets[0]
+        if not (self._is_mix or data.pack) and self._is_by_columns(data.transform):
+            plain = first.train_order(settings, world)
+            return first.stream(plain, **options), plain
+        order: TrainOrder | MixOrder
+        parts = self._classes() if data.class_weights is not None else self._parts("train")
+        if self._is_mix:
+            rows = sum(num_rows(part.pieces) for part in parts.mixed)
+            order = MixOrder(
+                parts=parts.mixed,
+                global_batch=settings.global_batch,
+                seed=settings.seed,
+                window_rows=self._window_units(parts.streamed),
+                epoch_samples=data.epoch_samples or rows,
+                rank=world.rank,
+                world_size=world.world_size,
+                accumulate=settings.trainer.accumulate,
+            )
+        else:
+            rows_in_memory = self._window_units(parts.streamed)
+            order = first.train_order(settings, world, parts.mixed[0].pieces, rows_in_memory)
+        return self._stream(parts.streamed, order, data.transform, **options), order
+
+    def held_out(
+        self, split: str, *, batch: int, rank: int = 0, world_size: int = 1, **options: Any
+    ) -> tuple[Stream, HeldOutOrder]:
+        """Return this rank's batches of a held-out split of all datasets, every row once, and their order.
+
+        Raises:
+            DataError: there are fewer rows than ranks.
+        """
+        data, first = self._settings.data, self.datasets[0]
+        place = {"batch": batch, "rank": rank, "world_size": world_size}
+        if len(self.datasets) == 1 and not data.pack:
+            order = first.held_out_order(split, window_bytes=data.window_bytes, **place)
+            if self._is_by_columns(data.eval_transform):
+                return first.stream(order, **options), order
+        parts = self._parts(split)
+        if not any(num_rows(part.pieces) for part in parts.mixed):
+            names = ", ".join(one.manifest["dataset"] for one in self.datasets)
+            raise DataError(
+                f"the {split} split of {names} has no rows, expected one for each rank at least; give it a share in "
+                "the dataset's `splits`, or let the run use another split"
+            )
+        order = HeldOutOrder(
+            pieces=joined([part.pieces for part in parts.mixed]),
+            global_batch=batch,
+            window_rows=self._window_units(parts.streamed),
+            rank=rank,
+            world_size=world_size,
+        )
+        return self._stream(parts.streamed, order, data.eval_transform, **options), order
+
+    @property
+    def _is_mix(self) -> bool:
+        return len(self.datasets) > 1 or self._settings.data.class_weights is not None
+
+    def _is_by_columns(self, transform: object) -> bool:
+        """Return whether no sample has to be looked at."""
+        return transform is None and self._settings.data.collate in (None, "pad")
+
+    def _parts(self, split: str) -> _Parts:
+        streamed = [self._part(dataset, self._units(dataset, split)) for dataset in self.datasets]
+        mixed = [
+            Part(
+                key=dataset.key,
+                pieces=part.units.pieces,
+                weight=weight,
+                name=f"dataset {dataset.manifest['dataset']}",
+            )
+            for dataset, part, weight in zip(self.datasets, streamed, self._weights, strict=True)
+        ]
+        return _Parts(tuple(streamed), tuple(mixed))
+
+    def _units(self, dataset: Dataset, split: str) -> Units:
+        pieces, pack = split_pieces(dataset.manifest, split), self._settings.data.pack
+        if pack is None:
+            return RowUnits(shards=dataset.shards, pieces=pieces)
+        if pack.method != "concat":
+            raise ConfigError(f"data.pack.method={pack.method} is not there yet; use concat")
+        return BlockUnits(
+            shards=dataset.shards, split=pieces, column=pack.column, length=pack.length
+        )
+
+    def _classes(self) -> _Parts:
+        """Return the rows of each class that has a weight, as parts."""
+        dataset, wanted = self.datasets[0], self._settings.data.class_weights
+        names = [str(name) for name in dataset.manifest["schema"]["classes"]]
+        weights = dict.fromkeys(names, 1.0) if isinstance(wanted, str) else dict(wanted or {})
+        if unknown := weights.keys() - set(names):
+            raise ConfigError(
+                f"data.class_weights={wanted} names {min(unknown)}, expected classes of dataset "
+                f"{dataset.manifest['dataset']}: {', '.join(names) or 'it has none'}; name these, or use `balanced`"
+            )
+        chosen = rows_of_classes(
+            dataset.shards, split_pieces(dataset.manifest, "train"), len(names)
+        )
+        streamed, mixed = [], []
+        for name, units in zip(names, chosen, strict=True):
+            weight = Fraction(str(weights.get(name, 0)))
+            if weight > 0 and (units.pieces or not isinstance(wanted, str)):
+                key, of = (
+                    f"{dataset.key}/{name}",
+                    f"class {name} of dataset {dataset.manifest['dataset']}",
+                )
+                streamed.append(self._part(dataset, units))
+                mixed.append(Part(key=key, pieces=units.pieces, weight=weight, name=of))
+        return _Parts(tuple(streamed), tuple(mixed))
+
+    def _part(self, dataset: Dataset, units: Units) -> StreamPart:
+        return StreamPart(
+            units=units,
+            shards=dataset.shards,
+            key=number_of(dataset.key),
+            check=dataset.verifier.check,
+        )
+
+    def _window_units(self, parts: Sequence[StreamPart]) -> int:
+        largest = max(part.units.unit_bytes for part in parts)
+        return self._settings.data.window_bytes // (largest + LABEL_BYTES)
+
+    def _stream(
+        self, parts: Sequence[StreamPart], order: Any, transform: Any, **options: Any
+    ) -> SampleStream:
+        pool: Pool | None = None
+        if transform is not None:
+            pool = self._pool(parts, transform, is_training=not isinstance(order, HeldOutOrder))
+        for part in parts:
+            rows = part.units.rows([p for p in part.units.pieces if p.first < p.last])
+            self._owner(part).claim(rows, order.global_batch, self._settings.data.window_bytes)
+        return SampleStream(
+            parts, order, self._collate(parts), pool=pool, seed=self._settings.seed, **options
+        )
+
+    def _pool(self, parts: Sequence[StreamPart], transform: Any, *, is_training: bool) -> Pool:
+        key = "data.transform" if is_training else "data.eval_transform"
+        spec = TransformSpec(written=transform, what=key, has_chance=is_training)
+        part = next((one for one in parts if num_rows(one.units.pieces)), None)
+        if part:
+            check_samples(spec, [self._first_sample(part)], self._where)
+        workers = self._settings.data.workers
+        if isinstance(workers, int):
+            workers = f"threads:{workers}" if workers else INLINE
+        return make_pool(workers, spec, where=self._where, num_sharing=self._num_sharing)
+
+    def _first_sample(self, part: StreamPart) -> tuple[Key, Any]:
+        piece = next(one for one in part.units.pieces if one.first < one.last)
+        unit = [Piece(piece.shard, piece.first, piece.first + 1)]
+        rows = part.units.rows(unit)
+        for one in rows:
+            part.check(one.shard)
+        loaded = part.units.load(WindowMap(part.shards, rows), unit)
+        return (self._settings.seed, part.key, 0, int(loaded.ids[0])), loaded.sample(0)
+
+    def _where(self, key: Key) -> str:
+        """Return what messages call a sample."""
+        return f"dataset {self._names.get(key[1], '')}: row id {key[3]}"
+
+    @cached_property
+    def _names(self) -> Mapping[int, str]:
+        return {number_of(one.key): one.manifest["dataset"] for one in self.datasets}
+
+    def _owner(self, part: StreamPart) -> Dataset:
+        return next(one for one in self.datasets if one.shards is part.shards)
+
+    def _collate(self, parts: Sequence[StreamPart]) -> Collate:
+        columns, collate = parts[0].units.columns, self._settings.data.collate
+        if isinstance(collate, Pad):
+            return Collate(columns, lengths=collate.lengths, multiple=collate.multiple)
+        if collate in (None, "pad", "nested"):
+            return Collate(columns, mode="nested" if collate == "nested" else "pad")
+        return Collate(columns, function=import_class(str(collate), "data.collate"))
+
+
+def number_of(key: str) -> int:
+    """Return the number of a part in the keys of chance, a function of its dataset alone."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
+
+
+def _described(schema: Mapping[str, Any]) -> str:
+    columns = schema.get("columns") or {
+        "features": f"{schema['feature_dtype']}{list(schema['feature_shape'])}"
+    }
+    text = ", ".join(f"{name}: {column}" for name, column in columns.items())
+    return f"the columns {text} and {len(schema['classes'])} classes"

@@ -1,0 +1,232 @@
+"""What a run's settings make of its datasets: which batches, of which rows, and what is refused."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shardline.config.run_spec import DatasetPlace
+from shardline.config.settings.run import Data, Pad, RunSettings
+from shardline.core.files import write_json
+from shardline.core.world import World
+from shardline.data.columns import Column
+from shardline.data.datamodule import Normalizer
+from shardline.data.feed import Feed
+from shardline.data.sample_stream import SampleStream
+from shardline.data.stream import ShardStream
+from shardline.errors import ConfigError, DataError
+from tests.support.columns import Given, manifest_of
+
+COLUMNS = {"x": Column(dtype="float32", shape=(2,)), "n": Column(dtype="int32", varies=True)}
+TABLE = {"features": Column(dtype="float32", shape=(2,)), "labels": Column(dtype="int64")}
+HERE = __name__
+
+
+class Noise:
+    """Adds chance to x."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    def __call__(self, sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+        return {**sample, "x": sample["x"] + np.float32(self.scale * generator.normal())}
+
+
+class Twice:
+    """Doubles x, in held-out splits as well."""
+
+    def __call__(self, sample: dict[str, Any], generator: Any = None) -> dict[str, Any]:
+        return {**sample, "x": 2 * sample["x"]}
+
+
+class Global:
+    """Draws from the generator of the whole process."""
+
+    def __call__(self, sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+        return {**sample, "x": sample["x"] + random.random()}
+
+
+class AsTable:
+    """Makes features and a label of x."""
+
+    def __call__(self, sample: dict[str, Any], generator: Any = None) -> dict[str, Any]:
+        return {"features": sample["x"], "labels": np.int64(len(sample["n"]))}
+
+
+def totals(samples: Sequence[Mapping[str, Any]], longest: Mapping[str, int]) -> Any:
+    return torch.tensor([float(sample["x"].sum()) for sample in samples]), longest["n"]
+
+
+def world(rank: int = 0, ranks: int = 1) -> World:
+    return World(
+        rank=rank, local_rank=rank, world_size=ranks, local_world_size=ranks, master_addr="", master_port=0,
+        launcher="none",
+    )  # fmt: skip
+
+
+def place(folder: Path, rows: int, first: int, weight: str = "1", split: int = 0) -> DatasetPlace:
+    """Build a dataset of rows x = (i, i), n = i % 4 numbers, of i from `first` on."""
+    values = [
+        (split, {"x": np.full(2, i, np.float32), "n": np.arange(i % 4, dtype=np.int32)})
+        for i in range(first, first + rows)
+    ]
+    values += [(0, {"x": np.zeros(2), "n": []})] * (split > 0)
+    return built(folder, Given(COLUMNS, [values[::2], values[1::2]]), weight)
+
+
+def built(folder: Path, source: Given, weight: str = "1") -> DatasetPlace:
+    folder.mkdir()
+    manifest = {**manifest_of(source, folder), "dataset": f"d-{folder.name}"}
+    write_json(folder / "manifest.json", manifest)
+    return DatasetPlace(manifest=folder / "manifest.json", shards=folder, weight=weight)
+
+
+def settings(global_batch: int = 12, **data: Any) -> RunSettings:
+    return RunSettings(global_batch=global_batch, data=Data(**data))
+
+
+def batches(
+    places: Sequence[DatasetPlace], of: RunSettings, rank: int = 0, ranks: int = 1, epochs: int = 2
+) -> Iterator[Any]:
+    stream, _ = Feed(places, of).train(world(rank, ranks))
+    for epoch in range(epochs):
+        yield from stream.batches(epoch)
+
+
+def test_rows_as_they_are_stored_are_streamed_by_columns(tmp_path: Path) -> None:
+    one = place(tmp_path / "a", 24, 0)
+    assert isinstance(Feed([one], settings()).train(world())[0], ShardStream)
+    for data in (
+        {"transform": f"{HERE}:Twice"},
+        {"collate": "nested"},
+        {"collate": Pad(type="pad", multiple=2)},
+    ):
+        stream, order = Feed([one], settings(**data)).train(world())
+        assert isinstance(stream, SampleStream)
+        plain, expected = Feed([one], settings()).train(world())
+        assert order == expected
+        list(stream.batches())
+        list(plain.batches())
+        assert stream.batch_ids.tolist() == plain.batch_ids.tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, "threads:2", "auto"])
+def test_a_transform_gives_the_same_bits_wherever_it_runs(tmp_path: Path, workers: Any) -> None:
+    one = place(tmp_path / "a", 48, 0)
+    transform = [{"type": f"{HERE}:Noise", "scale": 0.5}, f"{HERE}:Twice"]
+    alone = list(batches([one], settings(transform=transform, workers=0)))
+    plain = list(batches([one], settings()))
+    noise = [b["x"] / 2 - p["x"] for b, p in zip(alone, plain, strict=True)]
+    assert torch.unique(torch.cat(noise)).numel() > 90  # each row's, in each epoch, is another
+    for rank in range(2):
+        parts = list(batches([one], settings(transform=transform, workers=workers), rank, 2))
+        for whole, part in zip(alone, parts, strict=True):
+            for name in whole:
+                assert torch.equal(whole[name][6 * rank : 6 * rank + 6], part[name])
+
+
+def test_datasets_are_mixed_by_weight(tmp_path: Path) -> None:
+    places = [place(tmp_path / "a", 10, 0, "7/10"), place(tmp_path / "b", 100, 1000, "3/10")]
+    found = list(batches(places, settings(20, epoch_samples=100), epochs=3))
+    assert len(found) == 15
+    of_first = [int((batch["x"][:, 0] < 1000).sum()) for batch in found]
+    assert of_first == [14] * 15
+    counts = Counter(int(x) for batch in found for x in batch["x"][:, 0])
+    assert {counts[i] for i in range(10)} == {21}
+    assert {counts[i] for i in range(1000, 1100)} <= {0, 1}
+    # an epoch is as long as all rows together, where nothing else is said
+    assert len(list(batches(places, settings(20), epochs=1))) == 110 // 20
+    stream, _ = Feed(places, settings(20)).train(world())
+    batch = next(stream.batches())
+    assert (stream.batch_parts == (batch["x"][:, 0].numpy() >= 1000)).all()
+
+
+def test_held_out_rows_of_a_mix_come_once_and_are_transformed_without_chance(
+    tmp_path: Path,
+) -> None:
+    places = [place(tmp_path / "a", 10, 0, split=1), place(tmp_path / "b", 7, 1000, split=1)]
+    feed = Feed(places, settings(eval_transform=f"{HERE}:Twice"))
+    stream, order = feed.held_out("validation", batch=4)
+    assert order.num_rows == 17
+    values = [int(x) // 2 for batch in stream.batches() for x in batch["x"][:, 0]]
+    assert sorted(values) == [*range(10), *range(1000, 1007)]
+
+
+def test_classes_are_drawn_by_weight(tmp_path: Path) -> None:
+    rows = [
+        (0, {"features": np.full(2, i, np.float32), "labels": np.int64(i % 10 == 0)})
+        for i in range(60)
+    ]
+    one = built(tmp_path / "a", Given(TABLE, [rows[:20], rows[20:]], classes=("common", "rare")))
+    labels = [batch[1] for batch in batches([one], settings(10, class_weights="balanced"))]
+    assert [int(of.sum()) for of in labels] == [5] * 12
+    weights = {"common": 4, "rare": 1}
+    labels = [batch[1] for batch in batches([one], settings(10, class_weights=weights))]
+    assert [int(of.sum()) for of in labels] == [2] * 12
+    with pytest.raises(
+        ConfigError, match=r"data.class_weights=.* names odd, expected classes .* common, rare"
+    ):
+        Feed([one], settings(10, class_weights={"odd": 1.0})).train(world())
+
+
+def test_a_transform_may_make_a_table(tmp_path: Path) -> None:
+    one = place(tmp_path / "a", 24, 0)
+    features, labels = next(batches([one], settings(transform=f"{HERE}:AsTable")))
+    assert labels.tolist() == [int(x) % 4 for x in features[:, 0]]
+
+
+def test_a_users_function_makes_batches(tmp_path: Path) -> None:
+    one = place(tmp_path / "a", 24, 0)
+    found = list(batches([one], settings(collate=f"{HERE}:totals")))
+    assert sorted(int(x) // 2 for batch, _ in found for x in batch) == sorted([*range(24)] * 2)
+    assert {longest for _, longest in found} == {3}
+
+
+def test_lengths_are_chosen(tmp_path: Path) -> None:
+    one = place(tmp_path / "a", 24, 0)
+    batch = next(batches([one], settings(collate=Pad(type="pad", lengths={"n": 5}))))
+    assert batch["n"].shape == (12, 5)
+    batch = next(batches([one], settings(collate=Pad(type="pad", multiple=4))))
+    assert batch["n"].shape == (12, 4)
+    batch = next(batches([one], settings(collate="nested")))
+    assert batch["n"].is_nested
+    assert [len(row) for row in batch["n"].unbind()] == [int(x) % 4 for x in batch["x"][:, 0]]
+
+
+def test_statistics_of_a_mix_are_those_of_all_rows(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    rows = [
+        (0, {"features": row, "labels": np.int64(0)})
+        for row in generator.normal(3, 2, (30, 2)).astype(np.float32)
+    ]
+    parts = [Given(TABLE, [rows[:10]], classes=("a",)), Given(TABLE, [rows[10:]], classes=("a",))]
+    places = [built(tmp_path / str(n), part, "1/2") for n, part in enumerate(parts)]
+    whole = built(tmp_path / "all", Given(TABLE, [rows], classes=("a",)))
+    constants = [
+        Normalizer(Feed(of, settings()), "standard", torch.float64).constants
+        for of in (places, [whole])
+    ]
+    for mine, expected in zip(*constants, strict=True):
+        assert torch.allclose(mine, expected, rtol=1e-6)
+
+
+def test_what_cannot_be_streamed_is_refused_at_once(tmp_path: Path) -> None:
+    one = place(tmp_path / "a", 24, 0)
+    other = built(tmp_path / "b", Given({"x": COLUMNS["x"]}, [[(0, {"x": np.zeros(2)})]]))
+    with pytest.raises(
+        DataError, match=r"dataset d-b has the columns x: float32\[2\] .* expected .* n: int32"
+    ):
+        Feed([one, other], settings())
+    with pytest.raises(
+        ConfigError, match=r"Global draws random numbers from the global generator of random"
+    ):
+        next(batches([one], settings(transform=f"{HERE}:Global")))
+    with pytest.raises(ConfigError, match=r"data.collate=nowhere:f does not import"):
+        next(batches([one], settings(collate="nowhere:f")))
+    with pytest.raises(DataError, match="dataset d-a: its test split has no rows"):
+        Feed([one], settings(eval_transform=f"{HERE}:Twice")).held_out("test", batch=4)
