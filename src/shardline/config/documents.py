@@ -8,7 +8,8 @@ from typing import Any
 from shardline.config import scripts
 from shardline.config.before import settings_of, without_before
 from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.sources import SHIPPED_SOURCES, WITH_TOKENS
+from shardline.config.source_checks import WITH_TOKENS
+from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
