@@ -47,6 +47,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "special_tokens": {"tokenizer": "data/more/tokenizer.json", "special_tokens": True},
     "end": {"end": 10},
     "unit": {"unit": "file"},
+    "decode": {"decode": "at_read", "size": None},
     "keep_text": {"keep_text": True},
 }
 # Where the content lies and how fast it is read; a table's id is its content's.
@@ -83,6 +84,7 @@ def test_each_option_of_each_source(kind: str, option: str, folder: Path) -> Non
     elif kind == "image_folder" and option == "files":
         (folder / "data" / "more" / "9.png").write_text("9")
     changed = source | (UNCOUNTED | CHANGED)[option]
+    changed = {key: value for key, value in changed.items() if value is not None}
     if kind == "image_folder" and option == "files":
         changed = source
     assert (load_dataset(folder, changed).id == before) is (option in UNCOUNTED)
@@ -209,6 +211,7 @@ WHERE = "config/config.yaml: datasets.d."
         ("delta", {"version": -1}, "source.version=-1 is not at least 0"),
         ("delta", {"version": "latest"}, 'source.version="latest" is not a whole number'),
         ("image_folder", {"size": [8]}, "source.size=[8] is not [height, width]; give two numbers"),
+        ("image_folder", {"decode": "at_read"}, "source.size=[8, 8], but decode=at_read keeps images as they are; "),
         ("image_folder", {"size": [0, 8]}, "source.size.0=0 is not at least 1"),
         ("image_folder", {"mode": "CMYK"}, "source.mode=CMYK is not one of RGB, L"),
         ("text", {"unit": "sentence"}, "source.unit=sentence is not one of line, paragraph, file"),
@@ -224,6 +227,16 @@ def test_refused_options(kind: str, change: dict[str, Any], expected: str, folde
     assert message(
         lambda: load_dataset(folder, {"type": kind, **SOURCES[kind], **change})
     ).startswith(expected)
+
+
+def test_images_need_a_size_where_they_are_decoded(folder: Path) -> None:
+    source = {"type": "image_folder", "files": ["data"]}
+    expected = "source.size is missing; add it, or keep the files' bytes with decode: at_read"
+    assert message(lambda: load_dataset(folder, source)) == expected
+    at_read = load_dataset(folder, source | {"decode": "at_read"})
+    assert at_read.document["settings"]["source"]["decode"] == "at_read"
+    at_build = load_dataset(folder, source | {"size": [8, 8]})
+    assert "decode" not in at_build.document["settings"]["source"], "newer than what was built"
 
 
 @pytest.mark.parametrize("missing", ["files", "label"])

@@ -235,6 +235,57 @@ def test_image_that_does_not_decode(kind: str, tmp_path: Path) -> None:
     assert re.fullmatch(f".*/flowers/rose/0.jpg: {expected}", skipped)
 
 
+@pytest.mark.parametrize("kind", BAD)
+def test_bytes_that_do_not_decode_are_kept_by_no_dataset(kind: str, tmp_path: Path) -> None:
+    source = keep(write_flowers(tmp_path))
+    path = tmp_path / "flowers" / "rose" / "0.jpg"
+    content, expected = BAD[kind]
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8)
+    Image.fromarray(noise).save(path, progressive=True)
+    path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
+    expected = expected.replace("not an image", "not a JPEG or PNG image")
+    assert re.fullmatch(
+        f"flowers/rose/0.jpg: {expected}; fix it, or leave such out with source.on_bad: skip",
+        message(tmp_path, source),
+    )
+    left = make(tmp_path, source | {"on_bad": "skip"})
+    assert sum(len(table.ids) for shard in range(3) for table in left.iter_tables(shard)) == 11
+    assert sum(map(len, left.skipped.values())) == 1
+
+
+def test_bytes_of_a_bomb_and_of_other_formats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = keep(write_flowers(tmp_path))
+    bad = tmp_path / "flowers" / "rose" / "bad.png"
+    Image.new("RGB", (40, 40)).save(bad, format="GIF")
+    assert "bad.png: does not decode (not a JPEG or PNG image), expected a" in message(
+        tmp_path, source
+    )
+    Image.fromarray(np.full((20, 20), 40_000, np.uint16)).save(bad)
+    assert "bad.png: has more than 8 bits a channel" in message(tmp_path, source)
+    Image.new("L", (900, 900)).save(bad)  # a few hundred bytes
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300_000)
+    assert re.search(r"bad.png: does not decode \(.*bomb.*\), expected", message(tmp_path, source))
+
+
+def keep(source: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in source.items() if key != "size"} | {"decode": "at_read"}
+
+
+@pytest.mark.parametrize("block", [1, 2000, 10**9])
+def test_bytes_of_files(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardline.data.sources.image_folder._BLOCK_BYTES", block)
+    source = make(tmp_path, keep(write_flowers(tmp_path)))
+    assert source.schema.to_json()["columns"] == {"image": "bytes", "labels": "int64"}
+    assert source.schema.classes == ("daisy", "rose", "tulip")
+    rows = [row for shard in range(3) for row in source.iter_rows(shard)]
+    files = {path.read_bytes(): path.parent.name for path in source.files}
+    assert {row["image"]: source.schema.classes[row["labels"]] for row in rows} == files
+    pixels = read(make(tmp_path, write_flowers(tmp_path), shards=1))
+    assert sorted(row["id"] for row in rows) == list(pixels.ids), "splits stay the same"
+
+
 def test_image_of_16_bits_is_not_clipped(tmp_path: Path) -> None:
     source = write_flowers(tmp_path)
     deep = Image.fromarray(np.full((20, 20), 40_000, np.uint16))

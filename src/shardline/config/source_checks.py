@@ -27,10 +27,8 @@ def check_source(source: Mapping[str, Any], where: str) -> None:
     if source["type"] in WITH_COLUMNS:
         _check_task(source, where)
         _check_columns(source, where)
-    if source["type"] == "image_folder" and len(source["size"]) != 2:
-        raise ConfigError(
-            f"{where}.source.size={source['size']} is not [height, width]; give two numbers"
-        )
+    if source["type"] == "image_folder":
+        _check_size(source, where)
     if source["type"] in WITH_TOKENS and source["tokenizer"] == BYTES:
         _check_bytes(source, where)
     if source["type"] == "csv" and (
@@ -39,6 +37,21 @@ def check_source(source: Mapping[str, Any], where: str) -> None:
         raise ConfigError(
             f'{where}.source.delimiter="{source["delimiter"]}" is not one ASCII character; give one'
         )
+
+
+def _check_size(source: Mapping[str, Any], where: str) -> None:
+    at_build, size = source["decode"] == "at_build", source.get("size")
+    if at_build and size is None:
+        raise ConfigError(
+            f"{where}.source.size is missing; add it, or keep the files' bytes with decode: at_read"
+        )
+    if not at_build and size is not None:
+        raise ConfigError(
+            f"{where}.source.size={size}, but decode=at_read keeps images as they are; drop it, and bring them to a "
+            "size with data.transform"
+        )
+    if size is not None and len(size) != 2:
+        raise ConfigError(f"{where}.source.size={size} is not [height, width]; give two numbers")
 
 
 def _check_bytes(source: Mapping[str, Any], where: str) -> None:

@@ -135,13 +135,19 @@ class ImageFolder(Source, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Names of the folders in label order; left out, all in alphabetical order."""
     on_bad: OnBad = "fail"
     """Whether an image that cannot be used ends the build by name, or is left out and counted."""
-    size: list[Count]
-    """[height, width] in pixels that every image is brought to."""
+    size: list[Count] | UnsetType = UNSET
+    """[height, width] in pixels that every image is brought to; required where images are decoded
+    `at_build`."""
     mode: Literal["RGB", "L"] = "RGB"
     """Colours, or `L` for grey."""
     fit: Literal["crop", "stretch"] = "crop"
     """`crop` scales an image until it covers the size and cuts off what stands over; `stretch`
     changes its proportions."""
+    decode: Annotated[Literal["at_build", "at_read"], Meta(extra={"before": "at_build"})] = (
+        "at_build"
+    )
+    """`at_build` stores the pixels; `at_read` stores the files' own bytes as a column `image`, which
+    training decodes: `size`, `mode` and `fit` say nothing then."""
     decode_threads: Natural = 0
     """Images decoded at a time by one job; 0 takes one thread per core."""
 

@@ -1,12 +1,13 @@
-"""A folder per class with JPEG or PNG images in it, brought to one shape."""
+"""A folder per class with JPEG or PNG images in it, brought to one shape or kept as they are."""
 
+import io
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -19,7 +20,10 @@ _BLOCK_BYTES = 64 * 2**20  # features of one table
 _NO_IMAGE = (
     OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error, Image.DecompressionBombError,
 )  # fmt: skip
+_KEPT = ("JPEG", "PNG")  # formats whose bytes are kept, for whoever decodes them
 _DEEP = ("I", "F")  # 16 or 32 bits a channel, which a conversion to 8 bits would clip
+
+Found = TypeVar("Found")
 
 
 class ImageFolder(FileSource):
@@ -29,40 +33,45 @@ class ImageFolder(FileSource):
     in the order of their names' hashes, so each shard is a random sample of the
     classes. A photograph is turned upright by its EXIF orientation.
 
+    With `decode="at_read"` a row has its file's own bytes as `image`, which
+    whoever reads the dataset decodes; each is decoded once to find what is no image.
+
     Args:
-        size: (height, width) in pixels.
+        size: (height, width) in pixels; of images that are decoded when the dataset is built.
         mode: `RGB`, or `L` for grey.
         fit: `crop` scales the image until it covers the shape and cuts off what
             stands over, equally on both sides; `stretch` changes its proportions.
         classes: names of the folders in label order; left out, all in alphabetical order.
+        decode: `at_build`, or `at_read` to keep the files' bytes.
         decode_threads: images decoded at a time; 0 takes one thread per core.
     """
 
     def __init__(
-        self, *, size: Sequence[int], mode: Literal["RGB", "L"] = "RGB",
+        self, *, size: Sequence[int] = (), mode: Literal["RGB", "L"] = "RGB",
         fit: Literal["crop", "stretch"] = "crop", classes: Sequence[str | int] = (),
-        decode_threads: int = 0, **arguments: Any,
+        decode: Literal["at_build", "at_read"] = "at_build", decode_threads: int = 0, **arguments: Any,
     ) -> None:  # fmt: skip
         super().__init__(**arguments)
-        self.height, self.width = size
+        self.decode = decode
+        self.height, self.width = size or (0, 0)
         self.mode, self.fit = mode, fit
         self._classes = tuple(map(str, classes))
         self.decode_threads = decode_threads or len(os.sched_getaffinity(0))
 
     @cached_property
     def schema(self) -> Schema:
-        """Images [channels, height, width] uint8."""
+        """Images [channels, height, width] uint8; with `decode="at_read"` columns `image` and `labels`."""
         folders = {path.parent.name for path in self.files}
         if not self._classes and len(folders) < 2:
             raise DataError(
                 f"{self.files[0]}: all images lie in one folder, {self.files[0].parent.name}, expected a folder "
                 "per class; list those in source.files"
             )
-        return Schema(
-            feature_shape=(len(self.mode), self.height, self.width),
-            feature_dtype="uint8",
-            classes=self._classes or tuple(sorted(folders)),
-        )
+        classes = self._classes or tuple(sorted(folders))
+        if self.decode == "at_read":
+            return Schema(columns={"image": "bytes", "labels": "int64"}, classes=classes)
+        shape = (len(self.mode), self.height, self.width)
+        return Schema(feature_shape=shape, feature_dtype="uint8", classes=classes)
 
     @cached_property
     def _order(self) -> list[tuple[int, int]]:
@@ -72,17 +81,38 @@ class ImageFolder(FileSource):
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's images in blocks of at most 64 MiB."""
         self.skipped.pop(shard, None)
-        rows = shard_range(len(self._order), shard, self.num_shards)
-        step = max(1, _BLOCK_BYTES // (len(self.mode) * self.height * self.width))
+        read = self._checked_bytes if self.decode == "at_read" else self._decode
         with ThreadPoolExecutor(self.decode_threads) as pool:
-            for first in range(rows.start, rows.stop, step):
-                block = self._order[first : min(first + step, rows.stop)]
-                images = pool.map(self._decode, (self.files[place] for _, place in block))
+            for block in self._blocks(shard):
+                images = pool.map(read, (self.files[place] for _, place in block))
                 if table := self._table(shard, block, list(images)):
                     yield table
 
+    def _blocks(self, shard: int) -> Iterator[list[tuple[int, int]]]:
+        """Yield id and place of the shard's images, as many as 64 MiB hold, or one that is larger."""
+        rows = shard_range(len(self._order), shard, self.num_shards)
+        block: list[tuple[int, int]] = []
+        filled = 0
+        for row in self._order[rows.start : rows.stop]:
+            size = self._num_bytes(self.files[row[1]])
+            if block and filled + size > _BLOCK_BYTES:
+                yield block
+                block, filled = [], 0
+            block.append(row)
+            filled += size
+        if block:
+            yield block
+
+    def _num_bytes(self, file: Path) -> int:
+        if self.decode == "at_read":
+            return file.stat().st_size
+        return len(self.mode) * self.height * self.width
+
     def _table(
-        self, shard: int, block: Sequence[tuple[int, int]], images: Sequence[np.ndarray | str]
+        self,
+        shard: int,
+        block: Sequence[tuple[int, int]],
+        images: Sequence[np.ndarray | bytes | str],
     ) -> Table | None:
         kept = []
         for (row_id, place), image in zip(block, images, strict=True):
@@ -93,15 +123,19 @@ class ImageFolder(FileSource):
         if not kept:
             return None
         ids = np.array([row[0] for row in kept], dtype=np.int64)
-        splits = [self.splits_of_file(row[2], ids[i : i + 1]) for i, row in enumerate(kept)]
+        found = [self.splits_of_file(row[2], ids[i : i + 1]) for i, row in enumerate(kept)]
+        splits = [split for split in found if split is not None]
+        labels = np.array([row[1] for row in kept], dtype=np.int64)
         return Table(
             ids=ids,
-            features=np.stack([row[3] for row in kept]),
-            labels=np.array([row[1] for row in kept], dtype=np.int64),
-            splits=None
-            if splits[0] is None
-            else np.concatenate([s for s in splits if s is not None]),
+            splits=np.concatenate(splits) if splits else None,
+            **self._images_and_labels([row[3] for row in kept], labels),
         )
+
+    def _images_and_labels(self, images: list[Any], labels: np.ndarray) -> dict[str, Any]:
+        if self.decode == "at_read":
+            return {"columns": {"image": images, "labels": labels}}
+        return {"features": np.stack(images), "labels": labels}
 
     def _label(self, place: int) -> int:
         folder = self.files[place].parent.name
@@ -114,22 +148,51 @@ class ImageFolder(FileSource):
 
     def _decode(self, path: Path) -> np.ndarray | str:
         """Return an image [C, H, W] uint8, or in words why there is none."""
+
+        def pixels(image: Image.Image) -> np.ndarray:
+            # a JPEG is decoded at a fraction of its size, where that is still twice ours
+            image.draft(self.mode, (2 * max(self.height, self.width),) * 2)
+            return np.asarray(self._shape(ImageOps.exif_transpose(image).convert(self.mode)))
+
+        found = _try_image(path, path, pixels)
+        if isinstance(found, str):
+            return found
+        return found[None] if found.ndim == 2 else np.ascontiguousarray(found.transpose(2, 0, 1))
+
+    def _checked_bytes(self, path: Path) -> bytes | str:
+        """Return a file's bytes if a JPEG or PNG image can be decoded from them, or in words why not."""
         try:
-            with Image.open(path) as image:
-                if image.mode.startswith(_DEEP):
-                    return f"has more than 8 bits a channel (mode {image.mode}), expected 8; convert it"
-                # a JPEG is decoded at a fraction of its size, where that is still twice ours
-                image.draft(self.mode, (2 * max(self.height, self.width),) * 2)
-                pixels = np.asarray(self._shape(ImageOps.exif_transpose(image).convert(self.mode)))
-        except _NO_IMAGE as error:
-            reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
-            if path.exists() and not path.stat().st_size:
-                reason = "empty file"
-            return f"does not decode ({reason}), expected a JPEG or PNG image"
-        return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+            content = path.read_bytes()
+        except OSError as error:
+            return f"cannot be read ({error.strerror}), expected a JPEG or PNG image"
+
+        def load(image: Image.Image) -> bytes:
+            image.draft("L", (1, 1))  # a JPEG is read as a whole, and made at an eighth of its size
+            image.load()
+            return content
+
+        return _try_image(path, io.BytesIO(content), load, formats=_KEPT)
 
     def _shape(self, image: Image.Image) -> Image.Image:
         size = (self.width, self.height)
         if self.fit == "crop":
             return ImageOps.fit(image, size, Image.Resampling.BICUBIC)
         return image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _try_image(
+    path: Path, file: Path | io.BytesIO, use: Callable[[Image.Image], Found], **options: Any
+) -> Found | str:
+    """Return what is made of an image, or in words why that cannot be."""
+    try:
+        with Image.open(file, **options) as image:
+            if image.mode.startswith(_DEEP):
+                return f"has more than 8 bits a channel (mode {image.mode}), expected 8; convert it"
+            return use(image)
+    except _NO_IMAGE as error:
+        reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
+        if isinstance(error, UnidentifiedImageError) and options:
+            reason = "not a JPEG or PNG image"
+        if path.exists() and not path.stat().st_size:
+            reason = "empty file"
+        return f"does not decode ({reason}), expected a JPEG or PNG image"
