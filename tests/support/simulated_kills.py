@@ -28,20 +28,23 @@ from typing import Any
 from unittest import mock
 
 import torch
+from msgspec import structs
+from msgspec.structs import replace
 
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
-from shardline.config.run_spec import RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.canonical import digest
 from shardline.core.world import World
-from shardline.ledger import read_ledger
+from shardline.ledger import read_samples
 from shardline.pipeline import runs as jobs
 from shardline.supervision.attempts import begin_attempt
 from shardline.training import worker
 from shardline.training.goodput import Timeline
 from shardline.training.rank_spec import RankSpec
 from tests.support.built import build
+from tests.support.killed_data import others, tokens_of
 from tests.support.rank_specs import rank_runtime, rank_spec
 
 ALONE = World(
@@ -216,7 +219,7 @@ class Outcome:
     Attributes:
         trained: what is recorded of the training, but for times.
         records: of `metrics.jsonl`, without times.
-        ledger: row ids by step.
+        ledger: part, pass and row id of each sample, by step.
         state: the last state, by path.
         events: the hooks, with the counters that they saw.
     """
@@ -224,7 +227,7 @@ class Outcome:
     model: bytes
     trained: dict[str, Any]
     records: list[dict[str, Any]]
-    ledger: dict[int, list[int]]
+    ledger: dict[int, list[tuple[int, int, int]]]
     state: dict[str, Any]
     events: list[tuple[Any, ...]]
 
@@ -260,26 +263,27 @@ class Case:
     Attributes:
         model: `module:Class`.
         settings: by dotted key, over those of the tiny run.
+        data: what it is trained on, see `build_trainings`.
         best_kept: best weights kept.
     """
 
     name: str
     model: str
     settings: dict[str, Any] = field(default_factory=dict)
+    data: str = "rows"
     best_kept: int = 1
 
 
 class Trainings:
-    """Trains cases on one dataset.
+    """Trains cases.
 
     Args:
-        spec: resolved run whose dataset is built.
-        manifest: of the dataset.
-        shards: folder of its shards.
+        spec: a resolved run.
+        data: places of datasets, by what cases call them.
     """
 
-    def __init__(self, spec: dict[str, Any], manifest: Path, shards: Path) -> None:
-        self._spec, self._manifest, self._shards = spec, manifest, shards
+    def __init__(self, spec: dict[str, Any], data: dict[str, tuple[DatasetPlace, ...]]) -> None:
+        self._spec, self._data = spec, data
         self._unbroken: dict[str, tuple[Outcome, dict[str, int]]] = {}
 
     def unbroken(self, case: Case) -> tuple[Outcome, dict[str, int]]:
@@ -308,14 +312,15 @@ class Trainings:
     def rank_spec(self, root: Path, case: Case, *, every_steps: int, keep: int) -> RankSpec:
         """Return what the rank is given."""
         saves = {"every_steps": every_steps, "keep": keep, "keep_best": case.best_kept}
-        return rank_spec(
+        given = rank_spec(
             root,
             run_json=root / "run.json",
-            manifest=self._manifest,
-            shards=self._shards,
+            manifest=root,
+            shards=root,
             runtime=rank_runtime(checkpoint=saves, verify="off"),
             attempt=begin_attempt(root / "work"),
         )
+        return replace(given, datasets=self._data[case.data])
 
 
 @contextmanager
@@ -386,7 +391,7 @@ class Chain:
             model=(self.root / "results/model.safetensors").read_bytes(),
             trained={k: v for k, v in trained.items() if k not in ("resumed_step", "checkpoint_s")},
             records=[{**json.loads(line), "wall_s": 0} for line in lines],
-            ledger=read_ledger(self.root / "work/ledger"),
+            ledger=read_samples(self.root / "work/ledger"),
             state=self._last_state,
             events=[event for event in self._events if event[0] != "saved"],
         )
@@ -425,7 +430,11 @@ def _flat(state: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def build_trainings(folder: Path) -> Trainings:
-    """Build a dataset of some twenty train rows, five steps of four, and resolve a run on it."""
+    """Build a dataset of some twenty train rows, five steps of four, and resolve a run on it.
+
+    Cases may ask for these `rows`, for a `mix` of them with as many others, and for two datasets of
+    `tokens`.
+    """
     rows = {"type": "synthetic", "rows_per_shard": 14, "features": 4, "seed": 3}
     splits = {"train": 0.4, "validation": 0.5, "test": 0.1}
     config = {
@@ -446,4 +455,12 @@ def build_trainings(folder: Path) -> Trainings:
         shards = build(project, dataset, config)
         jobs.resolve_run(config, run.id, "run.json", "identity.json")
     spec = json.loads((folder / "run.json").read_text())
-    return Trainings(spec, folder / dataset.manifest, folder / shards)
+    rows = DatasetPlace(manifest=folder / dataset.manifest, shards=folder / shards)
+    mix = (
+        structs.replace(rows, weight="2/3"),
+        structs.replace(others(folder / "others", rows), weight="1/3"),
+    )
+    tokens = tuple(
+        tokens_of(folder / f"tokens-{n}", n, weight) for n, weight in ((1, "3/4"), (2, "1/4"))
+    )
+    return Trainings(spec, {"rows": (rows,), "mix": mix, "tokens": tokens})

@@ -26,13 +26,24 @@ SEED = campaign_seed()
 PARTITION = {"data.epoch": "partition", "data.partition_shards": 2, "trainer.max_epochs": 5}
 
 
-def case(model: str, name: str = "", best_kept: int = 1, **settings) -> Case:
+def case(model: str, name: str = "", best_kept: int = 1, of: str = "rows", **settings) -> Case:
     path = f"tests.support.killed_models:{model}"
     dotted = {key.replace("__", "."): value for key, value in settings.items()}
-    return Case(name=name or model, model=path, settings=dotted, best_kept=best_kept)
+    return Case(name=name or model, model=path, settings=dotted, data=of, best_kept=best_kept)
 
 
 COUNTING = case("Counting")
+JITTER, GUESS = "tests.support.killed_data:Jitter", "tests.support.killed_data:Guess"
+PACK = {"column": "tokens", "length": 5, "method": "concat"}
+SAMPLES = [  # mixed, packed, transformed, drawn by class
+    case("Counting", "mixed", of="mix", data__transform=JITTER, data__epoch_samples=18),
+    case(
+        "Averaged", "packed", of="tokens", trainer__accumulate=2, data__normalize="none", data__pack=PACK,
+        data__transform=[GUESS, JITTER], data__eval_transform=GUESS, data__workers="threads:2",
+        model_args={"num_classes": 2},
+    ),
+    case("Duel", "by class", data__class_weights="balanced", data__transform=JITTER),
+]  # fmt: skip
 CASES = [
     COUNTING,
     case("Averaged", schedule__name="cosine", schedule__warmup_steps=3, optim__name="adamw"),
@@ -55,6 +66,7 @@ CASES = [
     case("Counting", "partitions", **{k.replace(".", "__"): v for k, v in PARTITION.items()}),
     case("Averaged", "padded", data__last_batch="pad", data__streams=2, precision="64-true"),
     case("Averaged", "top", best_kept=3, checkpoint__monitor="distance", checkpoint__mode="max"),
+    *SAMPLES,
 ]  # fmt: skip
 
 
@@ -93,7 +105,7 @@ def test_an_epochs_own_record_stands_once_where_the_state_before_it_is_resumed_f
     assert killed.differences(unbroken) == []
 
 
-@pytest.mark.parametrize("case", FORGOTTEN, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*FORGOTTEN, *SAMPLES], ids=lambda case: case.name)
 def test_what_lightnings_states_forget_is_there_after_a_resume(trainings, case):
     unbroken, _ = trainings.unbroken(case)
     assert trainings.killed(case, at(2, 4, 9, 15)).differences(unbroken) == []

@@ -9,14 +9,15 @@ import pytorch_lightning as pl
 from shardline.config.run_spec import RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.imports import import_class
+from shardline.data.columns import features_of
 
 
 def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
     """Create a run's model.
 
     The constructor gets `settings.model_args` and, where it names them,
-    `num_classes` and `feature_shape` (tuple of int) from the dataset's schema, or
-    `columns` (type by name, such as `int32[*]`) where it is no table's.
+    `num_classes`, `feature_shape` (tuple of int, where a row is features and a label) and `columns`
+    (type by name, such as `int32[*]`, where the source names them) from the dataset's schema.
 
     Raises:
         ConfigError: the class does not import, is no LightningModule, or
@@ -45,8 +46,8 @@ def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {"num_classes": len(schema["classes"])}
     if "columns" in schema:
         given["columns"] = dict(schema["columns"])
-    else:
-        given["feature_shape"] = tuple(schema["feature_shape"])
+    if features := features_of(schema):
+        given["feature_shape"] = features.shape
     parameters = inspect.signature(cls).parameters
     arguments = {key: value for key, value in given.items() if key in parameters}
     return {**arguments, **spec.settings.model_args}
