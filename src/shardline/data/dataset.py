@@ -1,11 +1,9 @@
 """A sealed dataset, ready to be streamed: the orders of its splits, and streams of whole columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from shardline.config.settings.run import RunSettings
 from shardline.core.errors import DataError
@@ -124,17 +122,3 @@ class Dataset:
             DataError: they lie in a file of their own, which is missing or damaged.
         """
         return read_statistics(self.manifest, self.shards.folder)
-
-    def tables(self, order: Order) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Yield a table's batches once: features [B, *feature_shape] as stored, and labels [B].
-
-        Raises:
-            DataError: the dataset has other columns; the message names them.
-        """
-        for batch in self.stream(order, num_epochs=1).batches():
-            if isinstance(batch, dict):
-                raise DataError(
-                    f"dataset {self.manifest['dataset']} has the columns {', '.join(self.shards.columns)}, expected "
-                    "features and labels of a table; this is not there for other columns yet"
-                )
-            yield batch

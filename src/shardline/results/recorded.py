@@ -112,11 +112,6 @@ class Recorded:
         path = self.evaluation_file
         return read_formed(path, forms.Evaluation, remedy=REMAKE) if path else {}
 
-    @property
-    def shards(self) -> Path:
-        """The folder of its first dataset's shards."""
-        return self.datasets[0].shards
-
 
 def find_recorded(project: Project, wanted: str) -> Recorded:
     """Return the run of a name or id of the config, or of an id among results/runs.

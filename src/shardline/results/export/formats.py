@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file, save
 
 from shardline.config.run_spec import RunSpec
-from shardline.core.errors import ConfigError
+from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import write_bytes
 from shardline.data.datamodule import Normalizer
-from shardline.data.dataset import Dataset
+from shardline.data.feed import Feed
 from shardline.results.recorded import Recorded
 from shardline.training.model import make_model
 
@@ -30,7 +30,7 @@ NORMALIZATION = "normalization.safetensors"
 
 
 class Deployed(torch.nn.Module):
-    """A model that takes features as the shards store them, its first step being the normalisation.
+    """A model that takes features as batches hold them, its first step being the normalisation.
 
     Args:
         model: the sealed model.
@@ -67,7 +67,7 @@ class Original:
         weights: the sealed weights.
         model: in evaluation mode.
         constants: shift and scale of the normalisation [*feature_shape] float32.
-        features: rows [n, *feature_shape] of `split` in the stored type.
+        features: rows [n, *feature_shape] of `split`, as `data.eval_transform` leaves them.
         outputs: of the model on these, computed as an evaluation does [n, ...] float32.
     """
 
@@ -99,20 +99,24 @@ class Original:
         return float((outputs.double() - self.outputs.double()).abs().max())
 
 
-def load_original(recorded: Recorded, shards: Path) -> Original:
+def load_original(recorded: Recorded) -> Original:
     """Load a sealed model, and evaluate it on held-out rows.
 
     Raises:
-        DataError: a shard is damaged.
+        DataError: a shard is damaged, or batches are no tables.
         ConfigError: the model cannot be made.
     """
-    spec, dataset = recorded.run_spec, Dataset(recorded.manifest, shards, verify="always")
-    schema, settings = dataset.manifest["schema"], spec.settings
+    spec, settings = recorded.run_spec, recorded.run_spec.settings
+    feed = Feed(recorded.datasets, settings, verify="always")
+    schema = feed.manifest["schema"]
     model = make_model(spec, schema).eval()
     model.load_state_dict(load_file(recorded.model))
     split, mode = settings.evaluation.split, settings.data.normalize
-    features = _rows(dataset, split, settings.data.window_bytes)
-    normalize = Normalizer(dataset, mode, torch.float32)
+    stream, _ = feed.held_out(split, batch=_ROWS // 4)
+    features = torch.cat(
+        [_features(batch, feed) for batch in itertools.islice(stream.batches(), 4)]
+    )
+    normalize = Normalizer(feed, mode, torch.float32)
     with torch.inference_mode():
         outputs = model(normalize(features)).float()
     return Original(
@@ -127,10 +131,14 @@ def load_original(recorded: Recorded, shards: Path) -> Original:
     )
 
 
-def _rows(dataset: Dataset, split: str, window_bytes: int) -> torch.Tensor:
-    order = dataset.held_out_order(split, batch=_ROWS // 4, window_bytes=window_bytes)
-    batches = itertools.islice(dataset.tables(order), 4)
-    return torch.cat([features.clone() for features, _ in batches])
+def _features(batch: Any, feed: Feed) -> torch.Tensor:
+    if not isinstance(batch, tuple):
+        raise DataError(
+            f"dataset {feed.manifest['dataset']} gives batches of the columns {', '.join(batch)}, expected features "
+            "and labels of a table; only models that take features can be exported yet"
+        )
+    features: torch.Tensor = batch[0].clone()
+    return features
 
 
 _Write = Callable[[Original, Path], None]

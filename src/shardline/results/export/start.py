@@ -84,7 +84,7 @@ def export_run(
     changes = check_repeatable(project, recorded, "exported", anyway=anyway)
     from shardline.results.export.formats import load_original
 
-    original = load_original(recorded, recorded.shards)
+    original = load_original(recorded)
     with _whole(folder) as scratch:
         check = _write(original, recorded, to, scratch)
         _describe(original, recorded, to, check, changes, scratch)
@@ -167,8 +167,8 @@ def _describe(
         "model_args": mask_values(arguments_of(spec, schema)),
         "input": {
             "name": "features",
-            "dtype": schema["feature_dtype"],
-            "shape": schema["feature_shape"],
+            "dtype": str(original.features.dtype).removeprefix("torch."),
+            "shape": list(original.features.shape[1:]),
         },
         "output": {"name": "outputs", "shape": list(original.outputs.shape[1:])},
         "task": schema["task"],
