@@ -99,7 +99,7 @@ def source(**settings: Any) -> dict[str, Any]:
         (
             {"datasets": {"digits": {**DIGITS, "source": {"type": "digit"}}}},
             "datasets.digits.source.type=digit is neither one of csv, delta, digits, idx, image_folder, "
-            "parquet, synthetic, text nor an import path such as "
+            "jsonl, parquet, synthetic, text nor an import path such as "
             'mypkg.models:Net; did you mean "digits"?',
         ),
     ],

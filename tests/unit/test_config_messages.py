@@ -33,6 +33,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "idx": {"files": ["a.idx"]},
     "image_folder": {"files": ["images"], "size": [8, 8]},
     "text": {"files": ["a.txt"]},
+    "jsonl": {"files": ["a.jsonl"], "tokenize": {"tokens": "text"}},
     "digits": {},
     "synthetic": {},
     "own:Class": {"files": ["a.csv"], "options": {}},

@@ -35,7 +35,7 @@ NEUTRAL = {
     "blake3": "digests of a published standard",
     "filelock": "locks, that only order the work",
     "lightning_utilities": "copies nested states as they are",
-    "msgspec": "reads files of Shardline's own into named and typed fields",
+    "msgspec": "reads JSON, a published standard, and files of Shardline's own",
     "packaging": "reads the lock's lines, whose form is a published standard",
 }
 MASKING = {"detect_secrets": "masks secrets in what is sealed; only a page is made of masked text"}
@@ -43,7 +43,7 @@ TOKENS = {"tokenizers": "counts by the history `tokenizer` where a source names 
 NEUTRAL_IN = {
     "training": NEUTRAL | MASKING,
     "evaluation": NEUTRAL | MASKING,
-    "text": NEUTRAL | TOKENS,
+    **dict.fromkeys(("jsonl", "text"), NEUTRAL | TOKENS),
 }
 CLASSES = SHIPPED_MODELS | SHIPPED_SOURCES
 MODULES = STAGES | {name: path.partition(":")[0] for name, path in CLASSES.items()}

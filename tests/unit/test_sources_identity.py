@@ -24,6 +24,12 @@ SOURCES: dict[str, dict[str, Any]] = {
     "idx": {"files": ["data/*.csv"]},
     "image_folder": {"files": ["data"], "size": [8, 8]},
     "text": {"files": ["data/*.csv"]},
+    "jsonl": {
+        "files": ["data/*.csv"],
+        "columns": {"x": "int64"},
+        "tokenize": {"tokens": "text"},
+        **TABULAR,
+    },
 }
 # One change of each option; None means that there is nothing to change alone.
 CHANGED: dict[str, dict[str, Any]] = {
@@ -48,6 +54,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "end": {"end": 10},
     "unit": {"unit": "file"},
     "decode": {"decode": "at_read", "size": None},
+    "tokenize": {"tokenize": {"tokens": "caption"}},
     "keep_text": {"keep_text": True},
 }
 # Where the content lies and how fast it is read; a table's id is its content's.
@@ -156,6 +163,7 @@ PACKAGES = {
         ("idx", set()),
         ("image_folder", {"pillow"}),
         ("text", set()),
+        ("jsonl", set()),
     ],
 )
 def test_only_the_packages_of_a_source_count(kind: str, packages: set[str], folder: Path) -> None:
@@ -220,13 +228,27 @@ WHERE = "config/config.yaml: datasets.d."
         ("text", {"special_tokens": True}, "source.special_tokens=true, but tokenizer=bytes has none; drop it, or "),
         ("text", {"tokenizer": "gpt2"}, "source.tokenizer=gpt2 is neither bytes nor a file; check the path"),
         ("text", {"tokenizer": "data"}, "source.tokenizer=data is neither bytes nor a file; write data/tokenizer.json"),
+        ("jsonl", {"columns": {"x": "int23("}}, "source.columns.x=int23( is not a type such as int64, "),
+        ("jsonl", {"tokenize": {}, "end": 10}, "source.end is given without tokenize; add tokenize: {tokens: KEY}, "),
+        ("jsonl", {"tokenize": {}, "tokenizer": "t"}, "source.tokenizer is given without tokenize; add tokenize: "),
+        ("jsonl", {"tokenize": {"x": "text"}}, "source.tokenize.x is among source.columns as well; rename one of them"),
+        ("jsonl", {"tokenize": {"labels": "y"}}, "source.tokenize.labels is what label=y becomes; drop one of them"),
+        ("jsonl", {"columns": {"labels": "int8"}}, "source.columns.labels is what label=y becomes; drop one of them"),
+        ("jsonl", {"rename": {"y": "z"}}, "source.rename.y is not a column; known are x"),
+        ("jsonl", {"classes": []}, "source: neither classes nor num_classes is given; list classes, or give "),
+        ("jsonl", {"num_classes": 2}, "source: classes and num_classes are both given; list classes, or give "),
+        ("jsonl", {"label": None}, "source.classes is given without a label; name the label's column, or drop it"),
+        (
+            "jsonl", {"label": None, "classes": [], "columns": None, "tokenize": {}},
+            "source: neither columns nor tokenize is given; name what rows have, such as tokenize: {tokens: text}",
+        ),
         ("idx", {"label": "y"}, "source.label is not a known key; known are classes, files, type"),
     ],
 )  # fmt: skip
 def test_refused_options(kind: str, change: dict[str, Any], expected: str, folder: Path) -> None:
-    assert message(
-        lambda: load_dataset(folder, {"type": kind, **SOURCES[kind], **change})
-    ).startswith(expected)
+    given = {"type": kind, **SOURCES[kind], **change}
+    source = {key: value for key, value in given.items() if value is not None}
+    assert message(lambda: load_dataset(folder, source)).startswith(expected)
 
 
 def test_images_need_a_size_where_they_are_decoded(folder: Path) -> None:
@@ -255,11 +277,11 @@ def test_missing_option(missing: str, folder: Path) -> None:
         ("csv", {"train": 0.9, "test": 0.1}, "splits.validation is missing; add it"),
         (
             "idx", {"column": "part"},
-            "splits.column is for sources of type csv, delta, parquet, not idx; give shares (train, validation, test)",
+            "splits.column is for sources of type csv, delta, jsonl, parquet, not idx; give shares ",
         ),
         (
             "delta", {"files": {"train": ["a"], "validation": 0.1, "test": ["b"]}},
-            "splits.files is for sources of type csv, idx, image_folder, parquet, text, not delta; give shares ",
+            "splits.files is for sources of type csv, idx, image_folder, jsonl, parquet, text, not delta; give shares ",
         ),
         ("csv", {"files": {"train": ["0.csv"], "test": ["1.csv"]}}, "splits.files.validation is missing; add it"),
         (

@@ -1,15 +1,16 @@
 """Options of a dataset's source and splits that do not fit together, which no type of settings can express."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 
 BYTES = "bytes"  # the tokenizer that is no file
 WITH_COLUMNS = ("csv", "delta", "parquet")
-WITH_FILES = ("csv", "idx", "image_folder", "parquet", "text")
-WITH_TOKENS = ("text",)
+WITH_SPLITS = ("csv", "delta", "jsonl", "parquet")  # that a column may hold
+WITH_FILES = ("csv", "idx", "image_folder", "jsonl", "parquet", "text")
+WITH_TOKENS = ("jsonl", "text")
 
 
 def check_source(source: Mapping[str, Any], where: str) -> None:
@@ -27,6 +28,8 @@ def check_source(source: Mapping[str, Any], where: str) -> None:
     if source["type"] in WITH_COLUMNS:
         _check_task(source, where)
         _check_columns(source, where)
+    if source["type"] == "jsonl":
+        _check_keys(source, where)
     if source["type"] == "image_folder":
         _check_size(source, where)
     if source["type"] in WITH_TOKENS and source["tokenizer"] == BYTES:
@@ -72,15 +75,10 @@ def _check_task(source: Mapping[str, Any], where: str) -> None:
         if "columns" not in source:
             raise ConfigError(f"{where}.source.label is missing; add it")
         if given:
-            raise ConfigError(
-                f"{where}.source.{given[0]} is given without a label; name the label's column, or drop it"
-            )
+            _refuse_classes(given, False, where)
         return
     if source["task"] == "classification" and len(given) != 1:
-        found = f"{' and '.join(given)} are both" if given else "neither classes nor num_classes is"
-        raise ConfigError(
-            f"{where}.source: {found} given; list classes, or give num_classes where labels are 0, 1, ..."
-        )
+        _refuse_classes(given, True, where)
     if source["task"] == "regression" and given:
         raise ConfigError(
             f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
@@ -101,12 +99,61 @@ def _check_columns(source: Mapping[str, Any], where: str) -> None:
                 raise ConfigError(f"{where}.source.features holds {name}, which is {key}; drop it")
 
 
+def _check_keys(source: Mapping[str, Any], where: str) -> None:
+    columns, tokenize = source.get("columns", {}), source["tokenize"]
+    if not columns and not tokenize:
+        raise ConfigError(
+            f"{where}.source: neither columns nor tokenize is given; name what rows have, such as tokenize: "
+            "{tokens: text}"
+        )
+    for name in tokenize:
+        if name in columns:
+            raise ConfigError(
+                f"{where}.source.tokenize.{name} is among source.columns as well; rename one of them"
+            )
+    if "labels" in tokenize and "label" in source:
+        raise ConfigError(
+            f"{where}.source.tokenize.labels is what label={source['label']} becomes; drop one of them"
+        )
+    if not tokenize and (source["tokenizer"] != BYTES or "end" in source):
+        key = "end" if "end" in source else "tokenizer"
+        raise ConfigError(
+            f"{where}.source.{key} is given without tokenize; add tokenize: {{tokens: KEY}}, or drop it"
+        )
+    _check_rename(source, columns, where)
+    given = [key for key in ("classes", "num_classes") if source.get(key)]
+    if len(given) != ("label" in source):
+        _refuse_classes(given, "label" in source, where)
+
+
+def _refuse_classes(given: list[str], has_label: bool, where: str) -> NoReturn:
+    if not has_label:
+        raise ConfigError(
+            f"{where}.source.{given[0]} is given without a label; name the label's column, or drop it"
+        )
+    found = f"{' and '.join(given)} are both" if given else "neither classes nor num_classes is"
+    raise ConfigError(
+        f"{where}.source: {found} given; list classes, or give num_classes where labels are 0, 1, ..."
+    )
+
+
 def _check_named(source: Mapping[str, Any], where: str) -> None:
-    columns, rename = source["columns"], source.get("rename", {})
+    columns = source["columns"]
     if source["features"]:
         raise ConfigError(
             f"{where}.source.features and columns are both given; list the features among the columns"
         )
+    _check_rename(source, columns, where)
+    for name, written in columns.items() if source["type"] == "csv" else ():
+        if "[" in written or written.startswith("bytes"):
+            raise ConfigError(
+                f'{where}.source.columns.{name}="{written}" is not a number or text, which is all that CSV files '
+                "hold; convert them to Parquet"
+            )
+
+
+def _check_rename(source: Mapping[str, Any], columns: Mapping[str, Any], where: str) -> None:
+    rename = source.get("rename", {})
     for name in rename:
         if name not in columns:
             raise ConfigError(
@@ -120,12 +167,6 @@ def _check_named(source: Mapping[str, Any], where: str) -> None:
         raise ConfigError(
             f"{where}.source.columns.labels is what label={source['label']} becomes; drop one of them"
         )
-    for name, written in columns.items() if source["type"] == "csv" else ():
-        if "[" in written or written.startswith("bytes"):
-            raise ConfigError(
-                f'{where}.source.columns.{name}="{written}" is not a number or text, which is all that CSV files '
-                "hold; convert them to Parquet"
-            )
 
 
 def check_splits(source: Mapping[str, Any], splits: Mapping[str, Any], where: str) -> None:
@@ -134,13 +175,16 @@ def check_splits(source: Mapping[str, Any], splits: Mapping[str, Any], where: st
     Raises:
         ConfigError: names the key.
     """
-    for key, types in (("column", WITH_COLUMNS), ("files", WITH_FILES)):
+    for key, types in (("column", WITH_SPLITS), ("files", WITH_FILES)):
         if key in splits and source["type"] not in types:
             raise ConfigError(
                 f"{where}.splits.{key} is for sources of type {', '.join(types)}, not {source['type']}; "
                 "give shares (train, validation, test)"
             )
-    if "column" in splits and splits["column"] in (*source["features"], source.get("label")):
+    if "column" in splits and splits["column"] in (
+        *source.get("features", ()),
+        source.get("label"),
+    ):
         raise ConfigError(
             f"{where}.splits.column={splits['column']} is a feature or the label too; drop it there"
         )

@@ -23,6 +23,7 @@ SHIPPED_SOURCES = {
     "digits": "shardline.data.sources.digits:Digits",
     "idx": "shardline.data.sources.idx:Idx",
     "image_folder": "shardline.data.sources.image_folder:ImageFolder",
+    "jsonl": "shardline.data.sources.jsonl:Jsonl",
     "parquet": "shardline.data.sources.parquet:Parquet",
     "synthetic": "shardline.data.sources.synthetic:Synthetic",
     "text": "shardline.data.sources.text:Text",

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 SPLITS = ("train", "validation", "test")
+# What a value that tells a row's split may be.
+SPLIT_NAMES = {name: SPLITS.index(name) for name in SPLITS} | {"val": 1, "valid": 1, "dev": 1}
 
 
 def assign_splits(ids: np.ndarray, shares: Mapping[str, float]) -> np.ndarray:

@@ -43,7 +43,8 @@ SCRIPT: History = _FIRST
 
 MODELS: dict[str, History] = dict.fromkeys(("linear", "mlp", "cnn"), _FIRST)
 SOURCES: dict[str, History] = dict.fromkeys(
-    ("csv", "delta", "digits", "idx", "image_folder", "parquet", "synthetic", "text"), _FIRST
+    ("csv", "delta", "digits", "idx", "image_folder", "jsonl", "parquet", "synthetic", "text"),
+    _FIRST,
 )
 
 # the tokens of sources that name a tokenizer's file
@@ -101,6 +102,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "digits": ("numpy", "sklearn"),
     "idx": ("numpy",),
     "image_folder": ("PIL", "numpy"),
+    "jsonl": ("numpy",),
     "parquet": ("numpy", "pyarrow"),
     "synthetic": ("numpy",),
     "text": ("numpy",),

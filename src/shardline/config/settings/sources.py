@@ -46,8 +46,8 @@ class Source(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
     named: ClassVar[str] = ""
 
     type: str
-    """`csv`, `delta`, `digits`, `idx`, `image_folder`, `parquet`, `synthetic`, `text`, or a source
-    class by import path (`mypkg.sources:Rings`)."""
+    """`csv`, `delta`, `digits`, `idx`, `image_folder`, `jsonl`, `parquet`, `synthetic`, `text`, or a
+    source class by import path (`mypkg.sources:Rings`)."""
 
     @classmethod
     def fits(cls, table: Mapping[str, Any]) -> bool:
@@ -215,6 +215,39 @@ class TextFiles(Tokenized, frozen=True, kw_only=True):
     """Whether rows have a column `text` beside `tokens`."""
 
 
+class JsonLines(Tokenized, frozen=True, kw_only=True):
+    """JSON Lines files."""
+
+    named: ClassVar[str] = "jsonl"
+
+    columns: TypedColumns | UnsetType = UNSET
+    """Type of each column by name, such as `{caption: text, boxes: "float32[*,4]", score:
+    "float32?"}`; bytes are read from base64."""
+    rename: Renamed | UnsetType = UNSET
+    """Keys of columns, where not their name in `columns`; `meta.url` is `url` of the object `meta`."""
+    tokenize: dict[Text, Text] = {}
+    """Columns of tokens, and the key of the text of each: `{tokens: text}`."""
+    id_column: Text | UnsetType = UNSET
+    """Key of the row's id, whole numbers or text; left out, a row is known by its file's name and
+    its place in it."""
+    label: Text | UnsetType = UNSET
+    """Key of the label, which becomes the column `labels`."""
+    classes: list[str | int] = []
+    """The labels' values in label order."""
+    num_classes: Annotated[int, Meta(ge=2)] | UnsetType = UNSET
+    """Number of classes where labels are 0, 1, ...; else list `classes`."""
+
+
 AnySource = (
-    Csv | Delta | Digits | Idx | ImageFolder | Parquet | Synthetic | TextFiles | OwnSource | Source
+    Csv
+    | Delta
+    | Digits
+    | Idx
+    | ImageFolder
+    | JsonLines
+    | Parquet
+    | Synthetic
+    | TextFiles
+    | OwnSource
+    | Source
 )

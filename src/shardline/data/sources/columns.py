@@ -7,14 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardline.data.sources.from_files import text_id
-from shardline.data.splits import SPLITS
+from shardline.data.splits import SPLIT_NAMES
 
 # What pyarrow's CSV reader takes for a missing number.
 _MISSING = pa.array(
     ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A",
      "NA", "NULL", "NaN", "n/a", "nan", "null"]
 )  # fmt: skip
-_SPLIT_NAMES = {name: SPLITS.index(name) for name in SPLITS} | {"val": 1, "valid": 1, "dev": 1}
 
 Numbers = tuple[np.ndarray, np.ndarray]  # values, and which of them are bad
 
@@ -118,8 +117,8 @@ def ids_of(column: pa.Array, *, are_numbers: bool) -> Numbers:
 
 def splits_of(column: pa.Array) -> Numbers:
     """Return each value's split [N] as an index into SPLITS; a value that names none is bad."""
-    names = pa.array(list(_SPLIT_NAMES))
+    names = pa.array(list(SPLIT_NAMES))
     text = pc.utf8_lower(pc.utf8_trim_whitespace(column.cast(pa.string())))
     found = pc.index_in(text, names)
-    places = np.array(list(_SPLIT_NAMES.values()), dtype=np.int64)
+    places = np.array(list(SPLIT_NAMES.values()), dtype=np.int64)
     return places[found.fill_null(0).to_numpy()], np.asarray(found.is_null())

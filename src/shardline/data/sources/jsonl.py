@@ -1,0 +1,142 @@
+"""JSON Lines: an object in each line, whose keys are columns, or texts to make tokens of."""
+
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardline.core.suggest import did_you_mean
+from shardline.data.columns import Column, parse_columns
+from shardline.data.sources.base import Schema, Table
+from shardline.data.sources.from_files import ids_in_file, text_id
+from shardline.data.sources.json_values import (
+    BadValueError,
+    class_of,
+    id_of,
+    read_object,
+    reader_of,
+    split_of,
+    value_at,
+)
+from shardline.data.sources.lines import Lines, TextFiles
+from shardline.data.sources.tokenizer import TokenSource
+
+_ID, _SPLIT = "id_column", "splits.column"  # what messages call values that are no columns
+_TEXT = Column.parse("text", "text")
+
+
+class Jsonl(TokenSource):
+    """Rows of UTF-8 text, plain or gzip, each a JSON object in a line of its own.
+
+    A shard holds the lines that begin in its range of all files' bytes. A row without
+    an id is known by its file and by the byte that its line begins at. Keys that no
+    option names are passed over.
+
+    Args:
+        columns: type of each column by name, as a schema writes it.
+        rename: the key of a column where that is not its name; `a.b` is b of the object a.
+        tokenize: the key of the text whose tokens a column holds, by the column's name.
+        label: key of the label, which becomes the column `labels`.
+        classes: the labels' values in label order.
+        num_classes: in place of `classes` where labels are 0..num_classes-1.
+        id_column: key of the row's id, a whole number or text.
+    """
+
+    def __init__(
+        self, *, columns: Mapping[str, str] | None = None, rename: Mapping[str, str] | None = None,
+        tokenize: Mapping[str, str] | None = None, label: str | None = None,
+        classes: Sequence[str | int] = (), num_classes: int = 0, id_column: str | None = None,
+        **arguments: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**arguments)
+        self._columns = parse_columns(columns) if columns else {}
+        self._rename, self._tokenize = dict(rename or {}), dict(tokenize or {})
+        self._label, self._id_column = label, id_column
+        self.classes = tuple(map(str, classes or range(num_classes)))
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The columns, those of tokens, and `labels`."""
+        columns = {name: str(column) for name, column in self._columns.items()}
+        columns |= dict.fromkeys(self._tokenize, f"{self.tokenizer.dtype}[*]")
+        columns |= {"labels": "int64"} if self._label else {}
+        return Schema(columns=columns, classes=self.classes)
+
+    @cached_property
+    def _texts(self) -> TextFiles:
+        return TextFiles(self.files)
+
+    @cached_property
+    def _readers(self) -> dict[str, tuple[str, Callable[[Any], Any]]]:
+        """Key, and what reads its value, of all that a row has, by name."""
+        readers = {
+            name: (self._rename.get(name, name), reader_of(column))
+            for name, column in self._columns.items()
+        }
+        readers |= {name: (key, reader_of(_TEXT)) for name, key in self._tokenize.items()}
+        if self._label:
+            places = {name: place for place, name in enumerate(self.classes)}
+            readers["labels"] = self._label, lambda value: class_of(value, places)
+        if self._id_column:
+            readers[_ID] = self._id_column, lambda value: id_of(value, text_id)
+        if split := self.splits.get("column"):
+            readers[_SPLIT] = split, split_of
+        return readers
+
+    def iter_tables(self, shard: int) -> Iterator[Table]:
+        """Yield the shard's rows, those of 8 MiB of text at a time."""
+        self.skipped.pop(shard, None)
+        for index, first, last in self._texts.slices(shard, self.num_shards):
+            for lines in self._texts.lines(index, first, last):
+                if table := self._table(shard, index, lines):
+                    yield table
+
+    def _table(self, shard: int, index: int, lines: Lines) -> Table | None:
+        rows: list[int] = []
+        values: dict[str, list[Any]] = {name: [] for name in self._readers}
+        for row, line in enumerate(lines.rows()):
+            if lines.place + lines.starts[row] == 0:
+                line = line.removeprefix(BOM_UTF8)
+            if not line.strip():
+                continue
+            try:
+                found = self._values(line)
+            except BadValueError as error:
+                self.leave_out(shard, f"{lines.where(row)}: {error}")
+                continue
+            rows.append(row)
+            for name, value in found.items():
+                values[name].append(value)
+        if not rows:
+            return None
+        if self._id_column:
+            ids = np.array(values.pop(_ID), dtype=np.int64)
+        else:
+            ids = ids_in_file(self.names[index], lines.place + lines.starts[rows])
+        splits = self.splits_of_file(index, ids)
+        if _SPLIT in values:
+            splits = np.array(values.pop(_SPLIT), dtype=np.int64)
+        columns: dict[str, Any] = dict(values)
+        for name in self._tokenize:
+            columns[name] = self.tokenizer.encode(values[name], lambda i: lines.where(rows[i]))
+        return Table(ids=ids, columns=columns, splits=splits)
+
+    def _values(self, line: bytes) -> dict[str, Any]:
+        """Return the values of a row by name.
+
+        Raises:
+            BadValueError: one cannot be used; names the column.
+        """
+        row, found = read_object(line), {}
+        for name, (key, read) in self._readers.items():
+            value = value_at(row, key)
+            try:
+                found[name] = read(value)
+            except BadValueError as error:
+                what = name if name in (_ID, _SPLIT) else f"column {name}"
+                what += f" (key {key})" if key != name else ""
+                hint = did_you_mean(key, row, otherwise="") if key not in row else ""
+                raise BadValueError(f"{what} {error}{'; ' + hint if hint else ''}") from None
+        return found
