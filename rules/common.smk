@@ -131,15 +131,17 @@ def file_of_run(find):
         run = (
             PROJECT.evaluated(wildcards.run, evaluation) or PROJECT.runs[wildcards.run]
         )
-        file = find(run)
+        found = find(run)
+        files = found if isinstance(found, list) else [found]
         output = run.evaluation if evaluation else run.model
-        return unless_sealed(output, declared(file) if file else [])
+        names = [declared(file) for file in files if file]
+        return unless_sealed(output, names[0] if len(names) == 1 else names)
 
     return ask
 
 
 spec_of_run = file_of_run(lambda run: run.folder / "run.json")
-manifest_of_run = file_of_run(lambda run: run.dataset.manifest)
+manifest_of_run = file_of_run(lambda run: [part.dataset.manifest for part in run.parts])
 model_of_run = file_of_run(lambda run: run.model)
 environment_of_run = file_of_run(lambda run: PROJECT.environment)
 # A script has written its figures there.

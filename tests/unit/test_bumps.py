@@ -52,6 +52,7 @@ BY_HISTORY = {
     "report": REPORT,
     "classifier": set(),
     "tokenizer": set(),
+    "transforms": set(),
     **{
         model: {
             f"{stage} {n}" for n, m in RUNS.items() if m == model for stage in ("train", "evaluate")

@@ -30,7 +30,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Names for users alone: each module hands on what a package holds.
 PUBLIC = {"errors", "ledger", "models", "sources"}
 # The report reads sealed files, and no settings, so that it can be made without the project.
-OF_REPORT = {"config.accepted", "config.studies"}
+OF_REPORT = {"config.accepted", "config.studies", "config.trained_on"}
 
 
 def imports_of(path: Path) -> set[tuple[str, ...]]:
@@ -79,7 +79,7 @@ def test_packages_depend_on_few_others():
         pairs |= {
             (mine, parts[0]) for parts in imports_of(path) if {mine, parts[0]} <= LEVEL.keys()
         }
-    assert len({pair for pair in pairs if pair[0] != pair[1]}) <= 68, sorted(pairs)
+    assert len({pair for pair in pairs if pair[0] != pair[1]}) <= 69, sorted(pairs)
 
 
 @pytest.mark.parametrize(

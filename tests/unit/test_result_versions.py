@@ -29,6 +29,7 @@ STAGES = {
     "script": "shardline.training.script_outputs",
     "classifier": "shardline.training.models.base",
     "tokenizer": "shardline.data.sources.tokenizer",
+    "transforms": "shardline.data.transforms",
 }
 # Imported, and yet of no stage's identity: what it computes is the same in any version.
 NEUTRAL = {

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.config.before import settings_of, with_before
+from shardline.config.sample_code import with_own_code
+from shardline.config.trained_on import weights_of_inputs
 from shardline.core.nested import flatten
 from shardline.identity.versions import changes_between
 
 _UNSET = object()
-_Tell = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[str]]
+_Tell = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator["str | Cause"]]
 # What is known of the user's code on both sides: see `Documents.definitions`.
 Definitions = tuple[Mapping[str, Any], Mapping[str, Any]]
 _OWN = "own class"  # of which a document holds the code and not the name
@@ -23,6 +25,7 @@ _DOCUMENT_KEYS = {
     "versions",
     "code",
     "code_files",
+    "sample_code",
     "environment",
 }
 
@@ -54,13 +57,14 @@ def find_causes(
     old, new = _readable(old), _readable(new)
 
     def part(kind: str, tell: _Tell) -> list[Cause]:
-        return [Cause(kind, text) for text in tell(_part(old, kind), _part(new, kind))]
+        found = tell(_part(old, kind), _part(new, kind))
+        return [one if isinstance(one, Cause) else Cause(kind, one) for one in found]
 
-    old_inputs, new_inputs = _part(old, "inputs"), _part(new, "inputs")
     return [
         *part("settings", _settings),
         *_plain_causes(old, new, {"model"}),
-        *_plain_causes(old_inputs, new_inputs, old_inputs.keys() | new_inputs.keys()),
+        *part("inputs", _inputs),
+        *part("sample_code", _sample_code),
         *part("source", _sources),
         *part("versions", _versions),
         *part("code", lambda before, after: _code(before, after, definitions)),
@@ -108,6 +112,8 @@ def _readable(document: Mapping[str, Any]) -> dict[str, Any]:
         source = _part(settings, "source")
         if "source" in code and "type" not in source:
             settings["source"] = {"type": _OWN, **source}
+        if "data" in settings:
+            settings["data"] = with_own_code(settings["data"])
         shown["settings"] = settings
     if "model" in code and "model" not in document:
         shown["model"] = _OWN
@@ -120,6 +126,30 @@ def _plain_causes(
     for key in sorted(keys):
         for text in _value(key, old, new):
             yield Cause(key, text)
+
+
+def _inputs(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Cause]:
+    keys = old.keys() | new.keys()
+    if "datasets" not in keys:
+        yield from _plain_causes(old, new, keys)
+        return
+    yield from _plain_causes(old, new, keys - {"dataset", "datasets"})
+    for key, before, after in _unequal(weights_of_inputs(old), weights_of_inputs(new)):
+        yield Cause("dataset", weight_change(key, before, after))
+
+
+def weight_change(name: str, before: str | None, after: str | None) -> str:
+    """Return in words how a dataset's weight differs; None where it is not read."""
+    if after is None:
+        return f"dataset {name} is no longer read"
+    if before is None:
+        return f"dataset {name} is newly read, with the weight {after}"
+    return f"weight of dataset {name} {before} -> {after}"
+
+
+def _sample_code(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted(old.keys() | new.keys()):
+        yield from _value(key, old, new)
 
 
 def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

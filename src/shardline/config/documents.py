@@ -7,7 +7,8 @@ from typing import Any
 
 from shardline.config import scripts
 from shardline.config.before import settings_of, without_before
-from shardline.config.checks import SHIPPED_MODELS
+from shardline.config.checks import SHIPPED_MODELS, SHIPPED_TRANSFORMS
+from shardline.config.sample_code import EVALUATED, counted_data
 from shardline.config.source_checks import WITH_TOKENS
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.canonical import short_digest
@@ -64,18 +65,24 @@ class Documents:
             self._programs[path] = self._program(path)
         return self._programs[path]
 
-    def definitions(self, part: str, path: str) -> dict[str, dict[str, dict[str, str]]]:
+    def definitions(self, paths: Mapping[str, str]) -> dict[str, dict[str, dict[str, str]]]:
         """Return what tells a change of the user's code: digests of definitions, by part of the document.
 
         Args:
-            part: key of `code` in the document: `model` or `source`.
-            path: import path, or a script.
+            paths: import paths or a script by key of `code` in the document, such as `model`.
 
         Returns:
-            Of the part `definitions`, and `whole`: modules that count as a whole, with the reason.
+            Of each part `definitions`, and `whole`: modules that count as a whole, with the reason.
         """
-        code = self.program(path).code
-        return {part: {"definitions": code.definitions, "whole": code.whole}} if code else {}
+        programs = self._programs_of(paths)
+        return {
+            part: {"definitions": one.code.definitions, "whole": one.code.whole}
+            for part, one in programs.items()
+            if one.code
+        }
+
+    def _programs_of(self, paths: Mapping[str, str]) -> dict[str, Program]:
+        return {part: self.program(path) for part, path in paths.items()}
 
     def dataset(
         self, settings: Mapping[str, Any], source_class: str, content: Mapping[str, str]
@@ -98,41 +105,50 @@ class Documents:
             "stage": "dataset",
             "settings": counted,
             "source": dict(content),
-            **self._made_by("data", "source", program, settings),
+            **self._made_by("data", {"source": program}, settings),
         }
 
     def training(
-        self, settings: Mapping[str, Any], model_class: str, dataset: str,
+        self, settings: Mapping[str, Any], paths: Mapping[str, str], datasets: Mapping[str, str],
         files: Mapping[str, str] | None = None,
     ) -> Document:  # fmt: skip
         """Return the document of a training.
 
         Args:
             settings: the run's, resolved.
-            dataset: digest of its dataset.
+            paths: of the model and of what samples go through, see `sample_code.paths_of`.
+            datasets: weight of each by digest, in the order in which they are mixed.
             files: digests of the files of `code_files`, by place and name.
         """
-        program, is_script = self.program(model_class), scripts.is_script(model_class)
+        programs, is_script = self._programs_of(paths), scripts.is_script(paths["model"])
         counted = counted_settings(settings)
         evaluation = counted.pop("evaluation", None)
         # a script evaluates its model while it trains
         own = {"evaluation": evaluation} if is_script and evaluation else {}
         if files:
             own["code_files"] = dict(files)
+        if named := {
+            part: one.named for part, one in programs.items() if part != "model" and one.named
+        }:
+            own["sample_code"] = named
+        mixed = [[key, weight] for key, weight in datasets.items()]
         return {
             "stage": "train",
             "settings": counted,
-            **_named("model", program),
-            "inputs": {"dataset": dataset},
-            **self._made_by("script" if is_script else "training", "model", program, settings),
+            **_named("model", programs["model"]),
+            "inputs": {"datasets": mixed} if len(mixed) > 1 else {"dataset": mixed[0][0]},
+            **self._made_by("script" if is_script else "training", programs, settings),
             **own,
         }
 
-    def evaluation(self, settings: Mapping[str, Any], model_class: str, run: str) -> Document:
+    def evaluation(
+        self, settings: Mapping[str, Any], paths: Mapping[str, str], run: str
+    ) -> Document:
         """Return the document of an evaluation.
 
         Args:
             settings: the run's, resolved.
+            paths: as in `training`.
             run: digest of the training.
         """
         own = {"evaluation": settings.get("evaluation", {})}
@@ -140,14 +156,17 @@ class Documents:
             "stage": "evaluate",
             "settings": counted_settings(own).get("evaluation", {}),
             "inputs": {"run": run},
-            **self.evaluated_by(settings, model_class),
+            **self.evaluated_by(settings, paths),
         }
 
-    def evaluated_by(self, settings: Mapping[str, Any], model_class: str) -> Document:
-        """Return the part of an evaluation's document that its program decides."""
-        if scripts.is_script(model_class):  # whose own figures are passed on
-            return self._made_by("script", "model", Program(named=None), settings)
-        return self._made_by("evaluation", "model", self.program(model_class), settings)
+    def evaluated_by(self, settings: Mapping[str, Any], paths: Mapping[str, str]) -> Document:
+        """Return the part of an evaluation's document that its programs decide."""
+        if scripts.is_script(paths["model"]):  # whose own figures are passed on
+            return self._made_by("script", {}, settings)
+        read = {
+            part: path for part, path in paths.items() if part.startswith(("model", *EVALUATED))
+        }
+        return self._made_by("evaluation", self._programs_of(read), settings)
 
     def report(self, settings: Mapping[str, Any], evaluations: Mapping[str, str]) -> Document:
         """Return the document of a report.
@@ -161,19 +180,20 @@ class Documents:
             "settings": without_before(settings, settings_of("report")),
             "inputs": {"evaluations": dict(evaluations)},
             "template": short_digest(_page_files()),
-            **self._made_by("report", "page", Program(named=None), settings),
+            **self._made_by("report", {}, settings),
         }
 
     def _made_by(
-        self, stage: str, part: str, program: Program, settings: Mapping[str, Any]
+        self, stage: str, programs: Mapping[str, Program], settings: Mapping[str, Any]
     ) -> Document:
-        """Return versions, code and environment of a stage that runs a program."""
-        own = (stage, *program.history)
-        packages = (name for one in (*own, *program.reached) for name in PACKAGES[one])
-        imports = {*program.imports, *packages}
+        """Return versions, code and environment of a stage that runs programs."""
+        own = {stage, *(name for one in programs.values() for name in one.history)}
+        reached = {name for one in programs.values() for name in one.reached}
+        packages = {name for one in own | reached for name in PACKAGES[one]}
+        imports = packages.union(*(one.imports for one in programs.values()))
         return {
-            "versions": versions_of(own, settings, program.reached),
-            "code": {part: program.code.digest} if program.code else {},
+            "versions": versions_of(own, settings, reached),
+            "code": {part: one.code.digest for part, one in programs.items() if one.code},
             "environment": self._environment(imports),
         }
 
@@ -191,6 +211,8 @@ class Documents:
         shipped = {found: name for name, found in (SHIPPED_MODELS | SHIPPED_SOURCES).items()}
         if path in shipped:
             return Program(named=shipped[path], history=(shipped[path],))
+        if path in SHIPPED_TRANSFORMS.values():  # named among the settings
+            return Program(named=None, history=("transforms",))
         module = path.partition(":")[0]
         if self.code.find(module) is None:  # of an installed package, which counts by its version
             return Program(named=path, imports=frozenset({module.partition(".")[0]}))
@@ -235,7 +257,7 @@ def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     counted = without_before(settings, settings_of("train"))
     counted.pop("code_files", None)  # whose bytes count, and not where they lie
     if "data" in counted:
-        counted["data"].pop("workers", None)  # who does the work changes nothing
+        counted["data"] = counted_data(counted["data"])
     return counted
 
 

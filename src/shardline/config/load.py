@@ -6,7 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardline.config import checks, credentials, scripts, shard_count, source_files, sources
+from shardline.config import (
+    checks,
+    credentials,
+    mixes,
+    scripts,
+    shard_count,
+    source_files,
+    sources,
+)
 from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.forms import fill, form_of
@@ -15,6 +23,8 @@ from shardline.config.project import Project
 from shardline.config.resolved import as_type
 from shardline.config.run import Part, Run
 from shardline.config.runs import Row, read_rows
+from shardline.config.sample_checks import check_samples
+from shardline.config.sample_code import paths_of
 from shardline.config.scaling import load_scaling
 from shardline.config.settings.config import Config
 from shardline.config.settings.datasets import DatasetSettings
@@ -25,7 +35,6 @@ from shardline.core.errors import ConfigError
 from shardline.core.nested import with_values
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
-from shardline.core.suggest import suggest
 from shardline.identity import CodeIndex, FileDigests, load_lock
 from shardline.identity.code import import_roots
 
@@ -81,17 +90,19 @@ def load_project(
     )
     project.digests = FileDigests(workdir / ".snakemake" / "shardline-digests.json")
     problems = Problems()
-    datasets = _load_datasets(project, rows, config["datasets"], where, problems)
+    datasets = _load_datasets(project, rows, config, where, problems)
     for row in rows:
         with problems.gather():
-            if row.dataset in datasets and (only is None or row.name in only):
-                project.add_run(_load_run(project, row, config["defaults"], datasets[row.dataset]))
+            weights = mixes.weights_of_row(row, config["mixes"])
+            if weights.keys() <= datasets.keys() and (only is None or row.name in only):
+                parts = mixes.parts_of(weights, datasets)
+                project.add_run(_load_run(project, row, config["defaults"], parts))
     problems.refuse()
     if only is None:
         project.scaling = load_scaling(
             settings.scaling,
             project,
-            lambda row, base: _load_run(project, row, config["defaults"], base.dataset),
+            lambda row, base: _load_run(project, row, config["defaults"], base.parts),
             where,
         )
     project.digests.save()
@@ -121,18 +132,17 @@ def _check_form(
 def _load_datasets(
     project: Project,
     rows: list[Row],
-    entries: Mapping[str, Any],
+    config: Mapping[str, Any],
     config_file: str,
     problems: Problems,
 ) -> dict[str, Dataset]:
+    entries, mixed = config["datasets"], config["mixes"]
+    problems.found += mixes.problems_of_mixes(mixed, entries, config_file)
     for row in rows:
-        if row.dataset not in entries:
-            problems.found.append(
-                f"{row.where}: dataset={row.dataset} is not in datasets of {config_file}; "
-                f"{suggest(row.dataset, entries)}"
-            )
+        problems.found += mixes.problems_of_row(row, mixed, entries, config_file)
     loaded: dict[str, Dataset] = {}
-    for name in dict.fromkeys(row.dataset for row in rows if row.dataset in entries):
+    wanted = (name for row in rows for name in mixes.weights_of_row(row, mixed) if name in entries)
+    for name in dict.fromkeys(wanted):
         with problems.gather():
             where = f"{config_file}: datasets.{name}"
             loaded[name] = _load_dataset(project, name, entries[name], where)
@@ -171,16 +181,22 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
         source=found.source,
         files=found.files,
         document=document,
-        definitions=project.documents.definitions("source", source_class),
+        definitions=project.documents.definitions({"source": source_class}),
     )
 
 
-def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: Dataset) -> Run:
+def _load_run(
+    project: Project, row: Row, defaults: Mapping[str, Any], parts: tuple[Part, ...]
+) -> Run:
     plain_settings = with_values(defaults, row.settings)
     settings = as_type(plain_settings, RunSettings)
     checks.check_geometry(settings, row.where)
-    checks.check_shards(settings, dataset.name, dataset.num_shards, row.where)
     model_class = _resolve_model(project, row)
+    check_samples(settings, parts, model_class, row.where)
+    if len(parts) == 1:
+        dataset = parts[0].dataset
+        checks.check_shards(settings, dataset.name, dataset.num_shards, row.where)
+    paths = {"model": model_class} | paths_of(plain_settings["data"], project.code, row.where)
     if settings.elastic and scripts.is_script(model_class):
         raise ConfigError(
             f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"
@@ -188,8 +204,8 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
     documents = project.documents
     document = documents.training(
         plain_settings,
-        model_class,
-        dataset.id,
+        paths,
+        {part.dataset.id: str(part.weight) for part in parts},
         _code_files(project, settings.code_files, row.where),
     )
     digest = short_digest(document)
@@ -197,12 +213,13 @@ def _load_run(project: Project, row: Row, defaults: Mapping[str, Any], dataset: 
         id=digest,
         layout=project.layout,
         rows=(row,),
-        parts=(Part(dataset),),
+        parts=parts,
         model_class=model_class,
+        code_paths=paths,
         settings=settings,
         document=document,
-        evaluation_document=documents.evaluation(plain_settings, model_class, digest),
-        definitions=documents.definitions("model", model_class),
+        evaluation_document=documents.evaluation(plain_settings, paths, digest),
+        definitions=documents.definitions(paths),
     )
 
 

@@ -170,7 +170,8 @@ class Project:
         Args:
             exists: whether a declared file is there; by default on this disk.
         """
-        needed = {run.dataset.id for run in self.runs.values() if not exists(run.evaluation)}
+        unfinished = (run for run in self.runs.values() if not exists(run.evaluation))
+        needed = {part.dataset.id for run in unfinished for part in run.parts}
         return [
             dataset.manifest
             for dataset in self.datasets.values()

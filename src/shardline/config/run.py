@@ -37,6 +37,8 @@ class Run:
         rows: what the table asks for.
         parts: its datasets, in the order of their ids; one, or those of a mix.
         model_class: import path of the model, or the script in its one spelling.
+        code_paths: import paths of the model and of what samples go through, by part of the identity
+            document, see `sample_code.paths_of`.
         settings: every setting, resolved.
         document: identity document of the training.
         evaluation_document: identity document of the evaluation.
@@ -48,6 +50,7 @@ class Run:
     rows: tuple[Row, ...]
     parts: tuple[Part, ...]
     model_class: str
+    code_paths: dict[str, str]
     settings: RunSettings
     document: dict[str, Any]
     evaluation_document: dict[str, Any]

@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from shardline.config.resolved import as_type
 from shardline.config.settings.run import Data, RunSettings
+from shardline.config.trained_on import weights_of
 
 
 class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,11 +80,3 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """What messages call it."""
         return self.name or self.run
-
-
-def weights_of(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the weights of a run's datasets by id, from its `run.json` or provenance."""
-    mixed = document.get("datasets")
-    if mixed is None:
-        return {document["dataset"]["id"]: "1"}
-    return {part["id"]: part["weight"] for part in mixed}

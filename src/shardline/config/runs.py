@@ -14,7 +14,7 @@ import yaml
 
 from shardline.config.credentials import refuse_credentials
 from shardline.config.document import plain
-from shardline.config.forms import dotted_keys, fill, form_at, keys_of
+from shardline.config.forms import Form, dotted_keys, fill, form_at, keys_of
 from shardline.config.remedies import suggest_setting
 from shardline.config.settings.run import FixedColumns, RunSettings
 from shardline.config.validate import Problems, coerce, validate
@@ -35,6 +35,7 @@ class Row:
 
     Attributes:
         name: the row's name with the grid's varying keys appended.
+        dataset: a name, or the weights of a mix by name.
         where: file, row and run, as error messages begin.
         settings: the settings that the row sets, by dotted key.
         varied: those of them that vary within the row's grid.
@@ -42,7 +43,7 @@ class Row:
     """
 
     name: str
-    dataset: str
+    dataset: str | dict[str, float]
     model: str
     where: str
     settings: dict[str, Any]
@@ -162,21 +163,26 @@ def _expand(
             f"{where}: {len(cells)} cells under {len(header)} columns; drop the surplus tabs"
         )
     fixed = {key: shown.pop(key, "") for key in FIXED_COLUMNS}
-    for key, value in fixed.items():
-        with problems.gather():
-            validate(value, form_at(FixedColumns, key), where=where, key=key)
     choices: dict[str, list[Any]] = {}
+    for key, value in fixed.items():
+        form = form_at(FixedColumns, key)
+        with problems.gather():
+            if key == "dataset" and value[:1] in ("{", "["):  # which no name begins with
+                choices[key] = _choices(value, key, where, form)
+            else:
+                validate(value, form, where=where, key=key)
     for key, text in shown.items():
         with problems.gather():
-            choices |= {key: _choices(text, key, where)} if text else {}
+            choices |= {key: _choices(text, key, where, form_at(RunSettings, key))} if text else {}
     if len(problems.found) > known:
         return
     for values in itertools.product(*choices.values()):
         settings = dict(zip(choices, values, strict=True))
         varied = {key: settings[key] for key, choice in choices.items() if len(choice) > 1}
+        dataset = settings.pop("dataset", fixed["dataset"])
         yield Row(
             name=fixed["name"] + _suffix(varied),
-            dataset=fixed["dataset"],
+            dataset=dataset,
             model=fixed["model"],
             where=where,
             settings=settings,
@@ -184,9 +190,9 @@ def _expand(
         )
 
 
-def _choices(text: str, key: str, where: str) -> list[Any]:
+def _choices(text: str, key: str, where: str, form: Form) -> list[Any]:
     """Return the values of a cell: those of its list, or the one that it is."""
-    cell, form = _cell(text, key, where), form_at(RunSettings, key)
+    cell = _cell(text, key, where)
     if isinstance(cell, Mapping) and "object" not in form.kinds:
         raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
     if cell == []:
@@ -248,6 +254,8 @@ def _suffix(varied: Mapping[str, Any]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return "-".join(map(_text, value))
+    if isinstance(value, Mapping):
+        return "-".join(f"{key}-{_text(one)}" for key, one in value.items())
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -52,6 +52,9 @@ TOKENIZER: History = _FIRST
 # the base class of the shipped models, where a user derives from it
 CLASSIFIER: History = _FIRST
 
+# the shipped transforms of samples
+TRANSFORMS: History = _FIRST
+
 HISTORIES: dict[str, History] = {
     "data": DATA,
     "training": TRAINING,
@@ -60,6 +63,7 @@ HISTORIES: dict[str, History] = {
     "script": SCRIPT,
     "classifier": CLASSIFIER,
     "tokenizer": TOKENIZER,
+    "transforms": TRANSFORMS,
     **MODELS,
     **SOURCES,
 }
@@ -96,6 +100,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "report": ("altair", "detect_secrets", "jinja2", "numpy", "scipy", "vl_convert"),
     "script": (),
     "classifier": ("pytorch_lightning", "torch", "torchmetrics"),
+    "transforms": (),
     **dict.fromkeys(MODELS, ("pytorch_lightning", "torch", "torchmetrics")),
     "csv": ("numpy", "pyarrow"),
     "delta": ("deltalake", "numpy", "pyarrow"),

@@ -75,7 +75,8 @@ def _asked(project: Project, run: Run) -> "Asked":
     return Asked(
         key=next(key for key, known in project.runs.items() if known is run),
         names=run.names,
-        dataset_names=run.dataset.names,
+        dataset_names=run.dataset.names if len(run.parts) == 1 else (run.dataset_name,),
+        datasets={part.dataset.id: part.dataset.name for part in run.parts},
         varied=run.varied,
         in_table=run.in_table,
         notes={note.name: note.text for note in notes},

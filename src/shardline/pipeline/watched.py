@@ -45,7 +45,8 @@ def _files_of(project: Project, of: Dataset | Run) -> Iterator[Path]:
     if isinstance(of, Run):
         for part in of.parts:
             yield from _files_of(project, part.dataset)
-        yield from _files_of_code(project, of.model_class)
+        for path in of.code_paths.values():
+            yield from _files_of_code(project, path)
         yield from find_code_files(of.settings.code_files, project.workdir, of.row.where)
     else:
         yield from (project.lock_file, *of.files, *filter(None, [of.tokenizer]))

@@ -8,6 +8,7 @@ from shardline.config.resolved import as_plain
 from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.seals import seal
+from shardline.order import VERSION as ORDER_VERSION
 from shardline.provenance.actions import Action
 
 
@@ -27,7 +28,8 @@ def describe_run(project: Project, run: Run, action: Action) -> dict[str, Any]:
     document = {
         "run": run.id,
         "identity": digest(run.document),
-        "dataset": {"id": run.dataset.id},
+        **_datasets(run),
+        "order": ORDER_VERSION,
         "model": run.row.model,
         "model_class": run.model_class,
         "settings": as_plain(run.settings),
@@ -36,3 +38,9 @@ def describe_run(project: Project, run: Run, action: Action) -> dict[str, Any]:
         "action": action.record(),
     }
     return seal(document)
+
+
+def _datasets(run: Run) -> dict[str, Any]:
+    if len(run.parts) == 1:
+        return {"dataset": {"id": run.dataset.id}}
+    return {"datasets": [{"id": part.dataset.id, "weight": str(part.weight)} for part in run.parts]}

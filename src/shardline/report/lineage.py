@@ -21,7 +21,7 @@ def read_datasets(runs: Sequence[Run], manifests: Iterable[Path]) -> list[dict[s
         DataError: a manifest is malformed; names file and remedy.
     """
     found = {path.parent.name: path for path in manifests}
-    names = {run.dataset_id: run.dataset_name for run in runs}
+    names = {key: name for run in runs for key, name in run.datasets.items()}
     return [
         {"id": key, "name": names[key], "anchor": f"dataset-{index}"}
         | (_describe(found[key], key) if key in found else {})

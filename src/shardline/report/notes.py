@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardline.config.trained_on import manifests_of
 from shardline.report.images import Images
 from shardline.report.run import Run
 
@@ -24,9 +25,7 @@ def notes_on(
     strange = [
         run.name
         for run in runs
-        if None
-        not in (here := manifests[run.dataset_id], then := run.provenance.get("manifest_sha256"))
-        and here != then
+        if any(manifests.get(key) not in (None, then) for key, then in _manifests(run).items())
     ]
     notes = []
     if strange:
@@ -48,6 +47,14 @@ def notes_on(
             "the evaluations' files hold them."
         )
     return notes
+
+
+def _manifests(run: Run) -> dict[str, str]:
+    """Return the checksums of the manifests that a run was trained on, by its datasets of now."""
+    if "datasets" in run.provenance:
+        return manifests_of(run.provenance)
+    then = run.provenance.get("manifest_sha256")
+    return {run.dataset_id: then} if then else {}
 
 
 def _listing(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from shardline.config.trained_on import weights_of
 from shardline.core.intervals import Interval, wilson_interval
 from shardline.report.charts.series import Curve
 
@@ -17,7 +18,8 @@ class Asked:
     Attributes:
         key: Tells it from all other runs of the report; its id where that alone does.
         names: Its names in the table.
-        dataset_names: Its dataset's names in the config.
+        dataset_names: Its dataset's names in the config; of a mix, the one text for all.
+        datasets: Names of its datasets by id; those of one dataset may be left out.
         varied: The settings that vary within a grid of the table, by dotted key.
         in_table: Whether it has a place in the leaderboard; a scaling study's run has none.
         notes: The text of `config/notes/{name}.md` by name.
@@ -27,6 +29,7 @@ class Asked:
     key: str
     names: tuple[str, ...]
     dataset_names: tuple[str, ...]
+    datasets: Mapping[str, str] = field(default_factory=dict)
     varied: Mapping[str, Any] = field(default_factory=dict)
     in_table: bool = True
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -98,8 +101,15 @@ class Run:
 
     @property
     def dataset_id(self) -> str:
-        """The digest of the dataset's identity."""
-        return str(self.spec["dataset"]["id"])
+        """The digest of the dataset's identity; of a mix, those of all."""
+        return ", ".join(weights_of(self.spec))
+
+    @property
+    def datasets(self) -> dict[str, str]:
+        """Names of its datasets by id."""
+        return {
+            key: self.asked.datasets.get(key, self.dataset_name) for key in weights_of(self.spec)
+        }
 
     @property
     def group_key(self) -> tuple[str, str, str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from shardline.config.accepted import describe_acceptance
 from shardline.config.causes import Cause, find_causes
+from shardline.config.trained_on import weights_of
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
 from shardline.core.nested import flatten
 from shardline.results.recorded import Recorded, newest_evaluation
@@ -169,7 +170,7 @@ def _changes(old: Recorded, new: Recorded) -> Iterator[Change]:
 def _samples(recorded: Recorded) -> list[object]:
     """Return what identifies the samples that a run was evaluated on."""
     values = [recorded.evaluation.get(key) for key in ("task", "split", "num_samples")]
-    return [recorded.spec["dataset"]["id"], *values]
+    return [weights_of(recorded.spec), *values]
 
 
 def _verdict(old: float | None, new: float | None, interval: Interval | None, basis: str) -> str:

@@ -55,14 +55,27 @@ class DatasetRef(Struct):
     id: Id
 
 
+class DatasetPart(DatasetRef):
+    """What other files say of a dataset of a mix."""
+
+    weight: str
+    manifest_sha256: str = ""
+
+
 class RunSpec(Struct):
     """run.json."""
 
     identity: str
     model_class: str
-    dataset: DatasetRef
     settings: dict[str, Any]
+    dataset: DatasetRef | UnsetType = UNSET
+    datasets: list[DatasetPart] | UnsetType = UNSET
     action: Action = None
+
+    def __post_init__(self) -> None:
+        """Refuse a run without a dataset."""
+        if not self.dataset and not self.datasets:
+            raise ValueError("Object missing required field `dataset`")
 
 
 class Manifest(Struct):
@@ -120,6 +133,7 @@ class Provenance(Struct):
 
     manifest_sha256: str = ""
     dataset: DatasetRef | UnsetType = UNSET
+    datasets: list[DatasetPart] | UnsetType = UNSET
     files: dict[Name, str] = {}
     certificate: Certificate | None = None
     action: Action = None

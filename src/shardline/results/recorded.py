@@ -11,8 +11,10 @@ from shardline.config.causes import find_causes
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
-from shardline.config.run_spec import DatasetPlace, RunSpec, weights_of
+from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.sample_code import paths_of
 from shardline.config.scripts import is_script
+from shardline.config.trained_on import weights_of
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.forms import read_formed
 from shardline.core.suggest import did_you_mean
@@ -199,10 +201,12 @@ def check_repeatable(project: Project, recorded: Recorded, verb: str, *, anyway:
 def _changed_code(project: Project, recorded: Recorded) -> list[str]:
     model_class = recorded.spec["model_class"]
     before = {key: recorded.evaluation["identity"].get(key, {}) for key in ("versions", "code")}
-    made_by = project.documents.evaluated_by(recorded.spec["settings"], model_class)
+    settings = recorded.spec["settings"]
+    paths = {"model": model_class} | paths_of(settings["data"], project.code, recorded.title)
+    made_by = project.documents.evaluated_by(settings, paths)
     now = {key: made_by[key] for key in before}
     definitions = (
         read_definitions(recorded.folder),
-        project.documents.definitions("model", model_class),
+        project.documents.definitions(paths),
     )
     return [cause.text for cause in find_causes(before, now, definitions)]

@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.config.causes import Cause, Definitions, find_causes, find_dataset_causes
+from shardline.config.causes import (
+    Cause,
+    Definitions,
+    find_causes,
+    find_dataset_causes,
+    weight_change,
+)
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.config.trained_on import weights_of_inputs
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.results.states import State, sealed_names, state_of
@@ -107,38 +114,67 @@ def training_causes(old: Mapping[str, Any], run: Run, folder: Path) -> list[Caus
         old: the older identity document.
         folder: of the older one's results.
     """
-    dataset = run.dataset
-    asked = (dataset.names, dataset.document, dataset.definitions)
+    asked: dict[str, _KnownDataset] = {
+        one.id: (one.names, one.document, one.definitions)
+        for one in (part.dataset for part in run.parts)
+    }
     definitions = (read_definitions(folder), run.definitions)
     return causes_of_trainings(run.layout, old, run.document, definitions, asked)
 
 
 def causes_of_trainings(
     layout: ResultsLayout, old: Mapping[str, Any], new: Mapping[str, Any], definitions: Definitions,
-    new_dataset: _KnownDataset | None = None,
+    asked: Mapping[str, _KnownDataset] | None = None,
 ) -> list[Cause]:  # fmt: skip
-    """Return how two trainings differ, the differences within the dataset in place of its digest.
+    """Return how two trainings differ, the differences within the datasets in place of their digests.
 
     Args:
         old: identity document, as is `new`.
         definitions: what is known of the user's code behind each.
-        new_dataset: that of the new training; as it was recorded if None.
+        asked: datasets of the new training, by id; as they were recorded if None.
     """
+    found = find_causes(old, new, definitions)
+    places = [place for place, cause in enumerate(found) if cause.kind == "dataset"]
+    if not places:
+        return found
+    before, after = (weights_of_inputs(_part(one, "inputs")) for one in (old, new))
+    read = [{key: _recorded_dataset(layout, key) for key in one} for one in (before, after)]
+    inside = _causes_of_datasets(before, after, read[0], read[1] | dict(asked or {}))
+    rest = [cause for cause in found if cause.kind != "dataset"]
+    return [*rest[: places[0]], *(inside or [found[i] for i in places]), *rest[places[0] :]]
+
+
+def _causes_of_datasets(
+    old: Mapping[str, str], new: Mapping[str, str],
+    old_read: Mapping[str, _KnownDataset], new_read: Mapping[str, _KnownDataset],
+) -> list[Cause]:  # fmt: skip
+    """Return how the datasets of two trainings differ: each by its contents, a mix by its weights too.
+
+    Args:
+        old: weights by id, as is `new`.
+    """
+    pairs = dict(zip(new, old, strict=True)) if len(old) == len(new) == 1 else {}
+    for key, (names, *_) in new_read.items():
+        same_name = (one for one in old if not set(old_read[one][0]).isdisjoint(names))
+        earlier = key if key in old else next(same_name, None)
+        if earlier is not None and earlier not in pairs.values():
+            pairs.setdefault(key, earlier)
     causes = []
-    for cause in find_causes(old, new, definitions):
-        if cause.kind == "dataset":
-            names, document, made_by = _recorded_dataset(layout, old)
-            asked = new_dataset or _recorded_dataset(layout, new)
-            causes += find_dataset_causes(names, document, *asked[:2], (made_by, asked[2])) or [
-                cause
-            ]
-        else:
-            causes.append(cause)
-    return causes
+    for key, earlier in pairs.items():
+        if key != earlier:
+            (names, document, made_by), asked = old_read[earlier], new_read[key]
+            causes += find_dataset_causes(names, document, *asked[:2], (made_by, asked[2]))
+    weights: list[tuple[Sequence[str], str | None, str | None]]
+    weights = [(old_read[one][0], old[one], None) for one in old if one not in pairs.values()]
+    weights += [(new_read[one][0], old.get(pairs.get(one, "")), new[one]) for one in new]
+    return causes + [
+        Cause("dataset", weight_change(", ".join(names) or "?", before, after))
+        for names, before, after in weights
+        if before != after
+    ]
 
 
-def _recorded_dataset(layout: ResultsLayout, training: Mapping[str, Any]) -> _KnownDataset:
-    identity = _part(training, "inputs").get("dataset", "")
+def _recorded_dataset(layout: ResultsLayout, identity: str) -> _KnownDataset:
     manifest = layout.manifest(identity)
     names = names_that_have_been(layout, "dataset").get(identity, [])
     return names, _part(_read(manifest), "identity"), read_definitions(manifest.parent)

@@ -38,7 +38,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "run": run.name,
                 "names": list(run.names),
                 "id": run.id,
-                "dataset": run.dataset.name,
+                "dataset": run.dataset_name,
                 "model": run.row.model,
                 "state": state.value,
                 "step": last_step(run) if state is State.IN_PROGRESS else None,

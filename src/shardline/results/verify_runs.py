@@ -12,6 +12,7 @@ from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.layout import ResultsLayout
 from shardline.config.run import pointer
+from shardline.config.trained_on import manifests_of, weights_of, weights_of_inputs
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.results import forms
 from shardline.results.findings import Findings, Verdict, count, digest_of
@@ -40,7 +41,7 @@ def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep:
     accepted = _check_accepted(findings, folder, digest_of(document))
     # what was accepted still bears the identity that it was trained as
     trained_as = origin_of(accepted)["identity"] if accepted else spec["identity"]
-    trained = _check_results(findings, layout, folder, spec["dataset"]["id"], trained_as)
+    trained = _check_results(findings, layout, folder, list(weights_of(spec)), trained_as)
     trained += f", accepted from {accepted['from']['id']}" if accepted else ""
     if not deep:
         return trained
@@ -68,7 +69,7 @@ def _check_accepted(findings: Findings, folder: Path, identity: str) -> Mapping[
 
 
 def _check_results(
-    findings: Findings, layout: ResultsLayout, folder: Path, dataset: str, trained_as: str
+    findings: Findings, layout: ResultsLayout, folder: Path, datasets: list[str], trained_as: str
 ) -> str:
     model, what = folder / "model.safetensors", "model"
     if model.exists():
@@ -78,7 +79,7 @@ def _check_results(
     else:
         return "not trained yet"
     _check_metrics(findings, folder / "metrics.jsonl")
-    sealed = _check_provenance(findings, layout, folder, dataset, trained_as)
+    sealed = _check_provenance(findings, layout, folder, datasets, trained_as)
     evaluations = sorted((folder / "evaluations").glob("*.json"))
     for path in evaluations:
         _check_evaluation(findings.but(f"delete {path} and run the pipeline again"), path, sealed)
@@ -99,8 +100,9 @@ def _check_spec(
     if named := document.get("model"):  # of a user's class its code alone counts
         model_class = SHIPPED_MODELS.get(named, named)
         findings.expect(f"{path}: model_class", spec.get("model_class"), model_class)
-    dataset = spec.get("dataset", {}).get("id")
-    findings.expect(f"{path}: dataset", dataset, document.get("inputs", {}).get("dataset"))
+    read, counted = weights_of(spec), weights_of_inputs(document.get("inputs", {}))
+    if read != counted:
+        findings.expect(f"{path}: dataset", _listed(read), _listed(counted))
     settings = counted_settings(spec.get("settings", {}))
     settings.pop("evaluation", None)
     if digest_of(settings) != digest_of(document["settings"]):
@@ -132,7 +134,7 @@ def _check_metrics(findings: Findings, path: Path) -> None:
 
 
 def _check_provenance(
-    findings: Findings, layout: ResultsLayout, folder: Path, dataset: str, trained_as: str
+    findings: Findings, layout: ResultsLayout, folder: Path, datasets: list[str], trained_as: str
 ) -> Mapping[str, str]:
     """Return the digests of the sealed files, by name."""
     path = folder / "provenance.json"
@@ -140,7 +142,8 @@ def _check_provenance(
     if provenance is None:
         return {}
     findings.expect(f"{path}: identity", provenance.get("identity"), trained_as)
-    _check_manifest(findings, layout.manifest(dataset), provenance, dataset)
+    for dataset in datasets:
+        _check_manifest(findings, layout.manifest(dataset), provenance, dataset)
     if certificate := provenance.get("certificate"):
         about_certificate = findings.but("bring back the certificate that the training found")
         about_certificate.expect_sha256(layout.root / certificate["path"], certificate["sha256"])
@@ -156,16 +159,25 @@ def _check_manifest(
     findings: Findings, manifest: Path, provenance: Mapping[str, Any], dataset: str
 ) -> None:
     """Verify the manifest of a training: that of its dataset, or the one that it was accepted from."""
-    expected = provenance.get("manifest_sha256", "")
-    if provenance.get("dataset", {}).get("id", dataset) != dataset:
+    known = manifests_of(provenance)
+    if known and dataset not in known:
         path = manifest.with_name(ACCEPTED)
         accepted = findings.read(path, forms.Accepted) if manifest.exists() else None
         if accepted:  # a dataset that was made again has no bytes of the training's to compare with
             what = f"{path}: SHA-256 of the manifest that was accepted"
+            only = next(iter(known.values())) if len(known) == 1 else None
+            expected = known.get(str(accepted["from"]["id"]), only)
             findings.expect(what, origin_of(accepted).get("manifest_sha256"), expected)
         return
+    expected = known.get(dataset) or provenance.get("manifest_sha256", "")
     about = findings.but(f"bring back the manifest of the training, or {findings.remedy}")
     about.expect_sha256(manifest, expected)
+
+
+def _listed(weights: Mapping[str, str]) -> str:
+    if len(weights) == 1:
+        return next(iter(weights))
+    return ", ".join(f"{key} ({weight})" for key, weight in weights.items())
 
 
 def _is_elsewhere(file: Path) -> bool:

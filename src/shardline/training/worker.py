@@ -16,13 +16,14 @@ from shardline.config.geometry import ActualGeometry
 from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
-from shardline.core.errors import NAME_FILE
+from shardline.core.errors import NAME_FILE, DataError
 from shardline.core.files import read_json, write_bytes, write_json
 from shardline.core.imports import short_traceback
 from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, find_differences, machine
 from shardline.identity import watch_reads
+from shardline.order import VERSION as ORDER_VERSION
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
 from shardline.supervision import heartbeat_memory
@@ -149,6 +150,11 @@ def _read_run(rank: RankSpec) -> RunSpec:
     name = ""
     with suppress(OSError):  # ranks that were started without a job have none
         name = (rank.work / NAME_FILE).read_text(encoding="utf-8")
+    if (order := document.get("order", 1)) != ORDER_VERSION:
+        raise DataError(
+            f"{rank.run_json} has the order of samples of version {order}, expected {ORDER_VERSION}, this Shardline's; "
+            "delete the run's folder beside it to resolve it again, or use the Shardline that wrote it"
+        )
     return RunSpec.of(document, name=name, model_class=rank.model_class, data=rank.data)
 
 

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from shardline.config.settings.base import (
     Count,
+    Mix,
     Natural,
     NotNegative,
     Positive,
@@ -79,9 +80,9 @@ class Data(Settings, frozen=True, kw_only=True):
     pack: Annotated[Pack | None, NEW] = None
     """`{column: tokens, length: 1024, method: concat}` makes samples of one length of rows of
     many."""
-    class_weights: Annotated[str | dict[str, NotNegative] | None, NEW] = None
-    """`balanced` draws each class equally often, `{class or label: weight}` by its weight; in the
-    train split alone."""
+    class_weights: Annotated[str | dict[str, Positive] | None, NEW] = None
+    """`balanced` draws each class equally often, `{class: weight}` by its weight and no other; in
+    the train split alone."""
     epoch_samples: Annotated[Count | None, NEW] = None
     """Training samples of an epoch of a mix, or under `data.class_weights`; left out, as many as
     the train splits have rows."""
@@ -222,8 +223,9 @@ class FixedColumns(Settings, frozen=True, kw_only=True):
 
     name: RowName
     """Name of the run; a grid appends its varying keys."""
-    dataset: Text
-    """A key of `datasets` in config.yaml."""
+    dataset: Text | Mix
+    """A key of `datasets` or of `mixes` in config.yaml, or the weights of a mix, `{web: 0.7, books:
+    0.3}`."""
     model: Text
     """A shipped model (`linear`, `mlp`, `cnn`) a LightningModule by import path
     (`mypkg.models:Net`), or any training program (`script: path/to/train.py args...`)."""

@@ -89,8 +89,8 @@ def _run_steps(contents: Contents) -> Iterator[Step]:
         folder = str(paths.run(run.id))
         read = {
             "spec": [f"{folder}/run.json"],
-            "manifest": [str(paths.manifest(run.dataset.id))],
-            "shards": [shards_folder(run.dataset.id)],
+            "manifest": [str(paths.manifest(part.dataset.id)) for part in run.parts],
+            "shards": [shards_folder(part.dataset.id) for part in run.parts],
         }
         model = {"model": [f"{folder}/model.safetensors"]}
         trained = {

@@ -15,6 +15,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.config.trained_on import weights_of_inputs
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.results.recorded import REMAKE, accepted_of
@@ -115,12 +116,24 @@ def find_by_cause(project: Project, kinds: Collection[str]) -> Iterator[Candidat
         found = _if_any(run)
         if found is None:
             continue
-        earlier = dict(found.document["inputs"]).get("dataset")
         before = {**found.document, "inputs": run.document["inputs"]}
         differing = {cause.kind for cause in find_causes(before, run.document)}
-        is_same = earlier in (run.dataset.id, taken.get(run.dataset.id), _taken_before(run.dataset))
-        if is_same and differing <= set(kinds):
+        if _has_datasets_of(run, found.document, taken) and differing <= set(kinds):
             yield found
+
+
+def _has_datasets_of(run: Run, earlier: Mapping[str, Any], taken: Mapping[str, str]) -> bool:
+    """Return whether a run reads the datasets of an earlier training, or such as took them over.
+
+    Args:
+        taken: earlier datasets by the ids that they have now.
+    """
+    before = weights_of_inputs(earlier["inputs"])
+    now: dict[str, str] = {}
+    for part in run.parts:
+        same = (part.dataset.id, taken.get(part.dataset.id), _taken_before(part.dataset))
+        now |= {key: str(part.weight) for key in same if key in before}
+    return len(before) == len(run.parts) and now == before
 
 
 def is_near(old: Mapping[str, Any], new: Mapping[str, Any], level: str) -> bool:

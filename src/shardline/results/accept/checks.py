@@ -5,6 +5,7 @@ from pathlib import Path
 from shardline.config.run import Run
 from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
+from shardline.config.trained_on import weights_of
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.results.accept.candidates import read_manifest
@@ -24,9 +25,10 @@ def refuse_damage(verdict: Verdict) -> None:
 
 def check_schema(run: Run, earlier: Path) -> None:
     """Refuse a run whose rows have another form than those that the earlier one was trained on."""
-    trained_on = str(read_json(earlier / "run.json", remedy=REMAKE)["dataset"]["id"])
-    if trained_on == run.dataset.id:
+    before = weights_of(read_json(earlier / "run.json", remedy=REMAKE))
+    if before.keys() == {part.dataset.id for part in run.parts}:
         return
+    trained_on = next(iter(before))  # the datasets of a mix have one schema
     if not run.dataset.manifest.exists():
         raise ConfigError(
             f"{run.name} ({run.id}): its dataset {run.dataset.name} ({run.dataset.id}) is not sealed, so its schema is "

@@ -5,6 +5,7 @@ import logging
 from shardline.config.dataset import Dataset
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.config.trained_on import weights_of_inputs
 from shardline.core.errors import ShardlineError
 from shardline.core.package import check_unlocked
 from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
@@ -39,11 +40,10 @@ def _fits(found: Candidate, level: str) -> bool:
         return False
     if isinstance(found.asked, Dataset):
         return True
-    earlier = str(found.document["inputs"]["dataset"])
-    dataset = found.asked.dataset
-    return earlier == dataset.id or is_near(
-        read_manifest(dataset.layout, earlier)["identity"], dataset.document, level
-    )
+    layout, present = found.asked.layout, [part.dataset for part in found.asked.parts]
+    before = weights_of_inputs(found.document["inputs"]).keys() - {one.id for one in present}
+    documents = [read_manifest(layout, earlier)["identity"] for earlier in before]
+    return all(any(is_near(old, one.document, level) for one in present) for old in documents)
 
 
 def _accept(project: Project, found: Candidate, reason: str) -> None:

@@ -9,6 +9,7 @@ from shardline.config.accepted import describe_acceptance
 from shardline.config.dataset import order_of_part, shards_of_part
 from shardline.config.layout import Kind, ResultsLayout
 from shardline.config.scripts import is_script
+from shardline.config.trained_on import weights_of
 from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
@@ -180,8 +181,8 @@ class _Tracer:
     def _inputs_of(self, folder: Path) -> list[str]:
         """Add what a training reads, and its evaluation as well."""
         spec = folder / "run.json"
-        dataset = self.records.read(spec, forms.RunSpec)["dataset"]["id"]
-        return [self.add(str(spec)), self.add(str(self._names.manifest(dataset)))]
+        datasets = weights_of(self.records.read(spec, forms.RunSpec))
+        return [self.add(str(spec)), *(self.add(str(self._names.manifest(d))) for d in datasets)]
 
     # --- datasets -------------------------------------------------------------------------------
 
