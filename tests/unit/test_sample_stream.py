@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shardline.data import windowmap
 from shardline.data.classes import rows_of_classes
-from shardline.data.collate import Collate
+from shardline.data.collate import Around, Collate
 from shardline.data.columns import Column
 from shardline.data.sample_stream import Key, SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
@@ -248,3 +248,13 @@ def test_samples_cannot_be_written_to(tmp_path: Path) -> None:
     order = one_window(part)
     with pytest.raises(ValueError, match="read-only"):
         list(SampleStream([part], order, Collate(FIXED), pool=Writing()).batches())
+
+
+def test_bytes_and_texts_that_a_transform_makes_arrays_of_are_of_one_shape() -> None:
+    columns = {"image": Column.parse("image", "bytes"), "words": Column.parse("words", "text")}
+    decoded = [{"image": np.full((2, 2, 3), n, np.uint8), "words": np.arange(4)} for n in range(3)]
+    batch = Collate(columns)(decoded, Around())
+    assert {name: tuple(of.shape) for name, of in batch.items()} == {
+        "image": (3, 2, 2, 3),
+        "words": (3, 4),
+    }

@@ -100,7 +100,9 @@ class Collate:
         if isinstance(values[0], str | bytes):
             return {name: values, **found}
         arrays = [np.asarray(value) for value in values]
-        varies = name in self._lengths or (column is not None and column.varies)
+        # bytes and texts of many lengths are of one shape where a transform has made arrays of them
+        varies = column is not None and column.varies and column.kind == "array"
+        varies = varies or name in self._lengths
         if varies and arrays[0].ndim:
             return self._varying(name, arrays, around) | found
         try:
