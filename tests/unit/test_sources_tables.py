@@ -323,6 +323,14 @@ def test_headers_of_joined_files_may_be_left_out(tmp_path: Path) -> None:
     assert sum(map(len, left.skipped.values())) == 2
 
 
+def test_a_header_among_named_columns_is_no_row(tmp_path: Path) -> None:
+    source = {"type": "csv", "files": ["*.csv"], "columns": {"y": "text"}, "on_bad": "skip"}
+    csv_source(tmp_path, GOOD + GOOD)
+    left = make(tmp_path, source, shards=1)
+    assert sum(len(table.ids) for table in left.iter_tables(0)) == 4
+    assert len(left.skipped[0]) == 1
+
+
 def test_a_header_of_values_is_a_row_where_it_stands_again(tmp_path: Path) -> None:
     source = csv_source(tmp_path, "7,a\n1,a\n7,a\n", label="a", features=["7"])
     assert sorted(read(make(tmp_path, source)).features[:, 0]) == [1, 7]

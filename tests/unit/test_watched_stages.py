@@ -43,6 +43,17 @@ def test_a_source_may_read_its_files_and_its_code(net):
     assert "name it in source.files" in watch_reads.finish()
 
 
+def test_a_source_may_read_its_tokenizer(net):
+    net.workspace.write("data/tokenizer.json", "{}")
+    source = {"type": "text", "files": ["data/a.csv"], "tokenizer": "data/tokenizer.json"}
+    net.config["datasets"][net.rows[0]["dataset"]]["source"] = source
+    project = net.load()
+    watch(project, project.named_runs()["net"].dataset)
+    Path("data/tokenizer.json").read_text()
+    assert told() >= OF_NONE
+    assert not any("tokenizer" in path for path in watch_reads.found())
+
+
 def test_a_model_may_read_what_its_dataset_and_its_own_identity_hold(net, caplog):
     project = net.load()
     watch(project, project.named_runs()["net"])

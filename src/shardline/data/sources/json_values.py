@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -86,7 +87,7 @@ def _reader_of(column: Column) -> tuple[Callable[[Any], Any], str]:
     of = "true or false" if column.dtype == "bool" else f"numbers ({column.dtype})"
     if not (column.varies or column.shape):
         one = of if column.dtype == "bool" else f"a number ({column.dtype})"
-        return lambda value: _array(value, column), one
+        return lambda value: _number(value, column.dtype), one
     shape = ["*"] * column.varies + [*map(str, column.shape)]
     return lambda value: _array(value, column), f"a list of {of} of shape [{','.join(shape)}]"
 
@@ -100,6 +101,32 @@ def _bytes(value: Any) -> bytes | None:
         return base64.b64decode(value, validate=True) if isinstance(value, str) else None
     except (binascii.Error, ValueError):
         return None
+
+
+def _number(value: Any, dtype: str) -> int | float | bool | None:
+    """Return a number that a type can hold; three times as fast as an array of it."""
+    if dtype == "bool":
+        return value if isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    low, high, is_whole = _limits(dtype)
+    if is_whole and isinstance(value, float):
+        if not value.is_integer() or abs(value) >= _EXACT:
+            return None
+        value = int(value)
+    if not low <= value <= high:
+        return None
+    return value if is_whole else float(value)
+
+
+@cache
+def _limits(dtype: str) -> tuple[int | float, int | float, bool]:
+    """Return the least and the greatest number of a type, and whether it holds whole ones alone."""
+    if np.dtype(dtype).kind == "f":
+        limits: Any = np.finfo(dtype)
+        return float(limits.min), float(limits.max), False
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max), True
 
 
 def _array(value: Any, column: Column) -> np.ndarray | None:
