@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.data.sources import lines as lines_module
-from shardline.data.sources.lines import TextFiles, open_text
+from shardline.data.sources import packed as packed_module
+from shardline.data.sources.lines import TextFiles
+from shardline.data.sources.packed import open_text
 from shardline.errors import DataError
 
 CONTENT = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"bc", "ä".encode(), b"d" * 50])).map(
@@ -32,7 +34,8 @@ def pack(content: bytes, members: int) -> bytes:
 def files_of(packed: list[bytes], block: int, read: int) -> Iterator[list[Path]]:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines_module, "_BLOCK_BYTES", block)
-        patch.setattr(lines_module, "_PACKED_BYTES", read)
+        patch.setattr(packed_module, "_STEP_BYTES", block)
+        patch.setattr(packed_module, "_PACKED_BYTES", read)
         paths = [Path(folder) / f"{i}.txt" for i in range(len(packed))]
         for path, content in zip(paths, packed, strict=True):
             path.write_bytes(content)

@@ -9,7 +9,8 @@ import numpy as np
 
 from shardline.data.sources.base import Schema, Table
 from shardline.data.sources.from_files import ids_in_file, text_id
-from shardline.data.sources.lines import Lines, TextFiles, found_byte, open_text
+from shardline.data.sources.lines import Lines, TextFiles, found_byte
+from shardline.data.sources.packed import open_text
 from shardline.data.sources.tokenizer import TokenSource
 
 _BLOCK_BYTES = 8 * 2**20  # files of one table

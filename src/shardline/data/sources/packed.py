@@ -1,0 +1,132 @@
+"""Files that may be packed by gzip, read as what they hold."""
+
+import io
+import sys
+import zlib
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from shardline.core.errors import DataError
+
+_STEP_BYTES = 8 * 2**20  # between two places that are cheap to go back to
+_PACKED_BYTES = 64 * 2**10  # unpacked at a time: at most 1,032 times as many
+_MAGIC = b"\x1f\x8b"
+_OTHER_MAGICS = (b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0")
+_REMEDY = "fetch it again, or drop it from source.files"
+
+
+def is_gzip(path: Path) -> bool:
+    """Return whether a file is packed by gzip, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(2) == _MAGIC
+
+
+def open_text(path: Path) -> IO[bytes]:
+    """Open a file for what it holds, unpacked.
+
+    Raises:
+        DataError: it is packed by another program than gzip; or later, by what reads it, that it
+            cannot be unpacked. The message names the file.
+    """
+    file = path.open("rb")
+    head = file.read(6)
+    file.seek(0)
+    if head.startswith(_MAGIC):
+        return io.BufferedReader(_Unpacked(path, file), 2**20)
+    if head.startswith(_OTHER_MAGICS):
+        file.close()
+        raise DataError(
+            f"{path}: is compressed by another program than gzip, expected text, plain or .gz; unpack it, or pack it "
+            "with gzip"
+        )
+    return file
+
+
+class _Unpacked(io.RawIOBase):
+    """What a gzip file holds. A step back of up to 8 MiB is cheap, which `gzip.open` unpacks all again for."""
+
+    def __init__(self, path: Path, packed: IO[bytes]) -> None:
+        self._path, self._packed = path, packed
+        self._begin()
+
+    def _begin(self) -> None:
+        self._packed.seek(0)
+        self._inflate = zlib.decompressobj(31)  # 31: with gzip's header and checksum
+        self._place, self._ready = 0, memoryview(b"")
+        # states to go back to: place, place in the packed file, decompressor
+        self._states: deque[tuple[int, int, Callable[[], Any]]] = deque(maxlen=2)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        wanted = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: sys.maxsize}[whence]
+        wanted += offset
+        if wanted < self._place:
+            self._go_back(wanted)
+        while self._place < wanted and self._fill():
+            self._skip(min(wanted - self._place, len(self._ready)))
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._fill():
+            return 0
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._skip(size)
+        return size
+
+    def _skip(self, size: int) -> None:
+        self._ready = self._ready[size:]
+        self._place += size
+
+    def _go_back(self, wanted: int) -> None:
+        for place, packed, inflate in reversed(self._states):
+            if place <= wanted:
+                self._packed.seek(packed)
+                self._inflate, self._place, self._ready = inflate(), place, memoryview(b"")
+                return
+        self._begin()
+
+    def _fill(self) -> bool:
+        """Unpack some more where nothing is ready; return whether there was anything left."""
+        while not self._ready:
+            if not self._states or self._place - self._states[-1][0] >= _STEP_BYTES:
+                state = self._inflate.copy()
+                self._states.append((self._place, self._packed.tell(), state.copy))
+            block = self._packed.read(_PACKED_BYTES)
+            if not block and self._inflate.eof:
+                return False
+            try:
+                self._ready = memoryview(self._unpack(block))
+            except (zlib.error, EOFError) as error:
+                raise DataError(
+                    f"{self._path}: cannot be unpacked ({error}), expected a whole gzip file; {_REMEDY}"
+                ) from None
+        return True
+
+    def _unpack(self, block: bytes) -> bytes:
+        if not block:
+            raise EOFError("it ends within its content")
+        pieces = []
+        while block:
+            if self._inflate.eof:  # of one of several that were packed one by one
+                block = block.lstrip(b"\0")
+                if not block:
+                    break
+                self._inflate = zlib.decompressobj(31)
+            pieces.append(self._inflate.decompress(block))
+            block = self._inflate.unused_data
+        return b"".join(pieces)
