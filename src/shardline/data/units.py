@@ -102,13 +102,12 @@ class LoadedRows:
     def __init__(self, shards: ShardMap, memory: WindowMap, pieces: Sequence[Piece]) -> None:
         self._shards, self._memory, self._pieces = shards, memory, pieces
         sizes = [piece.last - piece.first for piece in pieces]
-        self._piece_of = np.repeat(np.arange(len(sizes)), sizes).tolist()
-        self._firsts = np.cumsum([0, *sizes[:-1]]).tolist()
+        self._piece_of = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        self._firsts = np.cumsum([0, *sizes[:-1]])
         self._ragged, self._views = {}, {}
         for name, column in shards.columns.items():
             if column.varies:
-                starts, lengths = memory.ragged(name, pieces)
-                self._ragged[name] = starts.tolist(), lengths.tolist()
+                self._ragged[name] = memory.ragged(name, pieces)
             else:
                 self._views[name] = self._view(name)
             if column.optional:
@@ -126,14 +125,14 @@ class LoadedRows:
     def sample(self, place: int) -> Sample:
         """Return a row."""
         piece = self._piece_of[place]
-        row = place - self._firsts[piece]
+        row = place - int(self._firsts[piece])
         sample: Sample = {}
         for name, column in self._shards.columns.items():
             if column.optional and not self._views[name + PRESENT][piece][row]:
                 sample[name] = None
             elif column.varies:
                 starts, lengths = self._ragged[name]
-                values = self._memory.row(name, starts[place], lengths[place])
+                values = self._memory.row(name, int(starts[place]), int(lengths[place]))
                 sample[name] = column.value(values)
             else:
                 sample[name] = self._views[name][piece][row]
