@@ -115,10 +115,18 @@ class FakeProject:
         write_json(dataset.manifest, document)
 
     def seal_run(self, run: Run) -> None:
-        identity = digest(run.document)
+        identity, manifests = digest(run.document), [part.dataset.manifest for part in run.parts]
+        digests = [file_sha256(path) if path.exists() else "" for path in manifests]
+        datasets: dict[str, Any] = {"dataset": {"id": run.dataset.id}}
+        read = {**datasets, "manifest_sha256": digests[0]}
+        if len(run.parts) > 1:
+            mixed = [{"id": part.dataset.id, "weight": str(part.weight)} for part in run.parts]
+            datasets = {"datasets": mixed}
+            pairs = zip(mixed, digests, strict=True)
+            read = {"datasets": [{**part, "manifest_sha256": sha256} for part, sha256 in pairs]}
         write_json(run.folder / "identity.json", run.document)
         spec = {
-            "run": run.id, "identity": identity, "dataset": {"id": run.dataset.id},
+            "run": run.id, "identity": identity, **datasets,
             "model_class": run.model_class, "settings": as_plain(run.settings), "definitions": run.definitions,
         }  # fmt: skip
         write_json(run.folder / "run.json", spec)
@@ -128,10 +136,7 @@ class FakeProject:
         provenance = {
             "run": run.id,
             "identity": identity,
-            "dataset": {"id": run.dataset.id},
-            "manifest_sha256": file_sha256(run.dataset.manifest)
-            if run.dataset.manifest.exists()
-            else "",
+            **read,
             "files": {path.name: file_sha256(path) for path in (model, metrics)},
         }
         write_json(run.folder / "provenance.json", provenance)

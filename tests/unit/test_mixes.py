@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.core.files import read_json, write_json
 from shardline.errors import ConfigError
+from shardline.results.accept.candidates import find_by_cause
+from shardline.results.verify import verify_target
+from tests.support.fake_project import FakeProject
 
 SOURCES = {
     name: {"source": {"type": "synthetic", "rows_per_shard": 8, "features": 2, "seed": seed}, "shards": 2}
@@ -148,3 +152,60 @@ def test_what_does_not_go_with_a_mix(tmp_path: Path) -> None:
     together = {key: value for data in REFUSED.values() for key, value in data.items()}
     found = message(tmp_path, "pretrain", defaults={"data": together})
     assert len(found.splitlines()) == len(REFUSED)
+
+
+# --- sealed results of a mix ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(fake: FakeProject) -> FakeProject:
+    """A project with a sealed run on a mix."""
+    fake.config["datasets"] = {name: dict(entry) for name, entry in SOURCES.items()}
+    fake.rows = [{"name": "mix", "dataset": "{web: 0.7, books: 0.3}", "model": "linear"}]
+    fake.seal_all()
+    return fake
+
+
+def test_why_names_weights_and_the_datasets_that_came_went_or_changed(mixed: FakeProject) -> None:
+    mixed.rows[0]["dataset"] = "{web: 0.5, books: 0.5}"
+    assert sorted(mixed.why("mix")) == [
+        "weight of dataset books 3/10 -> 1/2",
+        "weight of dataset web 7/10 -> 1/2",
+    ]
+    mixed.rows[0]["dataset"] = "{web: 0.7, code: 0.3}"
+    assert mixed.why("mix") == [
+        "dataset books is no longer read",
+        "dataset code is newly read, with the weight 3/10",
+    ]
+    mixed.rows[0]["dataset"] = "{web: 0.7, books: 0.3}"
+    mixed.config["datasets"]["books"]["shards"] = 3
+    assert mixed.why("mix") == ["dataset books: shards 2 -> 3"]
+    mixed.rows[0]["dataset"] = "web"
+    assert mixed.why("mix") == [
+        "dataset books is no longer read",
+        "weight of dataset web 7/10 -> 1",
+    ]
+
+
+def test_verify_checks_each_manifest(mixed: FakeProject) -> None:
+    project = mixed.load()
+    (run,) = project.runs.values()
+    assert verify_target(project, "run", run.id).problems == []
+    file = run.parts[1].dataset.manifest
+    write_json(file, {**read_json(file, remedy=""), "more": 1})
+    (problem,) = verify_target(project, "run", run.id).problems
+    assert str(file) in problem
+    spec = read_json(run.folder / "run.json", remedy="")
+    spec["datasets"][0]["weight"] = "1/2"
+    write_json(run.folder / "run.json", spec)
+    assert any("run.json: dataset" in one for one in verify_target(project, "run", run.id).problems)
+
+
+def test_a_mix_is_accepted_by_cause_with_its_datasets(mixed: FakeProject) -> None:
+    lock = mixed.workspace.path / "my.lock"
+    lock.write_text(lock.read_text().replace("numpy==2.4.6", "numpy==2.4.7"))
+    found = list(find_by_cause(mixed.load(), {"environment"}))
+    assert [one.asked.name for one in found] == ["web", "books", "mix"]
+    mixed.rows[0]["dataset"] = "{web: 0.6, books: 0.4}"
+    found = list(find_by_cause(mixed.load(), {"environment"}))
+    assert [one.asked.name for one in found] == ["web", "books"]

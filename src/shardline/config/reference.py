@@ -47,6 +47,9 @@ Cells are separated by tabs. Three columns are always there, and any setting can
   where several cells hold lists. Names get the varying keys.
 - `model_args.` and any name make a column for an argument of the model's constructor. A list as the
   value of one is written as a grid of one: `[[64, 64]]`.
+- A cell of `dataset` may hold a mix, `{web: 0.7, books: 0.3}`, and a cell of `data.transform`,
+  `data.collate`, `data.pack` or `data.class_weights` a table, in the place of the whole table of
+  `defaults`. A list of transforms is a grid of one, too: `[[decode, flip]]`.
 - A cell means what it looks like: `08` is 8, `1e-3` is 0.001, `no` is text.
 
 ```
@@ -77,6 +80,13 @@ _DATASETS = """
 
 `datasets: {name: {...}}`; a row's `dataset` is one of these names. Without
 `splits` they are 0.8, 0.1 and 0.1; who gives one gives all three.
+"""
+_MIXES = """
+## `mixes`
+
+`mixes: {name: {web: 0.7, books: 0.3}}`: names of `datasets` with weights, for cells of the column
+`dataset` (Shardline's `docs/samples.md`). Weights count in the training, by their proportions; no
+name does.
 """
 _SCALING = """
 ## `scaling`
@@ -124,6 +134,7 @@ def reference() -> str:
         _table(_rows(RunSettings, "train")),
         _DATASETS,
         _table(_rows(DatasetSettings, "dataset")),
+        _MIXES,
         _SCALING,
         _table(_rows(StudySettings, "report, and runs that it adds")),
         _RUNTIME,

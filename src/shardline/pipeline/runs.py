@@ -12,7 +12,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.core.seals import seal
 from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
-from shardline.pipeline.training import Inputs, files_of, places_of
+from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run

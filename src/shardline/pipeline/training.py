@@ -15,13 +15,13 @@ from shardline.checkpoints.folder import last_step
 from shardline.config.geometry import ActualGeometry, PlannedGeometry
 from shardline.config.project import Project
 from shardline.config.run import Run
-from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.python import python_of_ranks
 from shardline.pipeline.common import find_run
+from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import write_watched_files
 from shardline.supervision.attempts import attempted, read_attempts, started_s
 from shardline.supervision.retries import check_retry, crash_loop, is_final, log_of_attempt
@@ -33,9 +33,6 @@ from shardline.training.rank_spec import (
     RankSpec,
     write_spec,
 )
-
-# by name, what Snakemake gives: a file, or several
-Inputs = Mapping[str, str | Sequence[str]]
 
 
 def train(
@@ -289,32 +286,6 @@ def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
     started = started_s(read_attempts(work)[-1])
     times = partial(end_of_job, os.environ, started=started, walltime_min=runtime.walltime_min)
     return partial(watch_deadline, end_of_job=times, margin_s=runtime.stop_margin_s)
-
-
-def files_of(run: Run, inputs: Inputs) -> dict[str, Path]:
-    """Return the files that a run's jobs read, where Snakemake named none the project's own."""
-    layout = run.layout.declared
-    own = {
-        "spec": layout.run(run.id) / "run.json",
-        "model": layout.model(run.id),
-        "provenance": layout.run(run.id) / "provenance.json",
-    }
-    return {name: Path(str(inputs.get(name) or path)) for name, path in own.items()}
-
-
-def places_of(run: Run, inputs: Inputs) -> tuple[DatasetPlace, ...]:
-    """Return where the datasets of a run are, likewise."""
-    layout, given = run.layout.declared, inputs.get("manifest")
-    manifests = [given] if isinstance(given, str) else given
-    manifests = manifests or [str(layout.manifest(part.dataset.id)) for part in run.parts]
-    return tuple(
-        DatasetPlace(
-            manifest=Path(manifest),
-            shards=layout.shards(part.dataset.id),
-            weight=str(part.weight),
-        )
-        for part, manifest in zip(run.parts, manifests, strict=True)
-    )
 
 
 def _read_by(spec: RankSpec) -> list[str]:

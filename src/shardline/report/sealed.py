@@ -51,7 +51,9 @@ def read_run(files: RunFiles) -> Run:
     Raises:
         DataError: a file is missing, malformed or of another run; names file and remedy.
     """
-    spec = read_object(files.run, "run", "dataset.id")
+    spec = read_object(files.run, "run")
+    if "datasets" not in spec:  # of a mix
+        spec = read_object(files.run, "dataset.id")
     evaluation = read_object(files.evaluation, "headline.metric", "headline.value")
     provenance = read_object(files.provenance)
     for path, document in ((files.evaluation, evaluation), (files.provenance, provenance)):

@@ -1,0 +1,68 @@
+"""A run on a mix with a transform of the user's, through the real pipeline and the commands that read its results."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.workspace import Workspace
+
+SHARDLINE = [sys.executable, "-c", "from shardline.cli import main; main()"]
+AUGMENT = """
+class Augment:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, sample, generator):
+        noise = generator.normal(size=sample["features"].shape).astype("float32")
+        return {**sample, "features": sample["features"] + self.scale * noise}
+"""
+TABLE = {"type": "synthetic", "rows_per_shard": 200, "features": 8}
+ROW = {
+    "name": "mixed",
+    "dataset": "{web: 0.7, books: 0.3}",
+    "model": "mlp",
+    "devices": 2,
+    "data.transform": "{type: mypkg.data:Augment, scale: 0.1}",
+    "data.epoch_samples": 320,
+}
+
+
+def shardline(workspace: Workspace, *arguments: str) -> str:
+    done = subprocess.run(
+        [*SHARDLINE, *arguments], cwd=workspace.path, text=True, check=False,
+        env={**os.environ, "COLUMNS": "200"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_mix_is_trained_evaluated_reported_and_known_by_its_datasets(tiny) -> None:
+    datasets = {
+        name: {"source": {**TABLE, "seed": seed}, "shards": 2}
+        for seed, name in enumerate(["web", "books"])
+    }
+    workspace = tiny(ROW, datasets=datasets)
+    workspace.write("mypkg/__init__.py", "")
+    workspace.write("mypkg/data.py", AUGMENT)
+    done = workspace.snakemake()
+    assert done.returncode == 0, done.stdout
+    again = workspace.snakemake("--dry-run")
+    assert "Nothing to be done" in again.stdout
+    spec = json.loads(workspace.the("results/runs/<mixed>/run.json").read_text())
+    assert sorted(part["weight"] for part in spec["datasets"]) == ["3/10", "7/10"]
+    provenance = json.loads(workspace.the("results/runs/<mixed>/provenance.json").read_text())
+    assert [part["id"] for part in provenance["datasets"]] == [
+        part["id"] for part in spec["datasets"]
+    ]
+    page = workspace.the("results/reports/*/index.html").read_text()
+    assert "0.7 web + 0.3 books" in page
+    assert "0.7 web + 0.3 books" in shardline(workspace, "ls")
+    assert "none with problems" in shardline(workspace, "verify", "--deep")
+    lineage = shardline(
+        workspace, "lineage", str(workspace.the("results/runs/<mixed>/model.safetensors"))
+    )
+    assert lineage.count("manifest.json") == 2
