@@ -54,30 +54,13 @@ class Verifier:
         marker = self._folder / self._shards.path(shard).name
         if self._is_marked(shard, marker):
             return
-        with self._locked(marker):
+        with locked(marker):
             if self._is_marked(shard, marker):
                 return  # another rank was faster
             stamp = self._stamp(shard)
             self._digest(shard)
             with suppress(DataError):  # a store that is read-only
                 write_json(marker, seal(stamp))
-
-    @contextmanager
-    def _locked(self, marker: Path) -> Iterator[None]:
-        """Hold a shard's lock; a store that is read-only or cannot lock costs a second reading."""
-        lock = FileLock(marker.with_suffix(".lock"))
-        try:
-            marker.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-        except (OSError, NotImplementedError):
-            yield
-            return
-        try:
-            yield
-        finally:
-            lock.release()
-            with suppress(OSError):
-                Path(lock.lock_file).unlink(missing_ok=True)
 
     def _stamp(self, shard: int) -> dict[str, object]:
         stamp = {"blake3": self._shards.manifest["shards"][shard]["blake3"]}
@@ -110,3 +93,24 @@ class Verifier:
                 f"shard {path} is damaged: its BLAKE3 digest is {found[:12]}..., "
                 f"expected {expected[:12]}... by its manifest; {rebuild_command(self._shards.manifest)}"
             )
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that only one process need write.
+
+    A folder that is read-only or cannot lock costs a second reading: the context is entered without.
+    """
+    lock = FileLock(path.with_suffix(".lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except (OSError, NotImplementedError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+        with suppress(OSError):
+            Path(lock.lock_file).unlink(missing_ok=True)

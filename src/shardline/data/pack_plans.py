@@ -1,0 +1,188 @@
+"""The plan of a dataset's packs: made once, kept beside the shards, verified whenever it is opened.
+
+A safetensors file of the dataset's folder in the store, `packs/{column}-{length}-v{n}-{split}.safetensors`.
+Its metadata names what it was made for, and the BLAKE3 digest of its tensors:
+
+| tensor | |
+| --- | --- |
+| `packs` [S + 1] int64 | shard s has packs [packs[s], packs[s + 1]) |
+| `firsts` [P + 1] int64 | pack p has segments [firsts[p], firsts[p + 1]) |
+| `used` [P] uint32 | values in each pack |
+| `rows` [M] uint32 | row of each segment, counted from the shard's first of the split |
+| `parts` [M] uint32 | which part of its row a segment is, each of the pack's length |
+"""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from shardline.core.canonical import canonical_json
+from shardline.core.errors import DataError
+from shardline.core.files import write_bytes
+from shardline.data.integrity import locked
+from shardline.data.shard_map import ShardMap
+from shardline.order.packing import PLAN_VERSION, plan_packs
+from shardline.order.pieces import Piece
+
+_TENSORS = {"packs": "I64", "firsts": "I64", "used": "U32", "rows": "U32", "parts": "U32"}
+_CHUNK = 1 << 20  # entries digested at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackPlan:
+    """The packs of a split.
+
+    Attributes:
+        path: the plan's file.
+        packs: shard s of the split has packs [packs[s], packs[s + 1]); [S + 1] int64.
+        firsts: pack p has segments [firsts[p], firsts[p + 1]); [P + 1] int64.
+        used: values in each pack [P] uint32.
+        tensors: `rows` and `parts` [M], of which slices are read.
+    """
+
+    path: Path
+    packs: np.ndarray
+    firsts: np.ndarray
+    used: np.ndarray
+    tensors: Any
+
+    def segments(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row and the part [m] int64 of each segment of packs [first, last)."""
+        begin, end = int(self.firsts[first]), int(self.firsts[last])
+        rows, parts = (self.tensors[name][begin:end].astype(np.int64) for name in ("rows", "parts"))
+        return rows, parts
+
+    def bad(self, what: str) -> DataError:
+        """Return the error of a plan that does not fit the dataset's rows."""
+        return DataError(
+            f"{self.path} {what}, expected the rows that were packed; delete the file, so that it is made again, and "
+            "`shardline verify` the dataset"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFile:
+    """What a plan is made for, and where it lies.
+
+    Attributes:
+        shards: the dataset.
+        name: of the split.
+        split: the split's rows in each shard.
+        column: whose values are packed.
+        length: values of a pack, at most.
+    """
+
+    shards: ShardMap
+    name: str
+    split: Sequence[Piece]
+    column: str
+    length: int
+
+    @property
+    def path(self) -> Path:
+        """Path of the file."""
+        name = f"{self.column}-{self.length}-v{PLAN_VERSION}-{self.name}.safetensors"
+        return self.shards.folder / "packs" / name
+
+    def plan(self) -> PackPlan:
+        """Return the plan; whoever finds none, or a damaged one, makes it.
+
+        Raises:
+            DataError: a shard cannot be read, or its offsets do not rise.
+        """
+        if found := self._read():
+            return found
+        with locked(self.path):
+            if found := self._read():
+                return found  # another rank was faster
+            tensors = self._made()
+            content = save(tensors, {"plan": self._sealed(tensors)})
+            with suppress(DataError):  # a store that is read-only: each rank has its own
+                write_bytes(self.path, content)
+        return self._plan(tensors)
+
+    @cached_property
+    def _purpose(self) -> dict[str, object]:
+        """What the plan is made for."""
+        manifest = self.shards.manifest
+        contents = blake3("".join(record["blake3"] for record in manifest["shards"]).encode())
+        pieces = np.array([(p.shard, p.first, p.last) for p in self.split], np.int64)
+        return {
+            "dataset": manifest["dataset"], "shards": contents.hexdigest(), "column": self.column,
+            "length": self.length, "split": self.name, "version": PLAN_VERSION,
+            "rows": blake3(pieces.tobytes()).hexdigest(),
+        }  # fmt: skip
+
+    def _made(self) -> dict[str, np.ndarray]:
+        plans = [
+            plan_packs(self.shards.lengths(self.column, [piece]), self.length)
+            for piece in self.split
+        ]
+        segments = np.cumsum([0, *(len(plan.rows) for plan in plans)])
+        firsts = [plan.firsts[:-1] + n for plan, n in zip(plans, segments[:-1], strict=True)]
+        return {
+            "packs": np.cumsum([0, *(len(plan.used) for plan in plans)]).astype(np.int64),
+            "firsts": np.concatenate([*firsts, segments[-1:]]).astype(np.int64),
+            **{
+                name: np.concatenate([np.empty(0, np.uint32), *(getattr(p, name) for p in plans)])
+                for name in ("used", "rows", "parts")
+            },
+        }
+
+    def _read(self) -> PackPlan | None:
+        """Return the plan that the file holds, None where there is none or another than was written."""
+        if self.path.is_symlink() or not self.path.is_file():
+            return None
+        try:
+            file: Any = safe_open(self.path, framework="numpy")  # its methods have no types
+            if set(file.keys()) != _TENSORS.keys():
+                return None
+            tensors = {name: file.get_slice(name) for name in _TENSORS}
+            shapes = {name: tensor.get_shape() for name, tensor in tensors.items()}
+            if any(tensors[name].get_dtype() != dtype for name, dtype in _TENSORS.items()):
+                return None
+            if (file.metadata() or {}).get("plan") != self._sealed(tensors):
+                return None
+            found = self._plan(tensors)
+        except (OSError, SafetensorError):
+            return None
+        num_packs, num_segments = len(found.used), math.prod(shapes["rows"])
+        wanted = [len(self.split) + 1, num_packs + 1, num_packs, num_segments, num_segments]
+        if list(shapes.values()) != [[size] for size in wanted]:
+            return None
+        is_whole = (
+            _rise(found.packs, num_packs)
+            and _rise(found.firsts, num_segments)
+            and (found.firsts[1:] > found.firsts[:-1]).all()
+            and found.used.max(initial=0) <= self.length
+        )
+        return found if is_whole else None
+
+    def _plan(self, tensors: Any) -> PackPlan:
+        packs, firsts, used = (tensors[name][:] for name in ("packs", "firsts", "used"))
+        return PackPlan(path=self.path, packs=packs, firsts=firsts, used=used, tensors=tensors)
+
+    def _sealed(self, tensors: Any) -> str:
+        """Return the metadata of a plan: what it is made for, and the digest of its tensors."""
+        digest = blake3()
+        for name in _TENSORS:
+            tensor = tensors[name]
+            shape = tensor.shape if isinstance(tensor, np.ndarray) else tensor.get_shape()
+            digest.update(f"{name}{list(shape)}".encode())
+            for first in range(0, shape[0], _CHUNK):
+                digest.update(tensor[first : min(first + _CHUNK, shape[0])].tobytes())
+        return canonical_json({**self._purpose, "blake3": digest.hexdigest()})
+
+
+def _rise(values: np.ndarray, end: int) -> bool:
+    """Return whether offsets rise from 0 to an end."""
+    return bool(values[0] == 0 and values[-1] == end and (values[1:] >= values[:-1]).all())

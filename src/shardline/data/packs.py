@@ -1,0 +1,238 @@
+"""Rows put together to packs of one length, without cutting what fits: `best_fit` packing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from shardline.core.errors import DataError
+from shardline.data.blocks import check_packed, unit_ids, value_spans
+from shardline.data.columns import Column
+from shardline.data.pack_plans import PackPlan, PlanFile
+from shardline.data.shard_map import ShardMap
+from shardline.data.units import Sample
+from shardline.data.windowmap import WindowMap
+from shardline.order.pieces import Piece
+
+POSITIONS, CU_SEQLENS = ".positions", ".cu_seqlens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackUnits:
+    """Packs of rows, see `shardline.order.packing`; a row that is longer than a pack is cut.
+
+    A sample has the values of its rows back to back, with zeros behind, and how to tell them apart:
+
+    - `{column}` [length, *shape], and so each of `others`;
+    - `{column}.positions` [length] int32: a value's place in its row, or in the part of a row that was cut;
+    - `{column}.cu_seqlens` [rows + 1] int32: where rows begin; the first is 0, the last the number of values.
+
+    A pack's id is shard << 32 | pack.
+
+    Attributes:
+        shards: the dataset.
+        name: of the split.
+        split: the split's rows in each shard.
+        column: by whose lengths rows are packed.
+        length: values of a pack, at most.
+        others: columns that go along; a row has as many values of each as of `column`.
+
+    Raises:
+        DataError: a column does not vary, or the length is no positive number, or a column of the
+            dataset has a name that packs give themselves.
+    """
+
+    shards: ShardMap
+    name: str
+    split: tuple[Piece, ...]
+    column: str
+    length: int
+    others: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (self.column, *self.others):
+            check_packed(self.shards, name, self.length)
+        for name in (self.column + POSITIONS, self.column + CU_SEQLENS):
+            if name in self.others:
+                raise DataError(
+                    f"dataset {self.shards.manifest['dataset']}: column {name} has the name of what packs of "
+                    f"{self.column} give beside it, expected another; rename it in the source, or leave it out"
+                )
+
+    @cached_property
+    def plan(self) -> PackPlan:
+        """Which rows are in which pack; made by the first process that asks, and kept in the store.
+
+        Raises:
+            DataError: a shard cannot be read, or its offsets do not rise.
+        """
+        return PlanFile(
+            shards=self.shards, name=self.name, split=self.split, column=self.column, length=self.length
+        ).plan()  # fmt: skip
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The packs of each shard, counted from 0."""
+        counts = np.diff(self.plan.packs).tolist()
+        return tuple(Piece(p.shard, 0, n) for p, n in zip(self.split, counts, strict=True))
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What a sample holds."""
+        stored = {name: self.shards.columns[name] for name in (self.column, *self.others)}
+        return {
+            **{
+                name: Column(dtype=column.dtype, shape=(self.length, *column.shape))
+                for name, column in stored.items()
+            },
+            self.column + POSITIONS: Column(dtype="int32", shape=(self.length,)),
+            self.column + CU_SEQLENS: Column(dtype="int32", varies=True),
+        }
+
+    @cached_property
+    def unit_bytes(self) -> int:
+        """Memory of a pack, in the mean, with the other columns of its rows."""
+        rows = sum(piece.last - piece.first for piece in self.split)
+        return max(1, rows * self.shards.row_bytes // max(1, len(self.plan.used)))
+
+    @cached_property
+    def waste(self) -> float:
+        """Share of the packs' places that hold no value, 0 to 1."""
+        places = len(self.plan.used) * self.length
+        values = value_spans(self.shards, self.column, self.split).values()
+        return 1 - sum(last - first for first, last in values) / places if places else 0.0
+
+    def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+        """Return the rows from the first to the last of each piece's packs.
+
+        Raises:
+            DataError: the plan names rows that are not of the split.
+        """
+        return tuple(self.span(piece, self.segments(piece)[0]) for piece in pieces)
+
+    def load(self, memory: WindowMap, pieces: Sequence[Piece]) -> "LoadedPacks":
+        """Return packs of a window whose rows are in memory.
+
+        Raises:
+            DataError: the plan does not fit the rows, or a row has another number of values in one
+                of `others`.
+        """
+        return LoadedPacks(self, memory, pieces)
+
+    def lengths(self, name: str, pieces: Sequence[Piece]) -> np.ndarray:
+        """Return the entries of `cu_seqlens`, or else the values, of each pack [n] int64."""
+        found = [np.empty(0, np.int64)]
+        for piece in pieces:
+            first, last = self._packs(piece)
+            if name == self.column + CU_SEQLENS:
+                found.append(np.diff(self.plan.firsts[first : last + 1]) + 1)
+            else:
+                found.append(self.plan.used[first:last].astype(np.int64))
+        return np.concatenate(found)
+
+    def segments(self, piece: Piece) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return row of the shard and part of each segment [m] int64, and where packs begin among them [n + 1]."""
+        first, last = self._packs(piece)
+        rows, parts = self.plan.segments(first, last)
+        bounds = self.plan.firsts[first : last + 1]
+        return rows + self._split_of[piece.shard][1].first, parts, bounds - bounds[0]
+
+    def _packs(self, piece: Piece) -> tuple[int, int]:
+        before = int(self.plan.packs[self._split_of[piece.shard][0]])
+        return before + piece.first, before + piece.last
+
+    @cached_property
+    def _split_of(self) -> dict[int, tuple[int, Piece]]:
+        return {piece.shard: (place, piece) for place, piece in enumerate(self.split)}
+
+    def span(self, piece: Piece, rows: np.ndarray) -> Piece:
+        """Return the rows from the first of some to the last.
+
+        Raises:
+            DataError: they are not all of the split.
+        """
+        of_split = self._split_of[piece.shard][1]
+        first, last = int(rows.min()), int(rows.max()) + 1
+        if last > of_split.last:
+            raise self.plan.bad(
+                f"packs row {last - 1:,} of shard {piece.shard}, whose {self.name} rows end before {of_split.last:,}"
+            )
+        return Piece(piece.shard, first, last)
+
+
+class LoadedPacks:
+    """Packs whose rows are in memory."""
+
+    def __init__(self, units: PackUnits, memory: WindowMap, pieces: Sequence[Piece]) -> None:
+        self._units, self._memory, self._pieces = units, memory, pieces
+        self._columns = {name: units.shards.columns[name] for name in (units.column, *units.others)}
+        none = [np.empty(0, np.int64)]
+        starts: dict[str, list[np.ndarray]] = {name: [*none] for name in self._columns}
+        sizes, bounds, before = [*none], [np.zeros(1, np.int64)], 0
+        for piece in pieces:
+            rows, parts, of_packs = units.segments(piece)
+            span = units.span(piece, rows)
+            begins, lengths = self._rows(span)
+            rows -= span.first
+            skipped = parts * units.length
+            size = np.minimum(lengths[rows] - skipped, units.length)
+            self._check(piece, size, of_packs)
+            for name, column in self._columns.items():
+                starts[name].append(begins[name][rows] + skipped * column.item_bytes)
+            sizes.append(size)
+            bounds.append(of_packs[1:] + before)
+            before += len(rows)
+        self._starts = {name: np.concatenate(of) for name, of in starts.items()}
+        self._sizes, self._bounds = np.concatenate(sizes), np.concatenate(bounds)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Ids of packs [n] int64."""
+        return unit_ids(self._pieces)
+
+    def sample(self, place: int) -> Sample:
+        """Return a pack."""
+        units = self._units
+        first, last = self._bounds[place : place + 2].tolist()
+        sizes = self._sizes[first:last]
+        begins = np.zeros(last - first + 1, np.int32)
+        np.cumsum(sizes, out=begins[1:])
+        sample: Sample = {}
+        for name, column in self._columns.items():
+            values = np.zeros((units.length, *column.shape), column.dtype)
+            starts = self._starts[name][first:last].tolist()
+            for start, at, size in zip(starts, begins.tolist(), sizes.tolist(), strict=False):
+                values[at : at + size] = self._memory.row(name, start, size)
+            sample[name] = values
+        positions = np.zeros(units.length, np.int32)
+        used = int(begins[-1])
+        positions[:used] = np.arange(used, dtype=np.int32) - np.repeat(begins[:-1], sizes)
+        return {**sample, units.column + POSITIONS: positions, units.column + CU_SEQLENS: begins}
+
+    def batch(self, places: np.ndarray) -> None:
+        """Return None: packs have different numbers of rows."""
+
+    def _rows(self, span: Piece) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return where the values of rows begin [n], by column, and how many they are [n]."""
+        units = self._units
+        found = {name: self._memory.ragged(name, [span]) for name in self._columns}
+        lengths = found[units.column][1]
+        for name in units.others:
+            differing = np.flatnonzero(found[name][1] != lengths)
+            if len(differing):
+                row = int(differing[0])
+                raise DataError(
+                    f"row {span.first + row:,} of shard {units.shards.path(span.shard)} has {found[name][1][row]:,} "
+                    f"values of {name}, expected {lengths[row]:,} as of {units.column}, by whose lengths rows are "
+                    f"packed; leave {name} out, or give rows as many values of both"
+                )
+        return {name: begins for name, (begins, _) in found.items()}, lengths
+
+    def _check(self, piece: Piece, sizes: np.ndarray, bounds: np.ndarray) -> None:
+        """Return if segments [m] are parts of rows, and packs as full as they are planned."""
+        used = np.add.reduceat(sizes, bounds[:-1])
+        if sizes.min() < 1 or (used != self._units.lengths(self._units.column, [piece])).any():
+            raise self._units.plan.bad(
+                f"packs values that the rows of shard {piece.shard} do not have"
+            )
