@@ -51,6 +51,7 @@ BY_HISTORY = {
     "script": {"train program", "evaluate program"},
     "report": REPORT,
     "classifier": set(),
+    "losses": set(),
     "tokenizer": set(),
     "transforms": set(),
     **{

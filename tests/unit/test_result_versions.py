@@ -28,6 +28,7 @@ STAGES = {
     "report": "shardline.report",
     "script": "shardline.training.script_outputs",
     "classifier": "shardline.training.models.base",
+    "losses": "shardline.training.losses",
     "tokenizer": "shardline.data.sources.tokenizer",
     "transforms": "shardline.data.transforms",
 }

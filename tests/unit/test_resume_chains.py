@@ -42,6 +42,11 @@ SAMPLES = [  # mixed, packed, transformed, drawn by class
         data__transform=[GUESS, JITTER], data__eval_transform=GUESS, data__workers="threads:2",
         model_args={"num_classes": 2},
     ),
+    case(
+        "Counting", "packs", of="tokens", data__normalize="none", model_args={"num_classes": 2},
+        data__pack={"column": "tokens", "length": 9, "method": "best_fit"}, data__transform=[GUESS, JITTER],
+        data__eval_transform=GUESS,
+    ),
     case("Duel", "by class", data__class_weights="balanced", data__transform=JITTER),
 ]  # fmt: skip
 CASES = [

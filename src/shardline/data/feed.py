@@ -17,6 +17,7 @@ from shardline.data.classes import rows_of_classes
 from shardline.data.collate import Collate
 from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
+from shardline.data.packs import PackUnits
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.statistics import pooled
 from shardline.data.stream import ShardStream
@@ -176,8 +177,10 @@ class Feed:
         pieces, pack = split_pieces(dataset.manifest, split), self._settings.data.pack
         if pack is None:
             return RowUnits(shards=dataset.shards, pieces=pieces)
-        if pack.method != "concat":
-            raise ConfigError(f"data.pack.method={pack.method} is not there yet; use concat")
+        if pack.method == "best_fit":
+            return PackUnits(
+                shards=dataset.shards, name=split, split=pieces, column=pack.column, length=pack.length
+            )  # fmt: skip
         return BlockUnits(
             shards=dataset.shards, split=pieces, column=pack.column, length=pack.length
         )

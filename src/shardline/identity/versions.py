@@ -47,6 +47,9 @@ SOURCES: dict[str, History] = dict.fromkeys(
     _FIRST,
 )
 
+# the losses that a user's model calls
+LOSSES: History = _FIRST
+
 # the tokens of sources that name a tokenizer's file
 TOKENIZER: History = _FIRST
 # the base class of the shipped models, where a user derives from it
@@ -62,6 +65,7 @@ HISTORIES: dict[str, History] = {
     "report": REPORT,
     "script": SCRIPT,
     "classifier": CLASSIFIER,
+    "losses": LOSSES,
     "tokenizer": TOKENIZER,
     "transforms": TRANSFORMS,
     **MODELS,
@@ -77,6 +81,8 @@ PUBLIC: dict[str, str] = {
     "shardline.errors": "",
     "shardline.data.ledger": "",
     "shardline.ledger": "",
+    "shardline.losses": "losses",
+    "shardline.training.losses": "losses",
     "shardline.training.models": "",
     "shardline.models": "classifier",
     "shardline.training.models.base": "classifier",
@@ -111,6 +117,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "parquet": ("numpy", "pyarrow"),
     "synthetic": ("numpy",),
     "text": ("numpy",),
+    "losses": ("torch",),
     "tokenizer": ("numpy", "tokenizers"),
 }
 

@@ -49,8 +49,8 @@ def plan_packs(lengths: np.ndarray, length: int) -> Packs:
     """
     groups = [_best_fit(lengths, *group, length) for group in _groups(lengths, length)]
     sizes = [0, *(len(group.rows) for group in groups)]
-    befores = np.cumsum(sizes)[:-1]
-    firsts = [group.firsts[:-1] + before for group, before in zip(groups, befores, strict=True)]
+    starts = np.cumsum(sizes)[:-1]
+    firsts = [group.firsts[:-1] + start for group, start in zip(groups, starts, strict=True)]
     return Packs(
         firsts=np.concatenate([*firsts, [sum(sizes)]]).astype(np.int64),
         rows=_joined([group.rows for group in groups]),
