@@ -49,7 +49,7 @@ def arrays_of(draw: st.DrawFn, column: Column, given: list[Any]) -> pa.Array:
 
 
 def plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def rows_of(source: Source) -> dict[int, Row]:
@@ -62,7 +62,7 @@ def rows_of(source: Source) -> dict[int, Row]:
             assert number not in found
             kinds = {name: Column.parse(name, columns[name]) for name in row}
             found[number] = {
-                name: plain(kinds[name].value(of) if kinds[name].varies and of is not None else plain(of))
+                name: plain(kinds[name].value(of) if kinds[name].varies and isinstance(of, np.ndarray) else plain(of))
                 for name, of in row.items()
             }  # fmt: skip
     return found

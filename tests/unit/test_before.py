@@ -11,7 +11,8 @@ from msgspec import defstruct
 from shardline.config.before import settings_of, with_before, without_before
 from shardline.config.forms import defaults_of
 from shardline.config.settings.base import Settings
-from shardline.config.settings.sources import Csv, Idx, OwnSource, Source
+from shardline.config.settings.source_base import Source
+from shardline.config.settings.sources import Csv, Idx, OwnSource
 from shardline.core.canonical import canonical_json
 from shardline.core.nested import flatten, merge, unflatten
 from tests.support.more_settings import extended, newer

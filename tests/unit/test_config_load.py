@@ -98,8 +98,8 @@ def source(**settings: Any) -> dict[str, Any]:
         ),
         (
             {"datasets": {"digits": {**DIGITS, "source": {"type": "digit"}}}},
-            "datasets.digits.source.type=digit is neither one of csv, delta, digits, idx, image_folder, "
-            "jsonl, parquet, synthetic, text nor an import path such as "
+            "datasets.digits.source.type=digit is neither one of csv, delta, digits, hf, idx, image_folder, "
+            "jsonl, litdata, mds, parquet, synthetic, text, webdataset nor an import path such as "
             'mypkg.models:Net; did you mean "digits"?',
         ),
     ],

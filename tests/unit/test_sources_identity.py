@@ -23,6 +23,10 @@ SOURCES: dict[str, dict[str, Any]] = {
     "delta": {"table": "table", "version": 1, **TABULAR},
     "idx": {"files": ["data/*.csv"]},
     "image_folder": {"files": ["data"], "size": [8, 8]},
+    "hf": {"files": ["data/*.csv"], **TABULAR},
+    "litdata": {"files": ["data/*.csv"]},
+    "mds": {"files": ["data/*.csv"]},
+    "webdataset": {"files": ["data/*.csv"]},
     "text": {"files": ["data/*.csv"]},
     "jsonl": {
         "files": ["data/*.csv"],
@@ -162,6 +166,10 @@ PACKAGES = {
         ("delta", {"pyarrow", "deltalake"}),
         ("idx", set()),
         ("image_folder", {"pillow"}),
+        ("hf", {"pyarrow"}),
+        ("litdata", {"pyarrow"}),
+        ("mds", {"pyarrow"}),
+        ("webdataset", set()),
         ("text", set()),
         ("jsonl", set()),
     ],
@@ -277,11 +285,12 @@ def test_missing_option(missing: str, folder: Path) -> None:
         ("csv", {"train": 0.9, "test": 0.1}, "splits.validation is missing; add it"),
         (
             "idx", {"column": "part"},
-            "splits.column is for sources of type csv, delta, jsonl, parquet, not idx; give shares ",
+            "splits.column is for sources of type csv, delta, hf, jsonl, parquet, not idx; give shares ",
         ),
         (
             "delta", {"files": {"train": ["a"], "validation": 0.1, "test": ["b"]}},
-            "splits.files is for sources of type csv, idx, image_folder, jsonl, parquet, text, not delta; give shares ",
+            "splits.files is for sources of type csv, hf, idx, image_folder, jsonl, litdata, mds, parquet, text, "
+            "webdataset, not delta; give shares ",
         ),
         ("csv", {"files": {"train": ["0.csv"], "test": ["1.csv"]}}, "splits.files.validation is missing; add it"),
         (

@@ -10,7 +10,8 @@ from msgspec import UNSET, structs
 from shardline.config.forms import Form, Key, form_of, keys_of
 from shardline.config.settings.base import Settings
 from shardline.config.settings.config import Config
-from shardline.config.settings.sources import OwnSource, Source
+from shardline.config.settings.source_base import Source
+from shardline.config.settings.sources import OwnSource
 
 _KEYWORDS = {
     "ge": "minimum",

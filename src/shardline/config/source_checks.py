@@ -8,8 +8,11 @@ from shardline.core.suggest import suggest
 
 BYTES = "bytes"  # the tokenizer that is no file
 WITH_COLUMNS = ("csv", "delta", "parquet")
-WITH_SPLITS = ("csv", "delta", "jsonl", "parquet")  # that a column may hold
-WITH_FILES = ("csv", "idx", "image_folder", "jsonl", "parquet", "text")
+OF_LIBRARIES = ("hf", "litdata", "mds", "webdataset")
+WITH_SPLITS = ("csv", "delta", "hf", "jsonl", "parquet")  # that a column may hold
+WITH_FILES = (
+    "csv", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "text", "webdataset",
+)  # fmt: skip
 WITH_TOKENS = ("jsonl", "text")
 
 
@@ -30,6 +33,10 @@ def check_source(source: Mapping[str, Any], where: str) -> None:
         _check_columns(source, where)
     if source["type"] == "jsonl":
         _check_keys(source, where)
+    if source["type"] in OF_LIBRARIES:
+        _check_classes(source, where)
+        # left out, columns are found in the files
+        _check_rename(source, source.get("columns", source.get("rename", {})), where)
     if source["type"] == "image_folder":
         _check_size(source, where)
     if source["type"] in WITH_TOKENS and source["tokenizer"] == BYTES:
@@ -83,6 +90,21 @@ def _check_task(source: Mapping[str, Any], where: str) -> None:
         raise ConfigError(
             f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
         )
+
+
+def _check_classes(source: Mapping[str, Any], where: str) -> None:
+    given = [key for key in ("classes", "num_classes") if source.get(key)]
+    if len(given) > 1:
+        raise ConfigError(f"{where}.source: classes and num_classes are both given; drop one")
+    if given and source["type"] == "hf":
+        if "label" not in source:
+            raise ConfigError(
+                f"{where}.source.{given[0]} is given without a label; name the label's column, or drop it"
+            )
+        if source["task"] == "regression":
+            raise ConfigError(
+                f"{where}.source.{given[0]} is given for task=regression; drop it, or set task: classification"
+            )
 
 
 def _check_columns(source: Mapping[str, Any], where: str) -> None:

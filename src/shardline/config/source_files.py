@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -11,7 +12,17 @@ from typing import Any
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.urls import download_path, is_url, without_secrets
 
-_IMAGES = (".jpg", ".jpeg", ".png")
+# Names of the files that a folder stands for, by type of the source.
+_BELOW = {
+    kind: (re.compile(pattern, re.IGNORECASE), described)
+    for kind, pattern, described in (
+        ("hf", r"(?!cache-).*\.arrow|state\.json", "Arrow file"),
+        ("image_folder", r".*\.(jpg|jpeg|png)", "JPEG or PNG image"),
+        ("litdata", r"chunk-.*\.bin|index\.json", "chunk"),
+        ("mds", r".*\.mds(\.\w+)?|index\.json", "MDS file"),
+        ("webdataset", r".*\.tar", "tar file"),
+    )
+}
 
 Known = dict[Path, tuple[str, str]]  # name and SHA-256 of remote files, by their place in the store
 
@@ -114,12 +125,13 @@ def _local_files(pattern: str, workdir: Path, kind: str, where: str) -> list[Pat
             "put in what `shardline digest URL` prints"
         )
     files = _match(pattern, workdir)
-    if not files and kind == "image_folder":
-        files = _images_below(workdir / pattern)
+    names, described = _BELOW.get(kind, (None, ""))
+    if not files and names:
+        files = _files_below(workdir / pattern, names)
     if not files:
         hint = "matches no file; check the path"
-        if (workdir / pattern).is_dir() and kind == "image_folder":
-            hint = "holds no JPEG or PNG image; check the path"
+        if (workdir / pattern).is_dir() and names:
+            hint = f"holds no {described}; check the path"
         elif (workdir / pattern).is_dir():
             hint = f"is a folder; write {pattern.rstrip('/')}/*"
         raise ConfigError(f"{where}.source.files: {pattern} {hint}")
@@ -135,12 +147,12 @@ def _match(pattern: str, workdir: Path) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def _images_below(folder: Path) -> list[Path]:
+def _files_below(folder: Path, wanted: re.Pattern[str]) -> list[Path]:
     found = [
         os.path.join(root, name)  # noqa: PTH118 (half the time where there are 100,000)
         for root, _, names in os.walk(os.path.normpath(folder))
         for name in names
-        if name.lower().endswith(_IMAGES)
+        if wanted.fullmatch(name)
     ]
     return list(map(Path, sorted(found)))
 

@@ -21,12 +21,16 @@ SHIPPED_SOURCES = {
     "csv": "shardline.data.sources.csv:Csv",
     "delta": "shardline.data.sources.delta:Delta",
     "digits": "shardline.data.sources.digits:Digits",
+    "hf": "shardline.data.sources.hf:Hf",
     "idx": "shardline.data.sources.idx:Idx",
     "image_folder": "shardline.data.sources.image_folder:ImageFolder",
     "jsonl": "shardline.data.sources.jsonl:Jsonl",
+    "litdata": "shardline.data.sources.litdata:LitData",
+    "mds": "shardline.data.sources.mds:Mds",
     "parquet": "shardline.data.sources.parquet:Parquet",
     "synthetic": "shardline.data.sources.synthetic:Synthetic",
     "text": "shardline.data.sources.text:Text",
+    "webdataset": "shardline.data.sources.webdataset:WebDataset",
 }
 # Options that say where the content lies or how fast it is read, and not what it is.
 _NOT_IN_IDENTITY = {"files", "table", "decode_threads"}

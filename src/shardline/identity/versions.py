@@ -43,9 +43,12 @@ SCRIPT: History = _FIRST
 
 MODELS: dict[str, History] = dict.fromkeys(("linear", "mlp", "cnn"), _FIRST)
 SOURCES: dict[str, History] = dict.fromkeys(
-    ("csv", "delta", "digits", "idx", "image_folder", "jsonl", "parquet", "synthetic", "text"),
+    (
+        "csv", "delta", "digits", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "synthetic",
+        "text", "webdataset",
+    ),
     _FIRST,
-)
+)  # fmt: skip
 
 # the losses that a user's model calls
 LOSSES: History = _FIRST
@@ -111,13 +114,17 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "csv": ("numpy", "pyarrow"),
     "delta": ("deltalake", "numpy", "pyarrow"),
     "digits": ("numpy", "sklearn"),
+    "hf": ("numpy", "pyarrow"),
     "idx": ("numpy",),
     "image_folder": ("PIL", "numpy"),
     "jsonl": ("numpy",),
+    "litdata": ("numpy", "pyarrow"),
+    "mds": ("numpy", "pyarrow"),
     "parquet": ("numpy", "pyarrow"),
     "synthetic": ("numpy",),
     "text": ("numpy",),
     "losses": ("torch",),
+    "webdataset": ("numpy",),
     "tokenizer": ("numpy", "tokenizers"),
 }
 

@@ -31,8 +31,8 @@ class SplitColumn(Settings, frozen=True, kw_only=True):
     """Splits by a column."""
 
     column: Text
-    """In place of shares, `csv`, `delta`, `jsonl`, `parquet`: column that holds train, validation
-    (val, valid, dev) or test."""
+    """In place of shares, `csv`, `delta`, `hf`, `jsonl`, `parquet`: column that holds train,
+    validation (val, valid, dev) or test."""
 
     @classmethod
     def fits(cls, table: Mapping[str, Any]) -> bool:
@@ -44,8 +44,8 @@ class FilesOfSplits(Settings, frozen=True, kw_only=True):
     """The files of each split."""
 
     train: list[str]
-    """In place of shares, `csv`, `idx`, `image_folder`, `jsonl`, `parquet`, `text`: patterns of
-    the files to train on. Each file is in one split."""
+    """In place of shares, of all types that have `files` but your own: patterns of the files to
+    train on. Each file is in one split."""
     validation: list[str] | Annotated[float, Meta(gt=0, lt=1)]
     """Patterns, or the share of the train files' rows to take in their place, by a hash of the
     row's id."""

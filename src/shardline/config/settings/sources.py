@@ -5,54 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from shardline.config.settings.base import Count, Natural, Positive, Settings, Text
-
-OnBad = Literal["fail", "skip"]
-ColumnType = Annotated[
-    str,
-    Meta(
-        pattern=r"^(bytes|text|[a-z]+[0-9]*(\[(\*|[1-9][0-9]*)(, *[1-9][0-9]*)*\])?)\??$",
-        extra={
-            "words": "a type such as int64, float32[3], int32[*], float32[*,4], bytes or text",
-            "remedy": "see docs/columns.md",
-        },
-    ),
-]
-TypedColumns = Annotated[dict[Text, ColumnType], Meta(min_length=1)]
-Renamed = dict[Text, Text]
-
-
-class RemoteFile(Settings, frozen=True, kw_only=True):
-    """A file behind a URL, as `shardline digest URL` prints it."""
-
-    url: Text
-    sha256: str
-    bytes: Natural
-    path: Text | UnsetType = UNSET
-
-
-Files = Annotated[
-    list[str | RemoteFile],
-    Meta(
-        description="What is read. Text is a file or glob pattern (for `image_folder` also a folder); "
-        "a table `{url, sha256, bytes}` is a remote file, as `shardline digest URL` prints it."
-    ),
-]
-
-
-class Source(Settings, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """A source whose type is not known, which is found out later."""
-
-    named: ClassVar[str] = ""
-
-    type: str
-    """`csv`, `delta`, `digits`, `idx`, `image_folder`, `jsonl`, `parquet`, `synthetic`, `text`, or a
-    source class by import path (`mypkg.sources:Rings`)."""
-
-    @classmethod
-    def fits(cls, table: Mapping[str, Any]) -> bool:
-        """Return whether a source has this class's type."""
-        return table.get("type") == cls.named or not cls.named
+from shardline.config.settings.base import Count, Natural, Positive, Text
+from shardline.config.settings.libraries import Hf, LitData, Mds, WebDataset
+from shardline.config.settings.source_base import Files, OnBad, Renamed, Source, TypedColumns
 
 
 class Columns(Source, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -239,15 +194,6 @@ class JsonLines(Tokenized, frozen=True, kw_only=True):
 
 
 AnySource = (
-    Csv
-    | Delta
-    | Digits
-    | Idx
-    | ImageFolder
-    | JsonLines
-    | Parquet
-    | Synthetic
-    | TextFiles
-    | OwnSource
-    | Source
-)
+    Csv | Delta | Digits | Hf | Idx | ImageFolder | JsonLines | LitData | Mds | Parquet | Synthetic
+    | TextFiles | WebDataset | OwnSource | Source
+)  # fmt: skip

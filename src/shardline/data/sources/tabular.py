@@ -21,6 +21,7 @@ class Tabular(FileSource):
 
     Attributes:
         empty_is_missing: whether an empty text stands for no value.
+        infers_columns: whether all columns are kept where none is named.
 
     Args:
         label: column of the label; may be left out beside `columns`.
@@ -38,6 +39,7 @@ class Tabular(FileSource):
     """
 
     empty_is_missing = False
+    infers_columns = False
 
     def __init__(
         self, *, label: str = "", features: Sequence[str] = (), id_column: str | None = None,
@@ -47,7 +49,7 @@ class Tabular(FileSource):
         **arguments: Any,
     ) -> None:  # fmt: skip
         super().__init__(**arguments)
-        if not (label or columns):
+        if not (label or columns or self.infers_columns):
             raise DataError(
                 f"source {type(self).__name__}: neither label nor columns is given; name one"
             )

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.data.columns import Column
+from shardline.data.columns import DTYPES, Column
 from shardline.data.sources import columns
 from shardline.data.sources.base import Masked, Ragged
 from shardline.data.sources.columns import Numbers
@@ -48,13 +48,49 @@ def fits(kind: pa.DataType, column: Column) -> bool:
     if column.kind == "text":
         return columns.is_text(kind) or _is_binary(kind)
     if column.kind == "bytes":
-        return columns.is_text(kind) or _is_binary(kind) or _is_file(kind)
+        return columns.is_text(kind) or _is_content(kind)
     depth = 0
     while columns.is_list(kind):
         kind, depth = _storage(kind.value_type), depth + 1
     known = depth == len(column.shape) + column.varies
     known |= depth == 1 and not column.varies and len(column.shape) > 1  # flat in the file
     return known and (columns.is_number(kind) or columns.is_text(kind) or pa.types.is_null(kind))
+
+
+def column_of(kind: pa.DataType, noted: Any = None) -> Column | None:
+    """Return the schema's column of an Arrow type; None where no column holds such values.
+
+    Args:
+        noted: what Hugging Face's `datasets` notes of the type.
+    """
+    if isinstance(noted, dict) and str(noted.get("_type")).startswith(
+        "Array"
+    ):  # Array2D to Array5D
+        shape = list(noted["shape"])
+        varies = shape[0] is None
+        return Column(dtype=_dtype_of(_leaf(kind)), shape=tuple(shape[varies:]), varies=varies)
+    kind = _storage(kind)
+    for kind_of_bytes, is_it in (("text", columns.is_text(kind)), ("bytes", _is_content(kind))):
+        if is_it:
+            return Column.parse("", kind_of_bytes)
+    sizes: list[Any] = []
+    while columns.is_list(kind):
+        sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+        kind = _storage(kind.value_type)
+    varies = sizes[:1] == [None]
+    if None in sizes[varies:] or not columns.is_number(kind):
+        return None
+    return Column(dtype=_dtype_of(kind), shape=tuple(sizes[varies:]), varies=varies)
+
+
+def _leaf(kind: pa.DataType) -> pa.DataType:
+    kind = _storage(kind)
+    return _leaf(kind.value_type) if columns.is_list(kind) else kind
+
+
+def _dtype_of(kind: pa.DataType) -> str:
+    name = "float64" if pa.types.is_decimal(kind) else np.dtype(kind.to_pandas_dtype()).name
+    return name if name in DTYPES else "int64"  # whose values are looked at
 
 
 def expected(column: Column) -> str:
@@ -196,6 +232,10 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 def _is_binary(kind: pa.DataType) -> bool:
     tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
     return any(test(kind) for test in tests)
+
+
+def _is_content(kind: pa.DataType) -> bool:
+    return _is_binary(kind) or _is_file(kind)
 
 
 def _is_file(kind: pa.DataType) -> bool:

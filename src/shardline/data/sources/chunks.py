@@ -1,0 +1,185 @@
+"""Folders of an `index.json` beside files of samples, each of which begins with the samples' offsets.
+
+MosaicML's MDS and LitData share this frame: a file is the number of samples N (uint32), N + 1
+offsets into the file (uint32), and the samples.
+"""
+
+import json
+import mmap
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from shardline.core.errors import DataError
+from shardline.data.sources.base import shard_slices
+from shardline.data.sources.samples import Sample, Samples, UnusableError
+
+INDEX = "index.json"
+_REMEDY = "copy the whole folder again"
+Codec = Literal["zstd", "gzip", "brotli", "snappy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """A file of samples, as an index describes it.
+
+    Attributes:
+        file: its place in the source's `files`.
+        path: the file.
+        samples: number of samples.
+        size: bytes of what it holds, unpacked.
+        codec: how it is compressed; None where it is not.
+        entry: its entry in the index.
+    """
+
+    file: int
+    path: Path
+    samples: int
+    size: int
+    codec: Codec | None
+    entry: dict[str, Any]
+
+    def contents(self, first: int, last: int) -> Iterator[bytes]:
+        """Yield the bytes of some samples.
+
+        Raises:
+            DataError: the file differs from its entry in the index, or its offsets do not rise within it.
+        """
+        held, offsets = self._held, self.offsets
+        for place in range(first, last):
+            yield bytes(held[offsets[place] : offsets[place + 1]])
+
+    @cached_property
+    def _held(self) -> memoryview:
+        try:
+            with self.path.open("rb") as file:
+                if self.codec:
+                    packed = pa.py_buffer(file.read())
+                    held = memoryview(pa.decompress(packed, self.size, codec=self.codec))
+                else:
+                    held = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise damaged(
+                self.path, f"cannot be read ({' '.join(str(error).split())[:200]})"
+            ) from None
+        if len(held) != self.size:
+            raise damaged(self.path, f"has {len(held):,} bytes, expected {self.size:,} by {INDEX}")
+        return held
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Where each sample begins, and where the last one ends [N + 1]."""
+        held, head = self._held, 4 * (self.samples + 2)
+        found = int.from_bytes(held[:4], "little")
+        if found != self.samples or head > len(held):
+            raise damaged(self.path, f"has {found:,} samples, expected {self.samples:,} by {INDEX}")
+        offsets = np.frombuffer(held, "<u4", self.samples + 1, 4).astype(np.int64)
+        if offsets[0] < head or offsets[-1] > len(held) or (np.diff(offsets) < 0).any():
+            raise damaged(
+                self.path, f"has offsets that do not rise from {head} to its {len(held):,} bytes"
+            )
+        return list(offsets.tolist())
+
+
+class Chunks(Samples):
+    """Samples of all indexes among the source's files."""
+
+    @abstractmethod
+    def read_index(self, path: Path, index: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield name and fields of each of an index's files: `samples`, `size`, `codec`, `entry`.
+
+        Raises:
+            DataError: a file's samples cannot be read; names the index.
+            KeyError, TypeError, ValueError: the index is not of its format.
+        """
+
+    @abstractmethod
+    def values(self, chunk: Chunk, content: bytes) -> dict[str, Any]:
+        """Return a sample's values by name, not decoded.
+
+        Raises:
+            UnusableError: they do not fill the sample.
+        """
+
+    @cached_property
+    def chunks(self) -> list[Chunk]:
+        """The files of samples, in the order of the indexes.
+
+        Raises:
+            DataError: an index cannot be read, or names a file that is not there; names both.
+        """
+        places = {path.resolve(): place for place, path in enumerate(self.files)}
+        indexes = [path for path in self.files if path.name == INDEX]
+        found: dict[Path, Chunk] = {}
+        for index in sorted(indexes, key=lambda path: len(path.parts)):
+            for name, fields in self._read(index):
+                path = (index.parent / name).resolve()
+                if path not in places:
+                    raise damaged(index, f"names {name}, which is not among source.files")
+                if fields["samples"] < 0 or fields["size"] < 0:
+                    raise damaged(index, f"names {name} with {fields['samples']:,} samples")
+                if path not in found:  # an index of a whole folder may name files of those below it
+                    found[path] = Chunk(file=places[path], path=self.files[places[path]], **fields)
+        if not found:
+            raise DataError(
+                f"{self.files[0]}: no {INDEX} that names files of samples is beside it, expected a folder as its "
+                "library writes it; put the folder itself into source.files"
+            )
+        return list(found.values())
+
+    def _read(self, path: Path) -> list[tuple[str, dict[str, Any]]]:
+        try:
+            return list(self.read_index(path, json.loads(path.read_bytes())))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise damaged(path, f"is no index of its format ({reason[:200]})") from None
+
+    def samples(self, shard: int) -> Iterator[Sample]:
+        """Yield the shard's samples; a damaged one is refused, or left out, here."""
+        sizes = [chunk.samples for chunk in self.chunks]
+        for place, first, last in shard_slices(sizes, shard, self.num_shards):
+            chunk = self.chunks[place]
+            for position, content in enumerate(chunk.contents(first, last), first):
+                where = f"{chunk.path}, row {position + 1}"
+                try:
+                    values = self.values(chunk, content)
+                except UnusableError as error:
+                    self.leave_out(shard, f"{where}: {error}")
+                    continue
+                yield Sample(file=chunk.file, position=position, where=where, values=values)
+            vars(chunk).pop("_held", None)  # the file is not read any more
+
+    @cached_property
+    def first(self) -> tuple[Chunk, dict[str, Any]]:
+        """The first sample, from which types are found that no index has."""
+        chunk = next(chunk for chunk in self.chunks if chunk.samples)
+        try:
+            return chunk, self.values(chunk, next(chunk.contents(0, 1)))
+        except UnusableError as error:
+            raise damaged(chunk.path, f"row 1: {error}") from None
+
+
+def split(content: bytes, sizes: list[int], start: int) -> list[bytes]:
+    """Return the parts of a sample that follow one another.
+
+    Raises:
+        UnusableError: they do not end where the sample does.
+    """
+    parts, place = [], start
+    for size in sizes:
+        parts.append(content[place : place + size])
+        place += size
+    if place != len(content):
+        raise UnusableError(f"has {len(content):,} bytes, expected {place:,} by the sizes in it")
+    return parts
+
+
+def damaged(path: Path, found: str) -> DataError:
+    """Return the error of a file that is not what it should be."""
+    return DataError(f"{path}: {found}; {_REMEDY}")

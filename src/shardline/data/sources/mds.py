@@ -1,0 +1,158 @@
+"""Folders of MosaicML Streaming: `index.json` and `.mds` files, plain or compressed.
+
+The format is that of `streaming/base/format/mds` (version 2): a sample is the sizes (uint32) of the
+columns whose size varies, and the columns' bytes.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardline.core.errors import DataError
+from shardline.data.columns import Column
+from shardline.data.sources.chunks import Chunk, Chunks, split
+from shardline.data.sources.samples import UnusableError, shorten, type_of, typed
+
+_SCALARS = (
+    "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+)  # fmt: skip
+_TYPES = {"int": "int64", "bytes": "bytes", "jpeg": "bytes", "png": "bytes", "str": "text", "json": "text",
+          "str_int": "int64", "str_float": "float64", "str_decimal": "float64"}  # fmt: skip
+_CODECS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "snappy": "snappy"}
+_NUMBERED = {
+    8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
+    64: "uint64", 65: "int64", 66: "float64",
+}  # fmt: skip
+
+
+class Mds(Chunks):
+    """Samples of MosaicML Streaming; columns of pickled objects are never read."""
+
+    def read_index(self, path: Path, index: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the files that an index lists."""
+        for entry in index["shards"]:
+            if (entry["format"], entry["version"]) != ("mds", 2):
+                raise ValueError(f"format {entry['format']}, version {entry['version']}")
+            names, encodings, sizes = (
+                entry[f"column_{key}"] for key in ("names", "encodings", "sizes")
+            )
+            if not len(names) == len(encodings) == len(sizes) > 0:
+                raise ValueError("names, encodings and sizes of columns differ in number")
+            raw, packed = entry["raw_data"], entry.get("zip_data")
+            name, codec = raw["basename"], None
+            if packed and (path.parent / name).resolve() not in self._known:
+                kind = str(entry["compression"]).partition(":")[0]
+                if kind not in _CODECS:
+                    raise DataError(
+                        f"{path}: its files are compressed by {kind}, expected one of {', '.join(_CODECS)}; write them "
+                        "again, or keep the uncompressed ones beside them"
+                    )
+                name, codec = packed["basename"], _CODECS[kind]
+            fields = {"samples": int(entry["samples"]), "size": int(raw["bytes"])}
+            yield str(name), {**fields, "codec": codec, "entry": entry}
+
+    @cached_property
+    def _known(self) -> set[Path]:
+        return {path.resolve() for path in self.files}
+
+    @cached_property
+    def found(self) -> dict[str, str | UnusableError]:
+        """Types by the first file's encodings; those of arrays of any shape by its first sample."""
+        chunk, values = self.first
+        types: dict[str, str | UnusableError] = {}
+        for name, encoding in self._encodings(chunk).items():
+            try:
+                types[name] = _TYPES.get(encoding) or _type_of(encoding, values[name])
+            except UnusableError as error:
+                types[name] = error
+        return types
+
+    def values(self, chunk: Chunk, content: bytes) -> dict[str, Any]:
+        """Return a sample's values as (encoding, bytes) by name."""
+        given = chunk.entry["column_sizes"]
+        num_varying = sum(not size for size in given)
+        if len(content) < 4 * num_varying:
+            raise UnusableError(f"has {len(content)} bytes, expected the sizes of its columns")
+        heads = iter(np.frombuffer(content, "<u4", num_varying).tolist())
+        sizes = [int(size) if size else next(heads) for size in given]
+        encodings = self._encodings(chunk)
+        parts = split(content, sizes, 4 * num_varying)
+        return dict(zip(encodings, zip(encodings.values(), parts, strict=True), strict=True))
+
+    def _encodings(self, chunk: Chunk) -> dict[str, str]:
+        entry = chunk.entry
+        return dict(zip(entry["column_names"], entry["column_encodings"], strict=True))
+
+    def decoded(self, in_file: str, content: Any, column: Column) -> Any:
+        """Return a value by its encoding."""
+        return _decode(*content)
+
+
+def _type_of(encoding: str, content: tuple[str, bytes]) -> str:
+    if encoding in _SCALARS:
+        return typed(encoding)
+    dtype, shape = _array_of(encoding)
+    return typed(dtype, shape) if dtype and shape else type_of(_decode(*content))
+
+
+def _array_of(encoding: str) -> tuple[str, tuple[int, ...]]:
+    """Return what `ndarray:float32:3,4` tells of type and shape; nothing of either where it varies."""
+    kind, _, rest = encoding.partition(":")
+    dtype, _, shape = rest.partition(":")
+    if kind != "ndarray" or (dtype and dtype not in _NUMBERED.values()):
+        raise UnusableError(
+            f"is encoded as {encoding}, expected an encoding that holds numbers, text or bytes"
+        )
+    return dtype, tuple(map(int, shape.split(","))) if shape else ()
+
+
+def _decode(encoding: str, content: bytes) -> Any:
+    if encoding in ("str_int", "str_float", "str_decimal", "str", "json"):
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            raise UnusableError(f"has no UTF-8 at byte {error.start}, expected text") from None
+        return text if encoding in ("str", "json") else _number(text, encoding)
+    if _TYPES.get(encoding) == "bytes":
+        return content
+    if encoding == "int" or encoding in _SCALARS:
+        (value,) = _numbers(content, "int64" if encoding == "int" else encoding, (1,))
+        return value
+    dtype, shape = _array_of(encoding)
+    if not dtype:
+        dtype = _NUMBERED.get(content[0] if content else 0, "")
+        content = content[1:]
+    if not shape:
+        shape, content = _shape(content)
+    if not dtype:
+        raise UnusableError(
+            "is an array of an unknown type, expected one of " + ", ".join(_SCALARS)
+        )
+    return _numbers(content, dtype, shape)
+
+
+def _number(text: str, encoding: str) -> int | float:
+    try:
+        return int(text) if encoding == "str_int" else float(text)
+    except ValueError:
+        raise UnusableError(f"is {shorten(text)}, expected a number") from None
+
+
+def _shape(content: bytes) -> tuple[tuple[int, ...], bytes]:
+    head = content[0] if content else 0
+    size = 1 << head % 4
+    end = 1 + (head >> 2) * size
+    dimensions = np.frombuffer(content[1:end], f"<u{size}") if len(content) >= end else ()
+    return tuple(map(int, dimensions)), content[end:]
+
+
+def _numbers(content: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        return np.frombuffer(content, np.dtype(dtype).newbyteorder("<")).reshape(shape)
+    except ValueError:
+        raise UnusableError(
+            f"has {len(content)} bytes, expected {dtype} of shape {list(shape)}"
+        ) from None

@@ -1,0 +1,149 @@
+"""WebDataset shards: tar files in which the files of one name, but for what follows its first dot, are a sample."""
+
+import io
+import math
+import re
+import tarfile
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from shardline.core.errors import DataError
+from shardline.data.columns import Column
+from shardline.data.sources.base import shard_slices
+from shardline.data.sources.samples import Sample, Samples, UnusableError, type_of
+
+_NAME = re.compile(r"((?:.*/|)[^./]+)\.([^/]+)", re.DOTALL)
+_NUMBERS = ("cls", "cls2", "id", "index", "inx")  # as WebDataset decodes them
+_TEXTS = ("json", "jsonl", "text", "transcript", "txt")
+_BLOCK = 512
+
+
+class WebDataset(Samples):
+    """Samples of tar files, in their order.
+
+    A shard holds the samples that begin in its range of all files' bytes. A column is called as
+    the part of a file's name behind the first dot, in small letters; `jpg;png` is either. Numbers
+    are text (`cls`), JSON, or arrays of `npy` files.
+    """
+
+    @cached_property
+    def found(self) -> dict[str, str | UnusableError]:
+        """The files of the first sample: whole numbers of `cls`, `index`, text of `txt`, `json`, arrays, or bytes."""
+        first = next(_samples(self.files[0], 0, 0, 1), None)
+        if first is None:
+            raise DataError(
+                f"{self.files[0]}: has no sample, expected files such as 0001.jpg and 0001.cls in it; drop it from "
+                "source.files"
+            )
+        return {name: _type_of(name, content) for name, content in first.values.items()}
+
+    def _type(self, name: str, written: str) -> str:
+        # no two samples need have the same files
+        return written or super()._type(name, written)
+
+    def decoded(self, in_file: str, content: Any, column: Column) -> Any:
+        """Return the array of an `npy` file; all others hold text."""
+        is_npy = column.kind == "array" and in_file.rpartition(".")[2] == "npy"
+        return _from_npy(content) if is_npy else content
+
+    def samples(self, shard: int) -> Iterator[Sample]:
+        """Yield the samples whose first file's header is in the shard's range of bytes."""
+        sizes = [path.stat().st_size for path in self.files]
+        for index, first, last in shard_slices(sizes, shard, self.num_shards):
+            yield from _samples(self.files[index], index, first, last)
+
+
+def _type_of(name: str, content: bytes) -> str | UnusableError:
+    if name.rpartition(".")[2] != "npy":
+        return "int64" if name in _NUMBERS else "text" if name in _TEXTS else "bytes"
+    try:
+        return type_of(_from_npy(content))
+    except UnusableError as error:
+        return error
+
+
+def _samples(path: Path, index: int, first: int, last: int) -> Iterator[Sample]:
+    key, begin, values = "", 0, dict[str, Any]()
+    with path.open("rb") as file:
+        for member in _members(path, file):
+            parts = _NAME.fullmatch(member.name)
+            if not member.isfile() or not parts or parts[1].rpartition("/")[2].startswith("__"):
+                continue
+            if parts[1] != key:
+                if values:
+                    yield _sample(path, index, key, begin, values)
+                key, begin, values = parts[1], member.offset, {}
+                if begin >= last:
+                    return
+            extension = parts[2].lower()
+            if extension in values:
+                raise DataError(
+                    f"{path}: {member.name} stands twice in its sample, expected names that differ; rename one"
+                )
+            if begin >= first:
+                values[extension] = _content(path, file, member)
+        if values:
+            yield _sample(path, index, key, begin, values)
+
+
+def _sample(path: Path, index: int, key: str, begin: int, values: dict[str, Any]) -> Sample:
+    return Sample(file=index, position=begin, where=f"{path}, sample {key}", values=values)
+
+
+def _members(path: Path, file: Any) -> Iterator[tarfile.TarInfo]:
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            while member := archive.next():
+                if archive.offset <= member.offset:  # a size below zero, which would have no end
+                    raise tarfile.ReadError(f"{member.name} has {member.size:,} bytes")
+                yield member
+                archive.members.clear()  # type: ignore[attr-defined] # else it keeps each of them
+            end = archive.offset
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        with path.open("rb") as again:
+            is_packed = again.read(3).startswith((b"\x1f\x8b", b"\x28\xb5\x2f", b"BZh"))
+        reason = "it is compressed" if is_packed else " ".join(str(error).split())[:200]
+        raise _damaged(path, reason, "unpack it" if is_packed else "") from None
+    file.seek(end)
+    # what is no header ends a tar file without a word, and so does the end of the file
+    if file.read(_BLOCK) != bytes(_BLOCK):
+        raise _damaged(path, f"no file's header, and no end mark, at byte {end:,}")
+
+
+def _content(path: Path, file: Any, member: tarfile.TarInfo) -> bytes:
+    file.seek(member.offset_data)
+    content: bytes = file.read(member.size)
+    if len(content) != member.size or member.issparse():
+        raise _damaged(path, f"{member.name} has {len(content):,} of {member.size:,} bytes")
+    return content
+
+
+def _from_npy(content: bytes) -> np.ndarray:
+    """Return an array from NumPy's own file format; one of pickled objects is refused.
+
+    Raises:
+        UnusableError: it is damaged.
+    """
+    file = io.BytesIO(content)
+    try:
+        version = npy.read_magic(file)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, is_fortran, dtype = read(file)
+        if dtype.hasobject:
+            raise UnusableError("is an npy array of pickled objects, expected numbers")
+        array = np.frombuffer(content, dtype, math.prod(shape), file.tell())
+        return array.reshape(shape, order="F" if is_fortran else "C")
+    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+        raise UnusableError(f"is no npy array ({str(error)[:100]}), expected a whole one") from None
+
+
+def _damaged(path: Path, reason: str, remedy: str = "") -> DataError:
+    return DataError(
+        f"{path}: cannot be read as a tar file ({reason}), expected a whole one; "
+        f"{remedy or 'fetch it again, or drop it from source.files'}"
+    )
