@@ -64,13 +64,12 @@ def make_card(
 
 def _front_matter(recorded: Recorded, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the Hub reads; the licence is left to the author."""
-    evaluation, dataset = recorded.evaluation, recorded.spec["dataset"]
-    dataset_name = names_that_have_been(recorded.layout, "dataset").get(
-        dataset["id"], [dataset["id"]]
-    )[-1]
+    evaluation, ids = recorded.evaluation, list(recorded.run_spec.datasets)
+    known = names_that_have_been(recorded.layout, "dataset")
+    names = ", ".join(known.get(one, [one])[-1] for one in ids)
     result = {
         "task": {"type": config["task"]},
-        "dataset": {"name": dataset_name, "type": dataset["id"], "split": evaluation["split"]},
+        "dataset": {"name": names, "type": ", ".join(ids), "split": evaluation["split"]},
         "metrics": [
             {"type": name, "name": name, "value": value}
             for name, value in evaluation["metrics"].items()

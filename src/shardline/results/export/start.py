@@ -176,7 +176,7 @@ def _describe(
         "normalization": {"mode": mode, "where": "none" if mode == "none" else where},
         "run": recorded.id,
         "identity": spec.identity,
-        "dataset": next(iter(spec.datasets)),
+        "dataset": ", ".join(spec.datasets),
         "check": vars(check),
         "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())},
     }
