@@ -1,14 +1,15 @@
 """Shardline: reproducible experiment pipeline for distributed deep learning, on Snakemake.
 
 The public names are the modules `shardline.errors`, `shardline.ledger`, `shardline.losses`,
-`shardline.models` and `shardline.sources`. `import shardline` loads none of them: each is loaded at its first use.
+`shardline.models`, `shardline.sources` and `shardline.transforms`. `import shardline` loads none of
+them: each is loaded at its first use.
 """
 
 import importlib
 from types import ModuleType
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "errors", "ledger", "losses", "models", "sources"]
+__all__ = ["__version__", "errors", "ledger", "losses", "models", "sources", "transforms"]
 
 
 def __getattr__(name: str) -> ModuleType:

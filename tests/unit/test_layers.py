@@ -28,7 +28,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Names for users alone: each module hands on what a package holds.
-PUBLIC = {"errors", "ledger", "losses", "models", "sources"}
+PUBLIC = {"errors", "ledger", "losses", "models", "sources", "transforms"}
 # The report reads sealed files, and no settings, so that it can be made without the project.
 OF_REPORT = {"config.accepted", "config.studies", "config.trained_on"}
 

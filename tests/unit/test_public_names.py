@@ -9,7 +9,7 @@ import pytest
 import shardline
 from shardline.identity.code import CodeIndex
 
-MODULES = ("errors", "ledger", "losses", "models", "sources")
+MODULES = ("errors", "ledger", "losses", "models", "sources", "transforms")
 HEAVY = ("torch", "pytorch_lightning", "pandas", "numpy", "snakemake", "yaml")
 
 

@@ -30,7 +30,7 @@ STAGES = {
     "classifier": "shardline.training.models.base",
     "losses": "shardline.training.losses",
     "tokenizer": "shardline.data.sources.tokenizer",
-    "transforms": "shardline.data.transforms",
+    "transforms": "shardline.data.transforms.image",
 }
 # Imported, and yet of no stage's identity: what it computes is the same in any version.
 NEUTRAL = {

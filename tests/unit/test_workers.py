@@ -17,7 +17,7 @@ from shardline.data.transforms.steps import TransformSpec
 from shardline.data.workers import make_pool, parse_workers
 
 HERE = "tests.support.transforms:"
-PLACES = ("inline", "threads:1", "threads:3", "processes:2", "auto")
+PLACES = (0, "threads:1", "threads:3", "processes:2", "auto")
 
 
 def samples(count: int = 10) -> list:
@@ -48,20 +48,20 @@ def content(samples: list) -> list:
 @pytest.mark.parametrize("place", PLACES)
 def test_samples_have_the_same_bits_wherever_they_are_transformed(place):
     written = [{"type": HERE + "Noise", "scale": 0.5}, HERE + "Half"]
-    alone = pool_of("inline", written)
+    alone = pool_of("0", written)
     wanted = content(alone.submit(samples()).result())
     pool = pool_of(place, written)
     try:
         pending = [pool.submit(samples()[a:b]) for a, b in ((0, 3), (3, 4), (4, 4), (4, 10))]
         found = [sample for one in pending for sample in one.result()]
         assert content(found) == wanted
-        if place.startswith("processes"):
+        if str(place).startswith("processes"):
             assert os.getpid() not in {sample["by"] for sample in found}
     finally:
         pool.close()
 
 
-@pytest.mark.parametrize("place", ["inline", "threads:2", "processes:1"])
+@pytest.mark.parametrize("place", ["0", "threads:2", "processes:1"])
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -162,7 +162,7 @@ def test_auto_takes_threads_where_they_are_faster_and_tells_so(monkeypatch):
         assert pool.chosen == "threads:4"
         pool.submit(samples(2)).result()
         (line,) = lines
-        assert line.startswith("data.workers=auto: threads:4 (")
+        assert line.startswith("data.workers=auto chose threads:4 (")
     finally:
         pool.close()
 
@@ -172,13 +172,19 @@ def test_auto_takes_the_calling_thread_where_a_sample_costs_nothing(monkeypatch)
     lines: list[str] = []
     pool = pool_of("auto", HERE + "Half", tell=lines.append)
     assert len(pool.submit(samples()).result()) == 10
-    assert pool.chosen == "inline"
-    assert lines[0].startswith("data.workers=auto: inline (")
+    assert pool.chosen == "0"
+    assert lines[0].startswith("data.workers=auto chose 0 (")
 
 
-@pytest.mark.parametrize("written", ["thread:2", "threads", "threads:0", "processes:-1", "2", ""])
+def test_a_number_alone_is_one_of_threads():
+    assert parse_workers(3) == parse_workers("3") == parse_workers("threads:3") == ("threads", 3)
+
+
+@pytest.mark.parametrize(
+    "written", ["thread:2", "threads", "threads:0", "processes:-1", -1, "two", ""]
+)
 def test_another_setting_is_refused(written):
-    with pytest.raises(ConfigError, match="data.workers=.*expected auto, inline, threads:n or"):
+    with pytest.raises(ConfigError, match="data.workers=.*expected auto, 0, a number of"):
         parse_workers(written)
 
 
@@ -186,22 +192,22 @@ def test_another_setting_is_refused(written):
     ("written", "message"),
     [
         ("no.such:Thing", r"data.transform=no.such:Thing does not import: ModuleNotFoundError"),
-        ([HERE + "Half", HERE + "Nothing"], r"data.transform\[1\]=\S+:Nothing does not import"),
+        ([HERE + "Half", HERE + "Nothing"], r"data.transform.1=\S+:Nothing does not import"),
         ({"type": HERE + "Noise", "loud": 1}, r"Noise does not take \{'loud': 1\}.*beside `type`"),
         (HERE + "Alone", r"Alone cannot be called with \(sample, generator\).*`def __call__"),
     ],
 )
 def test_a_transform_that_cannot_be_made_is_named_at_once(written, message):
-    for place in ("inline", "threads:2", "processes:2"):
+    for place in ("0", "threads:2", "processes:2"):
         with pytest.raises(ConfigError, match=message):
             pool_of(place, written)
 
 
 def test_an_eval_transform_is_called_with_the_sample_alone():
-    pool = pool_of("inline", [HERE + "Alone", HERE + "Half"], has_chance=False)
+    pool = pool_of("0", [HERE + "Alone", HERE + "Half"], has_chance=False)
     assert pool.submit(samples(1)).result()[0]["x"].tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
     with pytest.raises(ConfigError, match=r"Noise cannot be called with \(sample\) "):
-        pool_of("inline", HERE + "Noise", has_chance=False)
+        pool_of("0", HERE + "Noise", has_chance=False)
 
 
 @pytest.mark.parametrize("of", ["random", "numpy.random", "torch"])
@@ -209,7 +215,7 @@ def test_an_eval_transform_is_called_with_the_sample_alone():
 def test_a_transform_that_draws_from_a_global_generator_is_refused(of, has_chance):
     written = [HERE + "Half", {"type": HERE + "Global", "of": of}]
     spec = TransformSpec(written=written, what="data.transform", has_chance=has_chance)
-    message = rf"web: row id 0: data.transform\[1\]=\S+:Global draws .* global generator of {of},.*"
+    message = rf"web: row id 0: data.transform.1=\S+:Global draws .* global generator of {of},.*"
     remedy = "draw all chance from the generator" if has_chance else "leave chance out of data"
     with pytest.raises(ConfigError, match=message + remedy):
         check_samples(spec, samples(1), where)
@@ -230,6 +236,6 @@ def test_a_transform_that_keeps_to_its_generator_passes_the_check():
 def test_in_tests_mode_each_call_is_checked(monkeypatch, place):
     monkeypatch.setenv("SHARDLINE_CHECK_TRANSFORMS", "1")
     pool = pool_of(place, {"type": HERE + "Global", "of": "random"})
-    assert pool.chosen == "inline"
+    assert pool.chosen == "0"
     with pytest.raises(ConfigError, match="global generator of random"):
         pool.submit(samples()).result()

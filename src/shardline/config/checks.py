@@ -19,7 +19,16 @@ SHIPPED_MODELS = {
     "mlp": "shardline.training.models.mlp:MLP",
     "cnn": "shardline.training.models.cnn:CNN",
 }
-SHIPPED_TRANSFORMS: dict[str, str] = {}
+_IMAGE = "shardline.data.transforms.image"
+SHIPPED_TRANSFORMS = {
+    "decode": f"{_IMAGE}:Decode",
+    "random_resized_crop": f"{_IMAGE}:RandomResizedCrop",
+    "resize": f"{_IMAGE}:Resize",
+    "center_crop": f"{_IMAGE}:CenterCrop",
+    "flip": f"{_IMAGE}:Flip",
+    "color_jitter": f"{_IMAGE}:ColorJitter",
+    "normalize": f"{_IMAGE}:Normalize",
+}
 
 
 def check_geometry(settings: RunSettings, where: str) -> None:

@@ -25,7 +25,7 @@ from shardline.data.transforms.checking import check_samples
 from shardline.data.transforms.steps import TransformSpec
 from shardline.data.units import RowUnits, Units
 from shardline.data.windowmap import WindowMap
-from shardline.data.workers import INLINE, Pool, make_pool
+from shardline.data.workers import Pool, make_pool
 from shardline.order.chance import Key
 from shardline.order.mix import MixOrder, Part, joined
 from shardline.order.pieces import Piece, num_rows, split_pieces
@@ -242,8 +242,6 @@ class Feed:
         if part:
             check_samples(spec, [self._first_sample(part)], self._where)
         workers = self._settings.data.workers
-        if isinstance(workers, int):
-            workers = f"threads:{workers}" if workers else INLINE
         return make_pool(workers, spec, where=self._where, num_sharing=self._num_sharing)
 
     def _first_sample(self, part: StreamPart) -> tuple[Key, Any]:

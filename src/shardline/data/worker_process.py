@@ -142,7 +142,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    while sys.stdin.buffer.read(1):
+    while os.read(0, 1):  # not by sys.stdin, whose lock Python's shutdown would wait for
         pass
     os._exit(0)
 

@@ -18,8 +18,8 @@ from shardline.data.transforms.checking import check_samples, is_each_call_check
 from shardline.data.transforms.steps import Sample, Samples, TransformSpec, Where, transform_all
 from shardline.data.worker_process import SampleError, WorkerProcess
 
-AUTO, INLINE = "auto", "inline"
-_WRITTEN = re.compile(r"(threads|processes):([1-9]\d{0,3})")
+AUTO, INLINE = "auto", "0"
+_WRITTEN = re.compile(r"(threads:|processes:|)([1-9][0-9]{0,3})")
 _MOST_THREADS = 16  # that `auto` takes
 _CHEAP_S = 50e-6  # a sample: handing it to another thread costs as much
 _WORTH = 1.2  # times as fast as the calling thread alone
@@ -48,7 +48,7 @@ class Pool(Protocol):
 
 
 def make_pool(
-    written: str, spec: TransformSpec, *, where: Where, num_sharing: int = 1,
+    written: str | int, spec: TransformSpec, *, where: Where, num_sharing: int = 1,
     tell: Callable[[str], None] = print,
 ) -> Pool:  # fmt: skip
     """Return what transforms samples.
@@ -56,7 +56,8 @@ def make_pool(
     Under `SHARDLINE_CHECK_TRANSFORMS` it is the calling thread, which checks each call.
 
     Args:
-        written: `inline`, `threads:n`, `processes:n` or `auto`, as `data.workers` has it.
+        written: as `data.workers` has it: `auto`, 0 (the calling thread), a number of threads,
+            `threads:n` or `processes:n`.
         where: names the sample of a key in messages, such as "dataset web-12ab: row id 7".
         num_sharing: ranks that share this machine's CPU cores, for `auto`.
         tell: is given the line that reports what `auto` chose.
@@ -74,21 +75,22 @@ def make_pool(
     return AutoPool(spec, where, max(1, min(num_cpus() // num_sharing, _MOST_THREADS)), tell)
 
 
-def parse_workers(written: str) -> tuple[str, int]:
-    """Return the kind of `data.workers` and its number, 0 where it has none.
+def parse_workers(written: str | int) -> tuple[str, int]:
+    """Return the kind of `data.workers` and its number.
 
     Raises:
         ConfigError: it is another text.
     """
-    if written in (AUTO, INLINE):
-        return written, 0
-    found = _WRITTEN.fullmatch(str(written))
+    text = str(written)
+    if text in (AUTO, INLINE):
+        return text, 0
+    found = _WRITTEN.fullmatch(text)
     if not found:
         raise ConfigError(
-            f"data.workers={written!r} is no place for transforms, expected {AUTO}, {INLINE}, threads:n or "
-            f"processes:n with n from 1 to 9999; write {AUTO} if in doubt"
+            f"data.workers={written!r} is no place for transforms, expected {AUTO}, 0, a number of threads, threads:n "
+            f"or processes:n with n from 1 to 9999; write {AUTO} if in doubt"
         )
-    return found[1], int(found[2])
+    return found[1].rstrip(":") or "threads", int(found[2])
 
 
 class InlinePool:
@@ -209,7 +211,7 @@ class AutoPool:
         if self._pool is None and samples:
             with suppress(ConfigError, DataError):  # it comes again, with the result
                 self._pool, why = self._choose(samples)
-                self._tell(f"data.workers={AUTO}: {self._pool.chosen} ({why})")
+                self._tell(f"data.workers={AUTO} chose {self._pool.chosen} ({why})")
         return (self._pool or self._inline).submit(samples)
 
     def _choose(self, samples: Samples) -> tuple[Pool, str]:

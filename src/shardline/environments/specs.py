@@ -133,8 +133,8 @@ def _own_classes(project: Project, env: str) -> set[str]:
     if env == "data":
         return _modules(dataset.source_class for dataset in project.datasets.values())
     if env == "train":
-        models = (run.model_class for run in project.runs.values())
-        return _modules(model for model in models if not is_script(model))
+        paths = (path for run in project.runs.values() for path in run.code_paths.values())
+        return _modules(path for path in paths if not is_script(path))
     return set()
 
 

@@ -41,7 +41,7 @@ class TransformSpec:
                 will be called with; the message names the setting.
         """
         listed = self.written if isinstance(self.written, list | tuple) else [self.written]
-        names = [f"{self.what}[{place}]" for place in range(len(listed))]
+        names = [f"{self.what}.{place}" for place in range(len(listed))]
         if not isinstance(self.written, list | tuple):
             names = [self.what]
         return Steps(

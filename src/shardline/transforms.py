@@ -1,0 +1,23 @@
+"""Transforms of samples: the public name of `shardline.data.transforms`."""
+
+from shardline.data.transforms.compose import Compose
+from shardline.data.transforms.image import (
+    CenterCrop,
+    ColorJitter,
+    Decode,
+    Flip,
+    Normalize,
+    RandomResizedCrop,
+    Resize,
+)
+
+__all__ = [
+    "CenterCrop",
+    "ColorJitter",
+    "Compose",
+    "Decode",
+    "Flip",
+    "Normalize",
+    "RandomResizedCrop",
+    "Resize",
+]
