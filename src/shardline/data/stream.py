@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardline.data.collate import Batch, as_tuple, pad
+from shardline.data.collate import Batch, as_tuple
 from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
@@ -230,13 +230,15 @@ class ShardStream:
         rows = slice(ready.bounds[place], ready.bounds[place + 1])
         for name, column in self._shards.columns.items():
             if column.varies:
-                starts, lengths = (of[rows].tolist() for of in ready.ragged[name])
-                values = [ready.memory.row(name, *row) for row in zip(starts, lengths, strict=True)]
+                starts, lengths = (of[rows] for of in ready.ragged[name])
                 if column.kind == "array":
-                    batch[name] = pad(values, int(ready.longest[name][place]))
-                    batch[name + LENGTHS] = torch.tensor(lengths)
+                    longest = int(ready.longest[name][place])
+                    values = ready.memory.padded(name, starts, lengths, longest)
+                    batch[name] = torch.from_numpy(values)
+                    batch[name + LENGTHS] = torch.from_numpy(lengths.copy())
                 else:
-                    batch[name] = [column.value(value) for value in values]
+                    places = zip(starts.tolist(), lengths.tolist(), strict=True)
+                    batch[name] = [column.value(ready.memory.row(name, *row)) for row in places]
             else:
                 batch[name] = fixed[name]
             if column.optional:

@@ -142,6 +142,23 @@ class WindowMap:
         content = self._read_only[start : start + length * column.item_bytes]
         return content.view(column.dtype).reshape(length, *column.shape)
 
+    def padded(
+        self, name: str, starts: np.ndarray, lengths: np.ndarray, longest: int
+    ) -> np.ndarray:
+        """Return rows of a varying column [n, longest, *shape], with zeros behind each.
+
+        Args:
+            starts: where rows begin [n], see `ragged`.
+            lengths: their numbers of values [n], at most `longest`.
+        """
+        column = self._shards.columns[name]
+        size, content = column.item_bytes, self._read_only
+        out = np.zeros((len(starts), longest * size), np.uint8)
+        # as bytes: a view of each row in its own type and shape would take four times as long
+        for row, start, end in zip(out, starts.tolist(), (lengths * size).tolist(), strict=True):
+            row[:end] = content[start : start + end]
+        return out.view(column.dtype).reshape(len(starts), longest, *column.shape)
+
     def gather(self, name: str, places: np.ndarray, out: np.ndarray) -> None:
         """Copy rows [n] of a fixed column into `out` [n, *shape], which is contiguous."""
         size, is_grid = self._shards.columns[name].item_bytes, name == self._shards.grid
