@@ -97,17 +97,15 @@ def _variants(results: dict[str, Any]) -> dict[str, Any]:
 
 def write_page(results: dict[str, Any]) -> None:
     """Replace the text between the marks of `docs/benchmarks.md` by these results."""
-    found = results["machine"]
-    versions = [f"{name} {number}" for name, number in found["packages"].items()]
-    versions += [pins[0].replace("==", " ") for pins in found["peers"].values()]
-    described = (
-        f"Measured on {found['date']}: {found['cpu']}, {found['cores']} cores, {found['memory']}, "
-        f"Linux {found['kernel']}, Python {found['python']}; {', '.join(versions)}.\n"
-    )
-    body = "\n".join([described, *(table.markdown() for table in tables(results))])
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
-    PAGE.write_text(f"{before}{MARKS[0]}\n{body}{MARKS[1]}{after}")
+    body = [machine.sentence(results["machine"]), *(table.markdown() for table in tables(results))]
+    replace_part("\n".join(body), MARKS)
+
+
+def replace_part(body: str, marks: tuple[str, str]) -> None:
+    """Replace the text between two marks of `docs/benchmarks.md`."""
+    before, _, rest = PAGE.read_text().partition(marks[0])
+    after = rest.partition(marks[1])[2]
+    PAGE.write_text(f"{before}{marks[0]}\n{body}{marks[1]}{after}")
 
 
 if __name__ == "__main__":

@@ -29,17 +29,21 @@ class Crew:
     Args:
         cache: folder of environments and logs.
         world_size: ranks, each a process.
-        checkout: folder of a checkout whose Shardline reads, in place of the installed one.
+        checkout: folder of a checkout whose Shardline reads, in place of the installed one, driven
+            by its own benchmark.
+        worker: the module that its processes run.
 
     Raises:
         CompetitorError: its environment cannot be made.
     """
 
     def __init__(
-        self, competitor: Competitor, cache: Path, world_size: int = 1, checkout: Path | None = None
-    ) -> None:
+        self, competitor: Competitor, cache: Path, world_size: int = 1, checkout: Path | None = None,
+        *, worker: str = "benchmarks.reader.worker",
+    ) -> None:  # fmt: skip
         self.competitor, self.world_size = competitor, world_size
         self._path = {"PYTHONPATH": checkout.resolve() / "src"} if checkout else {}
+        self._home, self._worker = (checkout or REPOSITORY).resolve(), worker
         self._rendezvous = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         try:
             python = python_of(competitor.environment, cache / "environments")
@@ -106,13 +110,13 @@ class Crew:
         sizes = {"WORLD_SIZE": self.world_size, "LOCAL_WORLD_SIZE": self.world_size}
         own = places | sizes | folders | self._path
         command = [
-            python, "-W", "ignore", "-m", "benchmarks.reader.worker", self.competitor.module,
+            python, "-W", "ignore", "-m", self._worker, self.competitor.module,
             "--rank", rank, "--world-size", self.world_size, "--store", store,
         ]  # fmt: skip
         with self._log.open("w") as log:
             return subprocess.Popen(
                 [str(part) for part in command],
-                cwd=REPOSITORY,
+                cwd=self._home,
                 env=os.environ | {name: str(value) for name, value in own.items()},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

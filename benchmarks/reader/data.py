@@ -70,11 +70,15 @@ def make_dataset(folder: Path, shape: str, num_shards: int) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    source = Noise(num_shards=num_shards, shape=shape)
-    part = describe_part("noise", build_shards(source, range(num_shards), SHARES, folder), {})
-    sealed = seal([part], dataset=f"{shape}-{0:012x}", source=source, document={})
-    write_json(folder / "manifest.json", sealed)
+    write_dataset(folder, Noise(num_shards=num_shards, shape=shape), f"{shape}-{0:012x}")
     marker.write_text(writer)
+
+
+def write_dataset(folder: Path, source: Source, dataset: str) -> None:
+    """Write and seal a dataset, with its `manifest.json`."""
+    shards_of_source = build_shards(source, range(source.num_shards), SHARES, folder)
+    part = describe_part("all", shards_of_source, {})
+    write_json(folder / "manifest.json", seal([part], dataset=dataset, source=source, document={}))
 
 
 def _digest_of_writer() -> str:
