@@ -33,7 +33,7 @@ from tests.guard.values import read_dataset, read_run
 CASES = Path(__file__).parent / "cases"
 LOCK = driver.ROOT / "requirements.lock"
 MODULES = (
-    "data/build", "data/datamodule", "data/raw_files", "data/rows", "data/pieces", "data/sampling", "data/shard_format",
+    "data/build", "data/datamodule", "data/raw_files", "data/rows", "order/*", "data/shard_format",
     "data/shard_map", "data/splits", "data/statistics", "data/stream", "data/windowmap", "data/sources/*",
     "config/geometry",
     "training/agreement", "training/divergence", "training/fit", "training/interventions", "training/model",

@@ -41,7 +41,9 @@ def versions_of_project(project: Path) -> dict[str, dict[str, int]]:
     for dataset in found.datasets.values():
         versions[f"data {dataset.name}"] = dataset.document["versions"]
     for run in found.runs.values():
-        trained = versions[f"data {run.dataset.name}"] | run.document["versions"]
+        trained = run.document["versions"]
+        for part in run.parts:
+            trained = versions[f"data {part.dataset.name}"] | trained
         versions[f"train {run.names[0]}"] = trained
         versions[f"evaluate {run.names[0]}"] = trained | run.evaluation_document["versions"]
     report = dict(found.report_document["versions"])

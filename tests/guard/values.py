@@ -79,7 +79,8 @@ def _read_1(folder: Path, lock: Path) -> list[Result]:
     names = {dataset["id"]: dataset["name"] for dataset in report["datasets"]}
     found = [read_dataset(folder, id, name) for id, name in names.items()]
     for run in report["runs"]:
-        found += read_run(folder, run["id"], run["names"][0], names[run["dataset"]])
+        datasets = [names[id] for id in run["dataset"].split(", ")]  # several of a mix
+        found += read_run(folder, run["id"], run["names"][0], *datasets)
     inputs = [result.key for result in found if result.stage == "evaluate"]
     # its identity document is kept nowhere; these packages decide its figures
     pins = re.findall(r"^(?:numpy|scipy)==.*", lock.read_text(), re.MULTILINE)
@@ -101,7 +102,7 @@ def read_dataset(folder: Path, id: str, name: str) -> Result:
     return Result(stage="data", case=name, identity=manifest["identity"], inputs=[], values=values)
 
 
-def read_run(folder: Path, id: str, name: str, dataset: str) -> list[Result]:
+def read_run(folder: Path, id: str, name: str, *datasets: str) -> list[Result]:
     """Return a training and its evaluation."""
     results, work = folder / "results/runs" / id, folder / "store/work" / id
     ended = _json(results / "provenance.json")["training"]
@@ -123,7 +124,7 @@ def read_run(folder: Path, id: str, name: str, dataset: str) -> list[Result]:
     evaluated = {k: evaluation[k] for k in evaluation.keys() - unstable}
     train = _json(results / "identity.json")
     return [
-        Result(stage="train", case=name, identity=train, inputs=[f"data {dataset}"], values=trained),
+        Result(stage="train", case=name, identity=train, inputs=[f"data {of}" for of in datasets], values=trained),
         Result(
             stage="evaluate", case=name, identity=evaluation["identity"], inputs=[f"train {name}"], values=evaluated
         ),

@@ -273,7 +273,7 @@ def test_too_few_open_files_are_refused_by_their_limit(tmp_path):
             match=r"files are open, expected at most .* under `ulimit -n \d+` .* raise the limit to \d+",
         ),
     ):
-        capacity_of.claim(data.pieces, 4, 4)
+        capacity_of.claim(split_pieces(data.manifest, "train"), 4, 4)
 
 
 def test_a_limit_of_the_machine_is_no_fault_of_a_shard(tmp_path):

@@ -44,10 +44,12 @@ def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run's model is constructed with; see `make_model`."""
     cls = import_class(spec.model_class, f'run "{spec.title}": model')
     given: dict[str, Any] = {"num_classes": len(schema["classes"])}
-    if "columns" in schema:
+    if "columns" not in schema:
+        given["feature_shape"] = tuple(schema["feature_shape"])
+    else:
         given["columns"] = dict(schema["columns"])
-    if features := features_of(schema):
-        given["feature_shape"] = features.shape
+        if features := features_of(schema):
+            given["feature_shape"] = features.shape
     parameters = inspect.signature(cls).parameters
     arguments = {key: value for key, value in given.items() if key in parameters}
     return {**arguments, **spec.settings.model_args}

@@ -86,7 +86,8 @@ class Conversion:
     def _shown(self, name: str, row: int) -> str:
         value = self._column(name)[row]
         try:
-            return typed.describe(value.as_py())
+            # a table's manifest keeps this text, which is the same as ever
+            return typed.describe(value.as_py(), with_numbers=bool(self.source.named))
         except UnicodeDecodeError:
             return typed.describe(value.cast(pa.large_binary()).as_py())
 

@@ -118,7 +118,7 @@ def _names(spec: dict[str, Any], loader: str) -> list[str]:
 
 
 def _leaves(spec: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of the leaves of a tree, as `torch.utils._pytree` writes it."""
+    """Yield the names of the leaves of a tree, as torch's module of trees writes it."""
     children = spec["children_spec"]
     is_dict = str(spec["type"]).endswith("dict")
     keys: list[Any] = json.loads(spec["context"]) if is_dict else list(range(len(children)))

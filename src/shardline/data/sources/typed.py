@@ -243,8 +243,10 @@ def _is_file(kind: pa.DataType) -> bool:
     return index >= 0 and _is_binary(kind.field(index).type)
 
 
-def describe(values: Any) -> str:
+def describe(values: Any, *, with_numbers: bool = True) -> str:
     """Return a value for a message: short, and how long where it is a list."""
+    if isinstance(values, list) and not with_numbers:
+        return f"is a list of {len(values)}"
     if isinstance(values, list):
         numbers = ", ".join(map(str, values[:4])) + (", ..." if len(values) > 4 else "")
         return f"is a list of {len(values)} ({numbers})" if values else "is a list of 0"
