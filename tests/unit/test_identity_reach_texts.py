@@ -45,29 +45,33 @@ def meaning(
     owner = outer | dict.fromkeys((*code.co_varnames, *code.co_cellvars), path)
     found: list[Any] = [code.co_name, code.co_flags & ~16, code.co_varnames[:count]]
     found += [code.co_argcount, code.co_posonlyargcount]
-    for place, step in enumerate(dis.get_instructions(code)):
-        value = step.argval
-        if step.opname in CELLS:
+    steps = list(dis.get_instructions(code))
+    for place, step in enumerate(steps):
+        value, name = step.argval, step.opname.replace("DEREF", "FAST")  # the owner says it
+        closure = name == "BUILD_TUPLE" and steps[place - 1].opname == "LOAD_CLOSURE"
+        if step.opname in CELLS or closure:
             continue
         if isinstance(value, types.CodeType):
             value = meaning(value, numbers, owner, (*path, place))
-        elif "FAST" in step.opname or "DEREF" in step.opname:
+        elif "FAST" in name:
             of = owner[value]
             spoken = value in kept or (
                 of != path and (of, value) in numbers and numbers[of, value] < 0
             )
-            for name in kept:
-                numbers[path, name] = -1
+            for parameter in kept:
+                numbers[path, parameter] = -1
             value = value if spoken else numbers.setdefault((of, value), len(numbers))
-        elif step.opname == "LOAD_CONST":
+        elif name == "LOAD_CONST":
             value = (type(value).__name__, repr(value))
-        found.append((step.opname, value))
+        elif name == "MAKE_FUNCTION":
+            value &= ~8  # a closure: its variables have their owners
+        found.append((name, value))
     return found
 
 
 def written(text: str) -> str:
     outline = outline_of(
-        text.encode(), "m", is_package=False, is_main=True, is_own=lambda top: False
+        text.encode(), "p.q.r.s.t.m", is_package=False, is_main=True, is_own=lambda top: False
     )
     units = [
         outline.written(place, frozenset({"annotations", "docstrings"})).tokens
