@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any, Self
 
+import psutil
 from benchmarks.reader.competitors import Competitor
 from benchmarks.reader.environments import python_of
 
@@ -83,6 +84,11 @@ class Crew:
         if errors:
             raise CompetitorError(f"{do}: {errors[0]} (see {self._log})")
         return replies
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the ranks have used until now."""
+        times = [psutil.Process(process.pid).cpu_times() for process in self._ranks]
+        return sum(time.user + time.system for time in times)
 
     def stop(self) -> None:
         """End the processes, by force after `END_S`."""

@@ -43,6 +43,12 @@ class Turn:
         """Have a turn."""
         self.rates.append(self._rate(self._num_batches, untimed=self._untimed))
 
+    @property
+    def rows(self) -> int:
+        """Rows that all turns have taken, those that were not timed too."""
+        batches = len(self.rates) * (self._num_batches + self._untimed)
+        return batches * self._where["batch"] * self._crew.world_size
+
     def result(self) -> dict[str, Any]:
         """Return the rates and their median."""
         return {
