@@ -1,16 +1,18 @@
 """Generated datasets of any columns: a source of rows that a test gives, built and sealed."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
 
 from shardline.core.files import write_json
 from shardline.core.seals import seal as sealed
 from shardline.data.build import build_shards, describe_part, seal
-from shardline.data.columns import DTYPES, WEIGHTS, Column
+from shardline.data.columns import DTYPES, MEAN_COUNT, WEIGHTS, Column
 from shardline.data.parts import read_part
 from shardline.sources import Ragged, Schema, Source, Table
 
@@ -120,3 +122,17 @@ def manifest_of(source: Source, folder: Path) -> dict[str, Any]:
     write_json(folder / "manifest.json", seal([read], dataset="d", source=source, document={}))
     manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
     return manifest
+
+
+def together(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the batches that a global batch is split into as one, with the count of all."""
+    joined: dict[str, Any] = {}
+    for name in batches[0]:
+        parts = [batch[name] for batch in batches]
+        if name.endswith(MEAN_COUNT):
+            assert len({float(part) for part in parts}) == 1, "every rank knows it"
+            joined[name] = (parts[0].double() * len(parts)).round().float()
+        else:
+            is_list = isinstance(parts[0], list)
+            joined[name] = [one for part in parts for one in part] if is_list else torch.cat(parts)
+    return joined

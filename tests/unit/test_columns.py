@@ -79,6 +79,7 @@ def test_a_column_is_read_as_it_is_written(column: Column) -> None:
         ({"x": "text[*]"}, "is not a type"),
         ({"x": 3}, "column x=3 of a schema is not a type"),
         ({"x.offsets": "int64"}, r"column 'x\.offsets' .* give it another name"),
+        ({"x.mean_count": "float32"}, r"column 'x\.mean_count' .*\.lengths or \.mean_count, which shards and batches"),
         ({"x.present": "int64"}, "cannot be stored"),
         ({"padding.3": "int64"}, "cannot be stored"),
         ({"ids": "int64"}, "cannot be stored"),

@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.data import windowmap
-from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS
+from shardline.data.columns import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
+from shardline.order.held_out import HeldOutOrder
 from shardline.order.pieces import split_pieces
-from shardline.order.sampling import HeldOutOrder, TrainOrder
+from shardline.order.sampling import TrainOrder
 from shardline.sources import Ragged, Schema, Source, Table
-from tests.support.columns import Given, as_array, manifest_of, sources
+from tests.support.columns import Given, as_array, manifest_of, sources, together
 
 
 def rows_by_id(source: Given) -> dict[int, dict[str, Any]]:
@@ -52,6 +53,9 @@ def check_batch(source: Given, ids: np.ndarray, batch: Any, longest: dict[str, i
                     found = found[: len(expected)]
                 assert np.array_equal(found.numpy(), expected)
         if column.varies and column.kind == "array":
+            real = batch[name + LENGTHS][places]
+            if longest is None:  # the batch is a whole global batch
+                assert batch[name + MEAN_COUNT] == real.sum()
             most = longest[name] if longest else int(batch[name + LENGTHS].max())
             assert batch[name].shape[1] == most
 
@@ -107,14 +111,12 @@ def test_global_batches_are_the_same_on_any_number_of_ranks(
             }
             for own, values in mine:
                 check_batch(source, own, values, longest)
+            joined = together([values for _, values in mine])
             for name, of in found.items():
-                joined = [values[name] for _, values in mine]
-                if name == WEIGHTS:
-                    continue
                 if isinstance(of, list):
-                    assert [one for values in joined for one in values] == of
-                else:
-                    assert torch.equal(torch.cat(joined), of)
+                    assert joined[name] == of
+                elif name != WEIGHTS:
+                    assert torch.equal(joined[name], of)
 
 
 @settings(max_examples=30, deadline=None, print_blob=True)

@@ -38,7 +38,7 @@ def gradient_of_ranks(rank: int, ranks: int, accumulate: int, is_told: bool) -> 
     size = ROWS // ranks // accumulate
     for part in range(accumulate):
         rows = slice((rank * accumulate + part) * size, (rank * accumulate + part + 1) * size)
-        told: Any = {"total": int(MASK.sum()), "parts": ranks * accumulate} if is_told else {}
+        told: Any = {"mean_count": int(MASK.sum()) / ranks / accumulate} if is_told else {}
         loss = token_mean(wrapped(inputs[rows]).squeeze(-1).square(), MASK[rows], **told)
         with wrapped.no_sync() if part < accumulate - 1 else torch.enable_grad():
             (loss / accumulate).backward()
@@ -79,12 +79,15 @@ def test_weights_count_as_they_are_and_no_mask_counts_all() -> None:
     losses = torch.tensor([1.0, 2.0, 6.0])
     assert token_mean(losses, torch.tensor([0.5, 0.0, 1.5])) == 4.75
     assert token_mean(losses) == 3
-    assert token_mean(losses, total=torch.tensor(18), parts=2) == 1
+    assert token_mean(losses, mean_count=torch.tensor(9)) == 1
+    assert token_mean(losses, torch.tensor([0.5, 0.0, 1.5]), mean_count=4.75) == 2
 
 
 def test_a_batch_without_a_token_has_no_loss() -> None:
     losses = torch.ones(2, requires_grad=True)
-    token_mean(losses, torch.zeros(2, dtype=torch.bool)).backward()
+    mask = torch.zeros(2, dtype=torch.bool)
+    token_mean(losses, mask).backward()
+    token_mean(losses, mask, mean_count=0).backward()
     assert losses.grad is not None
     assert losses.grad.tolist() == [0, 0]
 

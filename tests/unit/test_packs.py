@@ -26,10 +26,11 @@ from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import WindowMap
 from shardline.errors import DataError
 from shardline.order import packing
+from shardline.order.held_out import HeldOutOrder
 from shardline.order.packing import plan_packs
 from shardline.order.pieces import Piece, split_pieces
-from shardline.order.sampling import HeldOutOrder, TrainOrder
-from tests.support.columns import Given, manifest_of
+from shardline.order.sampling import TrainOrder
+from tests.support.columns import Given, manifest_of, together
 
 COLUMNS = {
     "tokens": Column(dtype="uint16", varies=True),
@@ -183,11 +184,12 @@ def test_a_training_is_given_each_pack_once_and_the_same_batches_on_any_number_o
         return list(SampleStream([part], order, Collate(units.columns)).batches())
 
     of_ranks = zip(*(batches(rank, ranks) for rank in range(ranks)), strict=True)
-    together = [{n: torch.cat([b[n] for b in parts]) for n in parts[0]} for parts in of_ranks]
     found = []
-    for batch, alone in zip(together, batches(0, 1), strict=True):
+    for batch, alone in zip(map(together, of_ranks), batches(0, 1), strict=True):
         assert all(torch.equal(batch[name], alone[name]) for name in alone if name != "weights")
-        for row in np.flatnonzero(batch["weights"].numpy() > 0):
+        real = batch["weights"].numpy() > 0
+        assert batch["tokens.mean_count"] == (batch["tokens"].numpy()[real] > 0).sum()
+        for row in np.flatnonzero(real):
             ends = batch["tokens.cu_seqlens"][row, : batch["tokens.cu_seqlens.lengths"][row]]
             found += [batch["tokens"][row, a:b].tolist() for a, b in ends.unfold(0, 2, 1).tolist()]
     assert sorted(found) == parts_of(source, 0, 16)

@@ -22,10 +22,11 @@ from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.data.units import RowUnits, Sample
 from shardline.errors import DataError
+from shardline.order.held_out import HeldOutOrder
 from shardline.order.mix import MixOrder, Part, joined
 from shardline.order.pieces import split_pieces
-from shardline.order.sampling import HeldOutOrder, TrainOrder
-from tests.support.columns import Given, manifest_of, sources
+from shardline.order.sampling import TrainOrder
+from tests.support.columns import Given, manifest_of, sources, together
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -166,8 +167,7 @@ def test_a_mix_that_is_transformed_is_the_same_on_any_number_of_ranks_and_from_a
         count = start
         for (batch, ids), of_ranks in zip(whole[epoch][start:], pieces, strict=True):
             count += 1
-            together = {name: torch.cat([one[name] for one in of_ranks]) for name in batch}
-            assert equal(batch, together)
+            assert equal(batch, together(of_ranks))
             assert [row for stream in streams for row in stream.batch_ids.tolist()] == ids
             assert {stream.position for stream in streams} == {count}
     passes = [p for s in [mixed(parts, 24)] for e in (0, 1) for _ in s.batches(e) for p in s.batch_passes]  # fmt: skip

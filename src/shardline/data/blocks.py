@@ -72,6 +72,11 @@ class BlockUnits:
         column = self.shards.columns[self.column]
         return {self.column: Column(dtype=column.dtype, shape=(self.length, *column.shape))}
 
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """None: each batch has as many values."""
+        return ()
+
     @cached_property
     def unit_bytes(self) -> int:
         """Memory of a block, in the mean, with the other columns of its rows."""

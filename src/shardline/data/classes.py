@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.columns import Column
+from shardline.data.columns import Column, varying_arrays
 from shardline.data.shard_map import ShardMap
 from shardline.data.units import LoadedRows, Sample
 from shardline.data.windowmap import WindowMap
@@ -34,6 +34,11 @@ class SelectedRows:
     def columns(self) -> Mapping[str, Column]:
         """What a sample holds."""
         return self.shards.columns
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The varying columns of numbers."""
+        return varying_arrays(self.shards.columns)
 
     @property
     def unit_bytes(self) -> int:

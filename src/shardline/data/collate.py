@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from shardline.core.errors import DataError
-from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS, Column
+from shardline.data.columns import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS, Column
 from shardline.data.units import Sample
 
 # (features, labels) and weights if any, of a table; of other columns a tensor, or a list, by name
@@ -23,10 +23,12 @@ class Around:
     Attributes:
         longest: by varying column, the most values of a sample of the global batch, as stored.
         lengths: by varying column, the numbers of values of this rank's samples, as stored.
+        mean_counts: by column, what the batch has as `{name}.mean_count`, see `global_batch.Counted`.
     """
 
     longest: Mapping[str, int] = field(default_factory=dict)
     lengths: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    mean_counts: Mapping[str, float] = field(default_factory=dict)
 
 
 # Takes the samples and `Around.longest`; its result is the batch
@@ -38,7 +40,8 @@ class Collate:
 
     A column whose values are of one shape gives a tensor [B, *shape]. A varying one is filled up
     with zeros to `lengths` where it stands there, else to the longest sample of the global batch,
-    beside `{name}.lengths` [B] int64; or it is a nested tensor of jagged layout.
+    beside `{name}.lengths` [B] int64; or it is a nested tensor of jagged layout. What is counted has
+    `{name}.mean_count` beside it, a float32 scalar.
 
     Args:
         columns: of the dataset; a transform may have changed values, or added others.
@@ -79,14 +82,14 @@ class Collate:
             batch |= self._column(name, [sample[name] for sample in samples], around)
         if weights is not None:
             batch[WEIGHTS] = torch.from_numpy(weights)
-        return as_tuple(batch)
+        return finished(batch, around.mean_counts)
 
     def whole(self, columns: Mapping[str, np.ndarray], weights: np.ndarray | None = None) -> Batch:
         """Return the batch of columns [B, *shape] that need no look at single samples."""
         batch: dict[str, Any] = {n: torch.from_numpy(values) for n, values in columns.items()}
         if weights is not None:
             batch[WEIGHTS] = torch.from_numpy(weights)
-        return as_tuple(batch)
+        return finished(batch)
 
     def _column(self, name: str, values: list[Any], around: Around) -> dict[str, Any]:
         column = self._columns.get(name)
@@ -153,8 +156,19 @@ def pad(values: Sequence[np.ndarray], length: int) -> torch.Tensor:
     return torch.from_numpy(padded)
 
 
-def as_tuple(batch: dict[str, Any]) -> Batch:
-    """Return a batch of features and labels alone as a table's: (features, labels[, weights])."""
-    if batch.keys() - {WEIGHTS} != _TABLE:
-        return batch
-    return (batch["features"], batch["labels"], *([batch[WEIGHTS]] if WEIGHTS in batch else []))
+def finished(batch: dict[str, Any], mean_counts: Mapping[str, float] | None = None) -> Batch:
+    """Return a batch as the model is given it.
+
+    That of features and labels alone is a table's, (features, labels[, weights]). Any other has
+    `{name}.mean_count` of the columns that it holds.
+    """
+    if batch.keys() - {WEIGHTS} == _TABLE:
+        return (
+            batch["features"],
+            batch["labels"],
+            *([batch[WEIGHTS]] if WEIGHTS in batch else []),
+        )
+    counts = {name: of for name, of in (mean_counts or {}).items() if name in batch}
+    return batch | {
+        name + MEAN_COUNT: torch.tensor(of, dtype=torch.float32) for name, of in counts.items()
+    }

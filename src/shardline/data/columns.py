@@ -26,7 +26,8 @@ DTYPES = (
     "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
 )  # fmt: skip
 OFFSETS, PRESENT, PADDING, IDS = ".offsets", ".present", "padding.", "ids"
-LENGTHS, WEIGHTS = ".lengths", "weights"  # of batches alone
+LENGTHS, MEAN_COUNT, WEIGHTS = ".lengths", ".mean_count", "weights"  # of batches alone
+_RESERVED = (OFFSETS, PRESENT, LENGTHS, MEAN_COUNT)  # suffixes
 _WRITTEN = re.compile(r"(?P<dtype>\w+)(?:\[(?P<shape>[^\]]*)\])?(?P<optional>\?)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
@@ -115,18 +116,23 @@ def parse_columns(columns: Mapping[str, "str | Column"]) -> dict[str, Column]:
     if not columns:
         raise DataError("a schema has no columns, expected one at least; name them in `columns`")
     for name in columns:
-        is_reserved = name.endswith((OFFSETS, PRESENT, LENGTHS)) or name in (IDS, WEIGHTS)
+        is_reserved = name.endswith(_RESERVED) or name in (IDS, WEIGHTS)
         is_reserved |= name.startswith(PADDING)
         if is_reserved or not _NAME.fullmatch(name):
             raise DataError(
                 f"column {name!r} of a schema has a name that cannot be stored, expected letters, digits, _, - and "
                 f"dots, neither {IDS} nor {WEIGHTS} nor one that begins with {PADDING} or ends with {OFFSETS}, "
-                f"{PRESENT} or {LENGTHS}, which shards and batches use themselves; give it another name"
+                f"{PRESENT}, {LENGTHS} or {MEAN_COUNT}, which shards and batches use themselves; give it another name"
             )
     return {
         name: column if isinstance(column, Column) else Column.parse(name, column)
         for name, column in columns.items()
     }
+
+
+def varying_arrays(columns: Mapping[str, Column]) -> tuple[str, ...]:
+    """Return the names of the columns of numbers whose first dimension varies."""
+    return tuple(name for name, of in columns.items() if of.varies and of.kind == "array")
 
 
 def features_of(schema: Mapping[str, Any]) -> Column | None:

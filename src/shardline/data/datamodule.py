@@ -19,8 +19,9 @@ from shardline.data.columns import features_of
 from shardline.data.dataset import Dataset
 from shardline.data.feed import Feed, Stream
 from shardline.data.integrity import Policy
+from shardline.order.held_out import HeldOutOrder
 from shardline.order.mix import MixOrder
-from shardline.order.sampling import HeldOutOrder, TrainOrder
+from shardline.order.sampling import TrainOrder
 
 
 class Normalizer:

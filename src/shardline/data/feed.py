@@ -27,9 +27,10 @@ from shardline.data.units import RowUnits, Units
 from shardline.data.windowmap import WindowMap
 from shardline.data.workers import Pool, make_pool
 from shardline.order.chance import Key
+from shardline.order.held_out import HeldOutOrder
 from shardline.order.mix import MixOrder, Part, joined
 from shardline.order.pieces import Piece, num_rows, split_pieces
-from shardline.order.sampling import HeldOutOrder, TrainOrder
+from shardline.order.sampling import TrainOrder
 
 Stream = ShardStream | SampleStream
 

@@ -90,6 +90,11 @@ class PackUnits:
             self.column + CU_SEQLENS: Column(dtype="int32", varies=True),
         }
 
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The column by whose lengths rows are packed; what fills a pack up does not count."""
+        return (self.column,)
+
     @cached_property
     def unit_bytes(self) -> int:
         """Memory of a pack, in the mean, with the other columns of its rows."""

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 
 from shardline.data.collate import Around, Collate
+from shardline.data.columns import varying_arrays
+from shardline.data.global_batch import Counted
 from shardline.data.shard_map import ShardMap
 from shardline.data.units import Loaded, Sample, Units
 from shardline.data.windowmap import WindowMap
-from shardline.order.mix import MixedWindow, MixOrder, mixed_window, whole_order
+from shardline.order.mix import MixedWindow, MixOrder, mixed_window
 from shardline.order.sampling import Order
 
 Key = tuple[int, int, int, int]  # seed, part, pass, row id: what a sample's chance is drawn from
@@ -56,13 +58,13 @@ class _Ready:
     Attributes:
         loaded: by part.
         ids: of the units that this rank consumes, in order [n] int64.
-        longest: by varying column, the most values of a sample of each global batch [batches].
+        counted: by column, what is known of each global batch [batches].
     """
 
     window: MixedWindow
     loaded: tuple[Loaded | None, ...]
     ids: np.ndarray
-    longest: dict[str, np.ndarray]
+    counted: dict[str, Counted]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +104,10 @@ class SampleStream:
         num_epochs: int | None = None, pin: bool = False,
     ) -> None:  # fmt: skip
         self._parts, self._order, self._collate, self._pool = tuple(parts), order, collate, pool
+        self._whole = order.whole()
         self._seed, self._local_rank = seed, local_rank
         self._num_epochs, self._pin = num_epochs, pin
-        columns = parts[0].units.columns.items()
-        self._varying = [name for name, of in columns if of.varies and of.kind == "array"]
+        self._varying = varying_arrays(parts[0].units.columns)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._ahead: tuple[tuple[int, int], Future[_Ready]] | None = None
         self._given: tuple[_Ready, slice] | None = None
@@ -191,8 +193,8 @@ class SampleStream:
             if one is not None:
                 of_part = window.part == number
                 ids[of_part] = one.ids[window.unit[of_part]]
-        longest = {name: self._longest(name, epoch, index) for name in self._varying}
-        return _Ready(window=window, loaded=loaded, ids=ids, longest=longest)
+        counted = self._counted(window, epoch, index)
+        return _Ready(window=window, loaded=loaded, ids=ids, counted=counted)
 
     def _load(self, part: StreamPart, pieces: Sequence[Any]) -> Loaded | None:
         if not pieces:
@@ -204,17 +206,21 @@ class SampleStream:
             part.check(shard)
         return part.units.load(WindowMap(part.shards, rows), pieces)
 
-    def _longest(self, name: str, epoch: int, index: int) -> np.ndarray:
-        """Return the most values of a sample of each batch [batches], over all ranks of a training."""
-        pieces = [part.units.pieces for part in self._parts]
-        whole = mixed_window(whole_order(self._order), epoch, index, pieces)
-        lengths = np.zeros(len(whole.unit), np.int64)
-        for number, (part, own) in enumerate(zip(self._parts, whole.pieces, strict=True)):
-            if own:
-                of_part = whole.part == number
-                lengths[of_part] = part.units.lengths(name, own)[whole.unit[of_part]]
-        longest = np.maximum.reduceat(lengths, whole.bounds[:-1])
-        return np.repeat(longest, getattr(self._order, "accumulate", 1))
+    def _counted(self, window: MixedWindow, epoch: int, index: int) -> dict[str, Counted]:
+        """Return by column what a window's global batches have, over all ranks."""
+        names = dict.fromkeys((*self._varying, *self._parts[0].units.counted))
+        if names and self._order.num_slices > 1:
+            pieces = [part.units.pieces for part in self._parts]
+            window = mixed_window(self._whole, epoch, index, pieces)
+        found = {}
+        for name in names:
+            lengths = np.zeros(len(window.unit), np.int64)
+            for number, (part, own) in enumerate(zip(self._parts, window.pieces, strict=True)):
+                if own:
+                    of_part = window.part == number
+                    lengths[of_part] = part.units.lengths(name, own)[window.unit[of_part]]
+            found[name] = Counted.of(lengths, window, self._order)
+        return found
 
     def _begin(self, ready: _Ready, batch: int) -> _Pending:
         window = ready.window
@@ -230,7 +236,12 @@ class SampleStream:
             for name in self._varying
         }
         around = Around(
-            longest={name: int(of[batch]) for name, of in ready.longest.items()}, lengths=lengths
+            longest={name: int(ready.counted[name].longest[batch]) for name in self._varying},
+            lengths=lengths,
+            mean_counts={
+                name: float(ready.counted[name].mean[batch])
+                for name in self._parts[0].units.counted
+            },
         )
         done: Future[list[Sample]] | list[Sample] = samples
         if self._pool:

@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, repeat
 from typing import Any
@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardline.data.collate import Batch, as_tuple
-from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS
+from shardline.data.collate import Batch, finished
+from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS, varying_arrays
+from shardline.data.global_batch import Counted
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
 from shardline.order.pieces import Piece, num_rows
-from shardline.order.sampling import Order, TrainOrder, Window
+from shardline.order.sampling import Order, Window
 
 _BLOCK_BYTES = 1 << 20  # gathered at once: small batches by the dozen, still in the L2 cache
 _MAX_FREE = 4  # buffers kept for reuse
@@ -38,8 +39,7 @@ class _Ready:
         narrow: by narrow column, the values of what this rank consumes, in order [n, *shape], and
             the weights [n] where there are any.
         ragged: by varying column, where each row's values begin and how many there are [n].
-        longest: by varying column of arrays, the most values that a row of each global batch has
-            [batches].
+        counted: by varying column of arrays, what is known of each global batch [batches].
         bounds: those of the window's batches.
     """
 
@@ -48,7 +48,7 @@ class _Ready:
     wide: dict[str, np.ndarray]
     narrow: dict[str, torch.Tensor]
     ragged: dict[str, tuple[np.ndarray, np.ndarray]]
-    longest: dict[str, np.ndarray]
+    counted: dict[str, Counted]
     bounds: list[int]
     shards: ShardMap
 
@@ -80,6 +80,8 @@ class ShardStream:
         self._buffers = _Buffers(shards, pin=pin)
         self._is_table = "columns" not in shards.manifest["schema"]
         self._is_small = num_rows(order.pieces) <= order.window_rows
+        self._has_counted = bool(varying_arrays(shards.columns))
+        self._whole_order = order.whole()
         self._whole: WindowMap | None = None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._ahead: tuple[tuple[int, int], Future[_Ready]] | None = None
@@ -93,7 +95,8 @@ class ShardStream:
         A table's are tuples: features [B, *shape], labels [B], weights [B] if any. Those of other
         columns are dicts by name: a fixed column [B, *shape]; a varying one [B, longest, *shape],
         filled up with zeros to the longest row of the global batch, beside `{name}.lengths` [B]
-        int64; bytes and texts as lists of B; `{name}.present` [B] bool beside an optional one.
+        int64 and `{name}.mean_count`, a float32 scalar, see `global_batch.Counted`; bytes and texts
+        as lists of B; `{name}.present` [B] bool beside an optional one.
 
         Args:
             start: batches of the epoch to leave out.
@@ -142,13 +145,16 @@ class ShardStream:
         self._check_all(window.pieces)
         memory = self._map(window.pieces)
         rows, pieces = window.rows, window.pieces
-        wide, narrow, ragged, longest = {}, {}, {}, {}
+        wide, narrow, ragged, counted = {}, {}, {}, {}
+        whole = self._over_ranks(window, epoch, index)
         for name, column in self._shards.columns.items():
             if column.varies:
                 starts, lengths = memory.ragged(name, pieces)
                 ragged[name] = np.take(starts, rows), np.take(lengths, rows)
                 if column.kind == "array":
-                    longest[name] = self._longest(name, epoch, index, window, ragged[name][1])
+                    if whole.pieces != pieces:
+                        lengths = self._shards.lengths(name, whole.pieces)
+                    counted[name] = Counted.of(np.take(lengths, whole.rows), whole, self._order)
             elif name == self._shards.grid or column.item_bytes > NARROW_BYTES:
                 wide[name] = np.take(memory.places(name, pieces), rows)
             else:
@@ -163,25 +169,16 @@ class ShardStream:
             wide=wide,
             narrow={name: self._buffers.tensor(values) for name, values in narrow.items()},
             ragged=ragged,
-            longest=longest,
+            counted=counted,
             bounds=window.bounds.tolist(),
             shards=self._shards,
         )
 
-    def _longest(
-        self, name: str, epoch: int, index: int, window: Window, lengths: np.ndarray
-    ) -> np.ndarray:
-        """Return the most values of a row of each batch [batches], over all ranks where they train together."""
-        bounds, parts = window.bounds, 1
-        if isinstance(self._order, TrainOrder):
-            parts = self._order.accumulate
-            whole = replace(self._order, rank=0, world_size=1, accumulate=1)
-            if self._order.world_size > 1:
-                window = whole.window(epoch, index)
-                lengths = self._shards.lengths(name, window.pieces)[window.rows]
-            bounds = np.arange(0, len(lengths) + 1, self._order.global_batch)
-        longest = np.maximum.reduceat(lengths, bounds[:-1])
-        return np.repeat(longest, parts)
+    def _over_ranks(self, window: Window, epoch: int, index: int) -> Window:
+        """Return a window of whole global batches, where something of them has to be counted."""
+        if not self._has_counted or self._order.num_slices == 1:
+            return window
+        return self._whole_order.window(epoch, index)
 
     def _check_all(self, pieces: Sequence[Piece]) -> None:
         turn = self._local_rank % len(pieces)
@@ -232,7 +229,7 @@ class ShardStream:
             if column.varies:
                 starts, lengths = (of[rows] for of in ready.ragged[name])
                 if column.kind == "array":
-                    longest = int(ready.longest[name][place])
+                    longest = int(ready.counted[name].longest[place])
                     values = ready.memory.padded(name, starts, lengths, longest)
                     batch[name] = torch.from_numpy(values)
                     batch[name + LENGTHS] = torch.from_numpy(lengths.copy())
@@ -243,7 +240,8 @@ class ShardStream:
                 batch[name] = fixed[name]
             if column.optional:
                 batch[name + PRESENT] = fixed[name + PRESENT]
-        return as_tuple(batch | ({WEIGHTS: fixed[WEIGHTS]} if WEIGHTS in fixed else {}))
+        batch |= {WEIGHTS: fixed[WEIGHTS]} if WEIGHTS in fixed else {}
+        return finished(batch, {n: float(of.mean[place]) for n, of in ready.counted.items()})
 
 
 class _Buffers:

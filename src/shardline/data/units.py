@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shardline.data.columns import PRESENT, Column
+from shardline.data.columns import PRESENT, Column, varying_arrays
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
 from shardline.order.pieces import Piece
@@ -39,6 +39,8 @@ class Units(Protocol):
         pieces: the units of each shard, counted from 0 within what the shard has for this split or
             from the shard's first row; only the units themselves know.
         columns: what a sample holds.
+        counted: columns whose number of values differs between batches, which therefore have
+            `{name}.mean_count`.
         unit_bytes: memory of a unit, in the mean.
     """
 
@@ -47,6 +49,9 @@ class Units(Protocol):
 
     @property
     def columns(self) -> Mapping[str, Column]: ...  # noqa: D102
+
+    @property
+    def counted(self) -> tuple[str, ...]: ...  # noqa: D102
 
     @property
     def unit_bytes(self) -> int: ...  # noqa: D102
@@ -77,6 +82,11 @@ class RowUnits:
     def columns(self) -> Mapping[str, Column]:
         """What a sample holds."""
         return self.shards.columns
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The varying columns of numbers."""
+        return varying_arrays(self.shards.columns)
 
     @property
     def unit_bytes(self) -> int:

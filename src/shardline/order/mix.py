@@ -18,7 +18,7 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.order.pieces import Line, Piece, num_rows
-from shardline.order.sampling import HeldOutOrder, Order, TrainOrder, permutation
+from shardline.order.sampling import Order, TrainOrder, permutation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +199,11 @@ class MixOrder:
         none = [np.empty(0, np.int64)]
         return tuple(pieces), np.concatenate(units or none), np.concatenate(turns or none)
 
+    @property
+    def num_slices(self) -> int:
+        """Batches that a global batch is split into, over all ranks."""
+        return self.world_size * self.accumulate
+
     def whole(self) -> "MixOrder":
         """Return the order of whole global batches, as a single rank would see it."""
         return replace(self, rank=0, world_size=1, accumulate=1)
@@ -257,10 +262,3 @@ def mixed_window(
         bounds=window.bounds,
         weights=window.weights,
     )
-
-
-def whole_order(order: Order | MixOrder) -> Order | MixOrder:
-    """Return a training's order as a single rank would see it, with whole global batches."""
-    if isinstance(order, HeldOutOrder):
-        return order
-    return replace(order, rank=0, world_size=1, accumulate=1)  # type: ignore[type-var]

@@ -8,7 +8,7 @@ each global batch. Nothing here opens a file.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -48,6 +48,7 @@ class Order(Protocol):
         pieces: the split's rows in each shard.
         global_batch: samples of a step over all ranks, at most.
         window_rows: rows in memory at a time.
+        num_slices: batches that a global batch is split into, over all ranks.
     """
 
     @property
@@ -59,6 +60,9 @@ class Order(Protocol):
     @property
     def window_rows(self) -> int: ...  # noqa: D102
 
+    @property
+    def num_slices(self) -> int: ...  # noqa: D102
+
     def num_batches(self, epoch: int) -> int:
         """Return the batches of an epoch, for one rank."""
 
@@ -67,6 +71,9 @@ class Order(Protocol):
 
     def window(self, epoch: int, index: int) -> Window:
         """Return a window."""
+
+    def whole(self) -> "Order":
+        """Return the order of whole global batches, whose windows are those of the ranks together."""
 
 
 def _generator(*key: object) -> np.random.Generator:
@@ -252,59 +259,11 @@ class TrainOrder:
         )
         return [(stream, low, high) for stream, low, high in parts if low < high]
 
+    @property
+    def num_slices(self) -> int:
+        """Batches that a global batch is split into, over all ranks."""
+        return self.world_size * self.accumulate
 
-@dataclass(frozen=True, kw_only=True)
-class HeldOutOrder:
-    """A held-out split: every row once, equally many batches on each rank.
-
-    The rows are cut into almost equal global batches and those into almost
-    equal slices, so that no rank waits for another and none is given padding.
-
-    Attributes:
-        pieces: the split's rows in each shard.
-        global_batch: samples of a step over all ranks, at most.
-        window_rows: rows in memory at a time.
-    """
-
-    pieces: tuple[Piece, ...]
-    global_batch: int
-    window_rows: int
-    rank: int = 0
-    world_size: int = 1
-
-    def __post_init__(self) -> None:
-        if self.num_rows < self.world_size:
-            raise DataError(
-                f"{self.num_rows} held-out rows cannot be shared by {self.world_size} ranks; enlarge the split"
-            )
-
-    @cached_property
-    def num_rows(self) -> int:
-        """Rows of the split."""
-        return num_rows(self.pieces)
-
-    @cached_property
-    def _line(self) -> Line:
-        return Line(self.pieces)
-
-    def num_batches(self, epoch: int = 0) -> int:
-        """Return the batches of a visit, the same on each rank."""
-        wanted = -(-self.num_rows // self.global_batch)
-        return max(1, min(wanted, self.num_rows // self.world_size))
-
-    def batches_per_window(self) -> int:
-        """Return the batches of every window but the last."""
-        return max(1, self.window_rows // self.global_batch)
-
-    def window(self, epoch: int, index: int) -> Window:
-        """Return a window; all epochs are alike."""
-        total = self.num_batches()
-        batches = np.arange(total)[index * self.batches_per_window() :][: self.batches_per_window()]
-        slices = batches * self.world_size + self.rank
-        firsts = self.num_rows * slices // (total * self.world_size)
-        lasts = self.num_rows * (slices + 1) // (total * self.world_size)
-        begin = int(self.num_rows * int(batches[0]) // total)
-        pieces = self._line.cut(begin, int(self.num_rows * (int(batches[-1]) + 1) // total))
-        rows = np.concatenate([np.arange(a, b) for a, b in zip(firsts, lasts, strict=True)])
-        bounds = np.concatenate([[0], np.cumsum(lasts - firsts)])
-        return Window(pieces, rows - begin, bounds)
+    def whole(self) -> "TrainOrder":
+        """Return the order of whole global batches, as a single rank would see it."""
+        return replace(self, rank=0, world_size=1, accumulate=1)

@@ -17,6 +17,7 @@ from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.training.model import make_model
+from shardline.training.quiet import quieten_lightning
 from shardline.training.scoring import Columns, Task, blocks, make_task
 
 
@@ -97,6 +98,7 @@ def _by_model(
     """
     settings = spec.settings
     has_test = is_overridden("test_step", model)
+    quieten_lightning()
     trainer = pl.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,

@@ -8,27 +8,25 @@ def token_mean(
     losses: torch.Tensor,
     mask: torch.Tensor | None = None,
     *,
-    total: int | float | torch.Tensor | None = None,
-    parts: int = 1,
+    mean_count: float | torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return what makes a step's gradient that of the mean over all tokens of the global batch.
 
     Gradients are averaged over the ranks, and over the batches that are accumulated. The mean over
     a rank's own tokens would therefore weigh a token more, the fewer others its batch has. This is
-    `parts * sum(losses * mask) / total`, whose average over all `parts` is the mean over all tokens;
-    so is the average of the values that are logged.
+    `sum(losses * mask) / mean_count`, whose average over all batches of a step is the sum over the
+    global batch, divided by its count; so is the average of the values that are logged.
 
-    Without `total`, the tokens of the present batch are counted over all ranks (`all_reduce` of
-    one number, where `torch.distributed` is initialised). That is exact for `trainer.accumulate: 1`.
-    With more, each accumulated batch weighs alike, whichever tokens it has; give `total` and `parts`
-    then, which needs no communication.
+    Without `mean_count`, what the mask has of the present batch is counted over all ranks
+    (`all_reduce` of one number, where `torch.distributed` is initialised). That is exact for
+    `trainer.accumulate: 1`. With more, each accumulated batch weighs alike, whichever tokens it has.
 
     Args:
         losses: of each token, of any shape.
         mask: what each token counts, 0 for none, of the same shape; None where all count.
-        total: sum of the mask over the global batch: all ranks, and all batches that a step accumulates.
-        parts: batches that a step's global batch is made of: ranks times `trainer.accumulate`.
-            Only used with `total`.
+        mean_count: count of the step's global batch, divided by the batches that it is made of
+            (ranks times `trainer.accumulate`), such as `batch["tokens.mean_count"]`: the same
+            number in all of them, so that each token weighs alike, whatever is counted.
 
     Returns:
         A scalar, in float32 at least; 0 where no token counts.
@@ -45,10 +43,10 @@ def token_mean(
     dtype = torch.promote_types(losses.dtype, torch.float32)
     # a masked token's loss may be NaN
     summed = torch.where(mask > 0, losses * mask, 0).sum(dtype=dtype)
-    if total is None:
-        total, parts = mask.sum(dtype=torch.int64 if mask.dtype == torch.bool else dtype), 1
+    if mean_count is None:
+        mean_count = mask.sum(dtype=torch.int64 if mask.dtype == torch.bool else dtype)
         if dist.is_available() and dist.is_initialized():
-            parts = dist.get_world_size()
-            dist.all_reduce(total)
-    count = torch.as_tensor(total, dtype=dtype, device=losses.device)
-    return summed * parts / torch.where(count > 0, count, 1)
+            dist.all_reduce(mean_count)
+            mean_count = mean_count / dist.get_world_size()
+    count = torch.as_tensor(mean_count, dtype=dtype, device=losses.device)
+    return summed / torch.where(count > 0, count, 1)

@@ -1,7 +1,5 @@
 """Lightning's Trainer for one rank, with nothing left for it to guess."""
 
-import logging
-import warnings
 from datetime import timedelta
 
 import pytorch_lightning as pl
@@ -14,6 +12,7 @@ from shardline.config.settings.run import RunSettings
 from shardline.core.lightning_compat import spare_moves
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
+from shardline.training.quiet import quieten_lightning
 from shardline.training.strategies import SteadyDDPStrategy, SteadyFSDPStrategy
 
 
@@ -94,7 +93,7 @@ def make_trainer(
     log_every_steps: int, collective_timeout_s: float,
 ) -> pl.Trainer:  # fmt: skip
     """Return the Trainer of this rank, with nothing left for Lightning to guess."""
-    _quieten_lightning()
+    quieten_lightning()
     spare_moves()
     accelerator = resolve_accelerator(settings.accelerator, devices=settings.devices)
     return pl.Trainer(
@@ -133,16 +132,3 @@ def make_strategy(
     return SteadyDDPStrategy(
         cluster_environment=environment, process_group_backend=backend, timeout=timeout
     )
-
-
-def _quieten_lightning() -> None:
-    """Silence hints that do not apply: loading is ours, and the trainer is fully set."""
-    for name in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for message in (
-        ".*does not have many workers.*",
-        ".*isinstance.treespec.*",
-        ".*exists and is not empty.*",
-        ".*smaller than the logging interval.*",
-    ):
-        warnings.filterwarnings("ignore", message)

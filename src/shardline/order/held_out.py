@@ -1,0 +1,79 @@
+"""In which order a held-out split is visited: every row once, equally many batches on each rank."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from shardline.core.errors import DataError
+from shardline.order.pieces import Line, Piece, num_rows
+from shardline.order.sampling import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutOrder:
+    """A held-out split: every row once, equally many batches on each rank.
+
+    The rows are cut into almost equal global batches and those into almost
+    equal slices, so that no rank waits for another and none is given padding.
+
+    Attributes:
+        pieces: the split's rows in each shard.
+        global_batch: samples of a step over all ranks, at most.
+        window_rows: rows in memory at a time.
+        is_whole: give whole global batches, in the place of this rank's slices of them.
+    """
+
+    pieces: tuple[Piece, ...]
+    global_batch: int
+    window_rows: int
+    rank: int = 0
+    world_size: int = 1
+    is_whole: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_rows < self.world_size:
+            raise DataError(
+                f"{self.num_rows} held-out rows cannot be shared by {self.world_size} ranks; enlarge the split"
+            )
+
+    @cached_property
+    def num_rows(self) -> int:
+        """Rows of the split."""
+        return num_rows(self.pieces)
+
+    @cached_property
+    def _line(self) -> Line:
+        return Line(self.pieces)
+
+    def num_batches(self, epoch: int = 0) -> int:
+        """Return the batches of a visit, the same on each rank."""
+        wanted = -(-self.num_rows // self.global_batch)
+        return max(1, min(wanted, self.num_rows // self.world_size))
+
+    def batches_per_window(self) -> int:
+        """Return the batches of every window but the last."""
+        return max(1, self.window_rows // self.global_batch)
+
+    def window(self, epoch: int, index: int) -> Window:
+        """Return a window; all epochs are alike."""
+        total = self.num_batches()
+        batches = np.arange(total)[index * self.batches_per_window() :][: self.batches_per_window()]
+        ranks, rank = (1, 0) if self.is_whole else (self.world_size, self.rank)
+        slices = batches * ranks + rank
+        firsts = self.num_rows * slices // (total * ranks)
+        lasts = self.num_rows * (slices + 1) // (total * ranks)
+        begin = int(self.num_rows * int(batches[0]) // total)
+        pieces = self._line.cut(begin, int(self.num_rows * (int(batches[-1]) + 1) // total))
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(firsts, lasts, strict=True)])
+        bounds = np.concatenate([[0], np.cumsum(lasts - firsts)])
+        return Window(pieces, rows - begin, bounds)
+
+    @property
+    def num_slices(self) -> int:
+        """Batches that a global batch is split into: one for each rank."""
+        return self.world_size
+
+    def whole(self) -> "HeldOutOrder":
+        """Return the order of whole global batches; these are as many as with this number of ranks."""
+        return replace(self, is_whole=True)
