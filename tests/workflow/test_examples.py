@@ -1,0 +1,101 @@
+"""Each example is a project that runs by its README's command, and learns what the README shows."""
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardline.config.load import load_project
+from shardline.ledger import read_ledger
+from tests.support.workspace import REPOSITORY, SNAKEMAKE
+
+EXAMPLES = REPOSITORY / "examples"
+NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/Makefile"))
+
+Runs = dict[str, dict[str, Any]]  # of report.json, by name
+
+
+def check_mnist_tracking(folder: Path, runs: Runs) -> None:
+    assert score(runs["cnn"], "accuracy") > 0.8, "of 0.1 by chance"
+    assert runs["cnn"]["training"]["world_size"] == 2
+    assert runs["cnn"]["tracking"]["mlflow"]["run_id"]
+    rows = (folder / runs["cnn"]["tracking"]["csv"]["file"]).read_text().splitlines()
+    assert "val_accuracy" in rows[0]
+
+
+def check_partitions(folder: Path, runs: Runs) -> None:
+    assert score(runs["boring"], "accuracy") > 0.65, "of 0.5 by chance"
+    assert score(runs["network"], "accuracy") > 0.88
+    steps = read_ledger(folder / f"store/work/{runs['network']['id']}/ledger")
+    partitions = [{row // 8000 for row in rows} for _, rows in sorted(steps.items())]
+    assert {len(of_step) for of_step in partitions} == {1}, "an epoch is of one partition"
+    assert set.union(*partitions) == set(range(16)), "and all of them are passed through"
+
+
+CHECKS = {
+    "mnist-tracking": check_mnist_tracking,
+    "partitions": check_partitions,
+}
+
+
+def score(run: dict[str, Any], metric: str) -> float:
+    assert run["headline"]["metric"] == metric
+    return float(run["headline"]["value"])
+
+
+def copied(name: str, folder: Path) -> Path:
+    """Copy what git keeps of an example, links followed."""
+    made = shutil.ignore_patterns("data", "results", "store", "logs", "benchmarks", ".snakemake")
+    shutil.copy(EXAMPLES / "example.mk", folder)
+    return Path(shutil.copytree(EXAMPLES / name, folder / name, ignore=made))
+
+
+def make(folder: Path, *arguments: str) -> str:
+    command = ["make", "-C", str(folder), f"BIN={SNAKEMAKE.parent}", *arguments]
+    done = subprocess.run(
+        command, text=True, check=False, timeout=600, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_each_example_has_a_check():
+    assert list(CHECKS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_is_a_valid_project_with_commands_figures_and_a_picture(
+    name, tmp_path, monkeypatch
+):
+    folder = copied(name, tmp_path)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["make_data.py", "data"])
+    runpy.run_path("make_data.py", run_name="__main__")
+    assert load_project().runs
+    profiles = {path.name for path in (folder / "profiles").iterdir()}
+    assert profiles == {"default", "local", "slurm", "azureml"}
+
+    page = (folder / "README.md").read_text()
+    assert len(page.splitlines()) <= 60
+    for ending in ("", " PROFILE=slurm", " PROFILE=azureml"):
+        assert f"`make -C examples/{name} run{ending}`" in page
+    assert re.search(r"measured on.*\n.*\n.*2 cores of a shared machine \|.*\d", page)
+    assert re.search(r"!\[[^]]+\]\(picture.png\)", page)
+    assert (folder / "picture.png").stat().st_size < 60_000
+    assert f"[{name}]({name}/README.md)" in (EXAMPLES / "README.md").read_text()
+
+
+@pytest.mark.rotating
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_runs_by_its_command(name, tmp_path):
+    folder = copied(name, tmp_path)
+    assert "Report: results/report/index.html" in make(folder, "run")
+    report = json.loads((folder / "results/report/report.json").read_text())
+    CHECKS[name](folder, {run["name"]: run for run in report["runs"]})
+    assert "Nothing to be done" in make(folder, "run")
