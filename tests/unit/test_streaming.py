@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from shardline.config.settings.run import Data, RunSettings
 from shardline.core.files import read_json, write_json
 from shardline.core.world import World
+from shardline.data import addresses, windowmap
 from shardline.data import stream as streaming
-from shardline.data import windowmap
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import Column
 from shardline.data.datamodule import Normalizer, TrainLoader
@@ -113,8 +113,8 @@ def test_wherever_shards_lie_the_rows_are_the_same(built, monkeypatch, place):
     """At huge pages or pages, at multiples of the row size or not, whichever there is room for."""
     wide = ids_of(loader_of(built))
     monkeypatch.setattr(windowmap, "COPIED_BYTES", 0)
-    strides = windowmap._strides
-    monkeypatch.setattr(windowmap, "_strides", lambda *of: strides(*of)[place:])
+    strides = addresses.strides
+    monkeypatch.setattr(addresses, "strides", lambda *of: strides(*of)[place:])
     loader = loader_of(built)
     batches = [(features, loader.stream.batch_ids) for features, _ in loader]
     assert [ids.tolist() for _, ids in batches] == wide

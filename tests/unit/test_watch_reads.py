@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from shardline.config.run_spec import DatasetPlace
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
-from shardline.identity.watch_reads import Counted, Watch, counted, path_of, shown, write_counted
+from shardline.identity.counted_files import Counted, counted, write_counted
+from shardline.identity.watch_reads import Watch, path_of, shown
 from shardline.training import script
 from shardline.training.rank_spec import write_spec
 from tests.support.rank_specs import rank_runtime, rank_spec

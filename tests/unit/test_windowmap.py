@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.data import capacity, windowmap
+from shardline.data import addresses, capacity, windowmap
 from shardline.data.capacity import Capacity
 from shardline.data.shard_format import Layout
 from shardline.data.shard_map import ShardMap
@@ -122,10 +122,10 @@ def test_streams_equal_numpy_and_map_no_more_than_the_windows_in_use(
 ):
     """Random shards, rows, windows, batches, and page sizes of 4, 16 and 64 KiB."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        strides = windowmap._strides
-        patch.setattr(windowmap, "PAGE_BYTES", page)
+        strides = addresses.strides
+        patch.setattr(addresses, "PAGE_BYTES", page)
         patch.setattr(windowmap, "COPIED_BYTES", copied)
-        patch.setattr(windowmap, "_strides", lambda *of: strides(*of)[place:])
+        patch.setattr(addresses, "strides", lambda *of: strides(*of)[place:])
         data = Data(Path(folder), rows, shape, dtype)
         held_out = HeldOutOrder(
             pieces=split_pieces(data.manifest, "validation"),
@@ -156,7 +156,7 @@ def test_rows_of_odd_sizes_leave_addresses_for_any_number_of_shards(
     tmp_path, monkeypatch, shape, num_shards, page
 ):
     """Today's limits were 5,390, 460 and 144 shards of such rows, at pages of 4 KiB."""
-    monkeypatch.setattr(windowmap, "PAGE_BYTES", page)
+    monkeypatch.setattr(addresses, "PAGE_BYTES", page)
     data = Data(tmp_path, [(3, 0, 0)], shape, "uint8", times=num_shards)
     order = data.train_order(global_batch=2, window_rows=8)
     stream = ShardStream(ShardMap(data.manifest, tmp_path), order)

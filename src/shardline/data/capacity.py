@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from shardline.core.errors import DataError
+from shardline.data.addresses import PAGE_BYTES
 from shardline.data.shard_map import ShardMap
-from shardline.data.windowmap import PAGE_BYTES, is_mapped
+from shardline.data.windowmap import is_mapped
 from shardline.order.pieces import Piece, num_rows
 
 LABEL_BYTES = 8

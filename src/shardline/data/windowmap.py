@@ -5,13 +5,10 @@ in place p is then row p * R + i of one array, and a batch is one `numpy.take`, 
 files its rows lie in. The page cache holds the bytes, once for all ranks of a node.
 """
 
-import ctypes
 import errno
 import math
-import mmap
 import os
 import resource
-import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,8 +18,9 @@ import numpy as np
 import torch
 
 from shardline.core.errors import DataError
+from shardline.data import addresses
 from shardline.data.columns import OFFSETS, PRESENT
-from shardline.data.raw_files import quick_libc, read_exactly
+from shardline.data.raw_files import read_exactly
 from shardline.data.shard_format import HEADER_BYTES
 from shardline.data.shard_map import ShardMap
 from shardline.order.pieces import Piece
@@ -30,36 +28,9 @@ from shardline.order.pieces import Piece
 # So few bytes of a file are read: a mapping takes longer, and a place in vm.max_map_count
 COPIED_BYTES = 65536
 NARROW_BYTES = 64  # columns of so small rows are copied for a whole window
-PAGE_BYTES, _HUGE_BYTES = mmap.PAGESIZE, 2 << 20
 _MOST_BYTES = 1 << 43  # of 47 bits of address space, which several windows share
 _ALIGNMENT = 64
 _CHUNK_BYTES = 8 << 20  # asked of the kernel at a time
-# mman.h of Linux; Python's mmap module cannot place a mapping
-_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
-_MADV_WILLNEED, _MADV_POPULATE_READ = 3, 22
-_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-
-class _Reservation:
-    """An address range, given back with all that lies in it when no array refers to it."""
-
-    def __init__(self, size: int) -> None:
-        self.address = _mmap(None, size, 0, _ANONYMOUS | _MAP_NORESERVE, -1)
-        self.__array_interface__ = {
-            "version": 3, "shape": (size,), "typestr": "|u1", "data": (self.address, False),
-        }  # fmt: skip
-        weakref.finalize(self, _libc.munmap, self.address, size)
-
-
-def _mmap(address: int | None, size: int, protection: int, flags: int, file: int) -> int:
-    found: int | None = quick_libc.mmap(address, size, protection, flags, file, 0)
-    if found is None or found == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return found
 
 
 class _Extents(NamedTuple):
@@ -223,26 +194,26 @@ class WindowMap:
                     rows += last - first
                 else:
                     others += self._size(extents.shard, name, first, last)
-        strides = _strides(row, self._shards.largest_bytes)
+        options = addresses.strides(row, self._shards.largest_bytes)
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         most = _MOST_BYTES if limit == resource.RLIM_INFINITY else min(_MOST_BYTES, limit // 16)
-        for stride, unit in strides:
+        for stride, unit in options:
             self._stride, self._unit = stride, unit
             # as the files' rows, those that are copied lie at multiples of the row size
             num_before = -(-max(0, num_mapped * stride - HEADER_BYTES) // row)
             self._copied_at = HEADER_BYTES + num_before * row
             self._others_at = _aligned(self._copied_at + rows * row)
             size = self._others_at + others
-            if size < most or (stride, unit) == strides[-1]:
+            if size < most or (stride, unit) == options[-1]:
                 with suppress(OSError):
-                    memory = _Reservation(size + _HUGE_BYTES)
+                    memory = addresses.Reservation(size + addresses.HUGE_BYTES)
                     break
         if memory is None:
             raise DataError(
                 f"dataset {self._shards.manifest['dataset']}: a window of {num_mapped:,} shards needs {size:,} bytes "
                 "of address space, which is not there; raise the limit (`ulimit -v`) or lower data.window_bytes"
             )
-        start = -memory.address % _HUGE_BYTES
+        start = -memory.address % addresses.HUGE_BYTES
         self._address = memory.address + start
         self._bytes = np.asarray(memory)[start : start + size]
         # what users are shown: a write to a mapped file would end the process
@@ -264,16 +235,13 @@ class WindowMap:
                 self._origins[name][span.shard] = at + offset
             with self._shards.opened(span.shard) as file:
                 # to where the next file begins, since a gap would be a mapping too
-                flags = mmap.MAP_SHARED | _MAP_FIXED
-                _mmap(self._address + at, self._stride, mmap.PROT_READ, flags, file)
+                addresses.map_file(self._address + at, self._stride, file)
 
     def _copy(self, copied: Sequence[_Extents]) -> None:
         at, others = self._copied_at, self._others_at
         if copied:
-            start = at // PAGE_BYTES * PAGE_BYTES
-            access = mmap.PROT_READ | mmap.PROT_WRITE
-            size = len(self._bytes) - start
-            _mmap(self._address + start, size, access, _ANONYMOUS | _MAP_FIXED, -1)
+            start = at // addresses.PAGE_BYTES * addresses.PAGE_BYTES
+            addresses.map_memory(self._address + start, len(self._bytes) - start)
         for extents in copied:
             shard, layout = extents.shard, self._shards.layout(extents.shard)
             with self._shards.opened(shard) as file:
@@ -303,31 +271,24 @@ class WindowMap:
                 self._bring(piece, origin + piece.first * size, origin + piece.last * size)
 
     def _bring(self, piece: Piece, first: int, end: int) -> None:
-        start = first // PAGE_BYTES * PAGE_BYTES
-        self._madvise(start, end, _MADV_WILLNEED)  # a hint: that it fails costs time alone
+        start = first // addresses.PAGE_BYTES * addresses.PAGE_BYTES
+        addresses.advise(
+            self._address + start, end - start, addresses.WILLNEED
+        )  # a hint: that it fails costs time alone
         for chunk in range(start, end, _CHUNK_BYTES):
             self._populate(piece, chunk, min(chunk + _CHUNK_BYTES, end))
 
     def _populate(self, piece: Piece, start: int, end: int) -> None:
-        code = self._madvise(start, end, _MADV_POPULATE_READ)
+        code = addresses.advise(self._address + start, end - start, addresses.POPULATE_READ)
         if code == errno.EINVAL:  # Linux before 5.14: touch each page
-            np.add.reduce(self._bytes[start:end:PAGE_BYTES], dtype=np.int64)
+            np.add.reduce(self._bytes[start : end : addresses.PAGE_BYTES], dtype=np.int64)
         elif code:
             raise self._shards.unreadable(piece.shard, OSError(code, os.strerror(code)))
-
-    def _madvise(self, start: int, end: int, advice: int) -> int:
-        failed = end > start and _libc.madvise(self._address + start, end - start, advice)
-        return ctypes.get_errno() if failed else 0
 
 
 def is_mapped(piece: Piece, row_bytes: int) -> bool:
     """Return whether a piece is mapped in place of being copied."""
     return (piece.last - piece.first) * row_bytes > COPIED_BYTES
-
-
-def read_features(shards: ShardMap, pieces: Sequence[Piece]) -> np.ndarray:
-    """Return a copy of the features of pieces [n, *shape], of a table."""
-    return WindowMap(shards, pieces).values("features", pieces)
 
 
 def _aligned(size: int) -> int:
@@ -342,19 +303,3 @@ def _spans(pieces: Iterable[Piece]) -> dict[int, Piece]:
         first, last = min(known.first, piece.first), max(known.last, piece.last)
         spans[piece.shard] = Piece(piece.shard, first, last)
     return spans
-
-
-def _strides(row_bytes: int, largest: int) -> list[tuple[int, int]]:
-    """Return distances of two files with the unit in which rows' places are counted, best first.
-
-    A file that begins at a multiple of a huge page is mapped by huge pages where the page
-    cache holds it so: thirteen times as fast, 7 ns for 97 per 4 KiB. At a multiple of the
-    row size too, rows are those of one array. Where that would use up the addresses (rows
-    of 10,000,001 bytes: 41 GB a file), places are counted in bytes.
-    """
-    huge, page = _HUGE_BYTES, PAGE_BYTES
-    grids = [
-        (math.lcm(row_bytes, huge), row_bytes), (math.lcm(row_bytes, page), row_bytes),
-        (huge, 1), (page, 1),
-    ]  # fmt: skip
-    return [(-(-largest // grid) * grid, unit) for grid, unit in grids]

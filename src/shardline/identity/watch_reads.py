@@ -8,41 +8,27 @@ As a program (`python -m shardline.identity.watch_reads MODE COUNTED SCRIPT ...`
 """
 
 # A path is looked at whenever a file is opened, for which pathlib takes several times as long.
-# ruff: noqa: PTH109, PTH110, PTH113, PTH118, PTH120, PTH206
+# ruff: noqa: PTH109, PTH110, PTH113, PTH118, PTH120
 
 import contextlib
-import json
 import logging
 import os
 import runpy
-import site
 import sys
-import sysconfig
-import tempfile
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from importlib.util import source_from_cache
 from pathlib import Path
 from typing import Any
 
 from shardline.core.errors import ConfigError
-from shardline.core.files import read_json, write_bytes
 from shardline.core.redaction import mask
-from shardline.identity.search import INSTALLED
+from shardline.identity.counted_files import COUNTED_FILE, Counted, read_counted, source_of
 
-COUNTED_FILE = "counted_files.json"  # in a run's folder of the store: what its ranks may read
 MODEL_REMEDY = "name it in the column code_files, or read it by a literal path beside its module"
 SOURCE_REMEDY = "name it in source.files, or read it by a literal path beside its module"
 REFUSED = "runtime.watch_reads=error"
 _MAX_NAMED = 10
 _MAX_REMEMBERED = 100_000  # paths that need not be looked at again
-# What belongs to the machine, and what packages keep for this user.
-_MACHINE = (
-    "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp",
-    "/nix/store", "/opt/rocm", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local/cuda", "/usr/share", "/var/tmp",
-    "~/.config", "~/.cache/matplotlib", "~/.nv", "~/.triton",
-)  # fmt: skip
 # Events beside `open`, as which flags of it they count. `import` has the file of a compiled module alone.
 _FLAGS = {
     "import": os.O_RDONLY,
@@ -50,101 +36,6 @@ _FLAGS = {
     "sqlite3.connect": os.O_RDWR | os.O_CREAT,
     "os.rename": os.O_RDONLY,
 }
-_OF_PROJECT = (".git", ".snakemake", "benchmarks", "logs")
-_OF_PREFIX = ("bin", "etc", "include", "lib", "lib64", "share", "ssl")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counted:
-    """The files whose reads are not reported.
-
-    Attributes:
-        files: that an identity holds, absolute.
-        folders: real paths; True: what is read below is not reported. The deepest folder decides.
-    """
-
-    files: Set[str]
-    folders: Mapping[str, bool]
-
-    def holds(self, path: str) -> bool:
-        """Return whether an absolute path leads to such a file, through links and `..`."""
-        return path in self.files or self.holds_real(os.path.realpath(path))
-
-    def holds_real(self, path: str) -> bool:
-        """Return the same of a real path."""
-        path = source_of(path)
-        return self.is_left_alone(path) or path in self._real
-
-    def is_left_alone(self, real: str) -> bool:
-        """Return whether a real path lies in a folder whose files are not reported."""
-        if INSTALLED.intersection(real.split(os.sep)):
-            return True
-        while real not in self.folders:
-            parent = os.path.dirname(real)
-            if parent == real:
-                return False
-            real = parent
-        return self.folders[real]
-
-    @cached_property
-    def _real(self) -> frozenset[str]:
-        return frozenset(map(os.path.realpath, self.files))
-
-
-def source_of(path: str) -> str:
-    """Return the module that cached bytecode was compiled from; other paths as they are."""
-    if not path.endswith(".pyc"):
-        return path
-    try:
-        return source_from_cache(path)
-    except ValueError:
-        return path
-
-
-def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> Counted:
-    """Return what is not reported in a stage.
-
-    Args:
-        workdir: the project's folder, from which relative paths start.
-        files: that the stage's identities hold.
-        folders: of the stage's own inputs and results.
-    """
-    prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
-    left_alone: list[str | Path] = [
-        *map(os.path.expanduser, _MACHINE),
-        *(os.path.join(prefix, name) for prefix in prefixes for name in _OF_PREFIX),
-        *(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(site.getusersitepackages(), tempfile.gettempdir(), Path(__file__).parents[1]),
-    ]
-    known = dict.fromkeys(map(os.path.realpath, left_alone), True)
-    known[os.path.realpath(workdir)] = False  # also where the project lies in a temporary folder
-    own = (workdir / folder for folder in (*_OF_PROJECT, *folders))
-    known |= dict.fromkeys(map(os.path.realpath, own), True)
-    return Counted(files=frozenset(os.path.normpath(workdir / one) for one in files), folders=known)
-
-
-def write_counted(
-    path: Path, workdir: Path, files: Iterable[Path], folders: Iterable[Path]
-) -> None:
-    """Write down what `counted` is to get in other processes, whose project may lie elsewhere."""
-    named = {"files": files, "folders": folders}
-    texts = {key: [_from(workdir, one) for one in paths] for key, paths in named.items()}
-    # in ASCII: a name may hold bytes that are no text
-    write_bytes(path, json.dumps(texts).encode())
-
-
-def _from(workdir: Path, path: Path) -> str:
-    return str(path.relative_to(workdir) if path.is_relative_to(workdir) else path)
-
-
-def read_counted(path: Path) -> Counted:
-    """Return what `write_counted` wrote.
-
-    Raises:
-        DataError: it is not there.
-    """
-    texts = read_json(path, remedy="start the training by the pipeline, which writes it")
-    return counted(Path.cwd(), texts["files"], texts["folders"])
 
 
 @dataclass

@@ -8,7 +8,7 @@ from shardline.config.dataset import Dataset
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.config.source_files import find_code_files
-from shardline.identity import watch_reads
+from shardline.identity import counted_files, watch_reads
 
 
 def watch(project: Project, of: Dataset | Run) -> None:
@@ -17,7 +17,7 @@ def watch(project: Project, of: Dataset | Run) -> None:
     if mode == "off":
         return
     files, folders = map(str, _files_of(project, of)), map(str, _folders_of(project, of))
-    known = watch_reads.counted(project.workdir, files, folders)
+    known = counted_files.counted(project.workdir, files, folders)
     remedy = watch_reads.MODEL_REMEDY if isinstance(of, Run) else watch_reads.SOURCE_REMEDY
     watch_reads.start(watch_reads.Watch(known=known, mode=mode, remedy=remedy))
 
@@ -25,9 +25,9 @@ def watch(project: Project, of: Dataset | Run) -> None:
 def write_watched_files(project: Project, run: Run) -> None:
     """Write the list of files that a run's ranks may read without a report."""
     if project.runtime.watch_reads != "off":
-        file = project.layout.work(run.id) / watch_reads.COUNTED_FILE
+        file = project.layout.work(run.id) / counted_files.COUNTED_FILE
         files, folders = _files_of(project, run), _folders_of(project, run)
-        watch_reads.write_counted(file, project.workdir, files, folders)
+        counted_files.write_counted(file, project.workdir, files, folders)
 
 
 def end_watch() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardline.data.columns import features_of
 from shardline.data.dataset import Dataset
-from shardline.data.windowmap import read_features
+from shardline.data.windowmap import WindowMap
 from shardline.order.pieces import Line, Piece, num_rows, split_pieces
 from shardline.training.pictures import is_image, picture
 
@@ -155,7 +155,7 @@ class Samples:
 def _shown(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
     if not features_of(dataset.manifest["schema"]):
         return {}
-    features = read_features(dataset.shards, piece)[0]
+    features = WindowMap(dataset.shards, piece).values("features", piece)[0]
     if is_image(features.shape):
         return {"image": picture(features, dataset.statistics["features"])}
     return {"features": [_stored(value) for value in features.ravel()[:MAX_FEATURES]]}

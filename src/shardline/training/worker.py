@@ -22,7 +22,7 @@ from shardline.core.imports import short_traceback
 from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, find_differences, machine
-from shardline.identity import watch_reads
+from shardline.identity import counted_files, watch_reads
 from shardline.order import VERSION as ORDER_VERSION
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
@@ -140,7 +140,7 @@ def _run(rank: RankSpec, world: World) -> None:
 def _watch_reads(rank: RankSpec, *, is_spawned: bool = False) -> None:
     mode = rank.runtime.watch_reads
     if mode != "off":
-        known = watch_reads.read_counted(rank.work / watch_reads.COUNTED_FILE)
+        known = counted_files.read_counted(rank.work / counted_files.COUNTED_FILE)
         watch_reads.start(watch_reads.Watch(known=known, mode=mode, is_spawned=is_spawned))
 
 

@@ -1,8 +1,6 @@
 """A block of a table's rows as arrays: each value that cannot be used is refused or counted by its place."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,42 +9,13 @@ from shardline.data.columns import Column
 from shardline.data.sources import columns, typed
 from shardline.data.sources.base import Table
 from shardline.data.sources.from_files import ids_in_file
-
-if TYPE_CHECKING:
-    from shardline.data.sources.tabular import Tabular
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """Some rows of one file, as they were read.
-
-    Attributes:
-        file: the file's place in the source's `names`.
-        rows: the used columns [N]; text where numbers are expected if the reader found no numbers.
-        positions: places of the rows in the file [N], which never change.
-        where: describes the place of row i of the block.
-    """
-
-    file: int
-    rows: pa.Table
-    positions: np.ndarray
-    where: Callable[[int], str]
-
-    def only(self, is_kept: np.ndarray) -> "Block":
-        """Return some of the rows [N] bool."""
-        places = np.flatnonzero(is_kept)
-        return Block(
-            file=self.file,
-            rows=self.rows.filter(pa.array(is_kept)),
-            positions=self.positions[is_kept],
-            where=lambda i: self.where(int(places[i])),
-        )
+from shardline.data.sources.table_columns import Block, TableColumns
 
 
 class Conversion:
     """One block on its way to a table of features and a label."""
 
-    def __init__(self, source: "Tabular", shard: int, block: Block) -> None:
+    def __init__(self, source: TableColumns, shard: int, block: Block) -> None:
         self.source, self.shard, self.block = source, shard, block
         self.is_kept = np.ones(block.rows.num_rows, dtype=bool)
 

@@ -14,9 +14,9 @@ import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
 from shardline.data.sources import columns, typed
-from shardline.data.sources.conversion import Block
 from shardline.data.sources.lines import Lines, TextFiles, not_utf8
 from shardline.data.sources.packed import open_text
+from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
 
 _GUESS_BYTES = 2**20  # from whose lines the columns' types are guessed

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 from shardline.core.errors import DataError
 from shardline.data.sources import columns
 from shardline.data.sources.base import shard_slices
-from shardline.data.sources.conversion import Block
+from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
 
 _BLOCK_BYTES = 64 * 2**20  # features of one block
