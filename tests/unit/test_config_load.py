@@ -168,7 +168,10 @@ def test_dataset_that_is_not_there(load: Load) -> None:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("mpl", "model=mpl is neither one of linear, mlp, cnn nor an import path .*; did you mean"),
+        (
+            "mpl",
+            "model=mpl is neither one of linear, mlp, cnn, .* nor an import path .*; did you mean",
+        ),
         (
             "shardline.training.models.mlp:MPL",
             r"model=shardline.training.models.mlp:MPL: .*mlp.py has no MPL; did you",

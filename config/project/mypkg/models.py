@@ -22,7 +22,9 @@ class Net(LightningModule):
 
     def training_step(self, batch, batch_idx):
         features, labels = batch
-        return cross_entropy(self(features), labels)
+        loss = cross_entropy(self(features), labels)
+        self.log("train_loss", loss)
+        return loss
 
     def validation_step(self, batch, batch_idx):
         features, labels = batch

@@ -18,6 +18,9 @@ SHIPPED_MODELS = {
     "linear": "shardline.training.models.linear:Linear",
     "mlp": "shardline.training.models.mlp:MLP",
     "cnn": "shardline.training.models.cnn:CNN",
+    "resnet": "shardline.training.models.resnet:ResNet",
+    "gpt": "shardline.training.models.gpt:GPT",
+    "unet": "shardline.training.models.unet:UNet",
 }
 _IMAGE = "shardline.data.transforms.image"
 SHIPPED_TRANSFORMS = {

@@ -41,7 +41,9 @@ REPORT: History = _FIRST
 # what a training script is given, and what is made of the files that it leaves
 SCRIPT: History = _FIRST
 
-MODELS: dict[str, History] = dict.fromkeys(("linear", "mlp", "cnn"), _FIRST)
+MODELS: dict[str, History] = dict.fromkeys(
+    ("linear", "mlp", "cnn", "resnet", "gpt", "unet"), _FIRST
+)
 SOURCES: dict[str, History] = dict.fromkeys(
     (
         "csv", "delta", "digits", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "synthetic",
@@ -115,6 +117,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "classifier": ("pytorch_lightning", "torch", "torchmetrics"),
     "transforms": ("PIL", "numpy", "simplejpeg", "torch"),
     **dict.fromkeys(MODELS, ("pytorch_lightning", "torch", "torchmetrics")),
+    **dict.fromkeys(("gpt", "resnet", "unet"), (*_TORCH, "torchmetrics")),
     "csv": ("numpy", "pyarrow"),
     "delta": ("deltalake", "numpy", "pyarrow"),
     "digits": ("numpy", "sklearn"),

@@ -10,6 +10,7 @@ from shardline.config.run_spec import RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.imports import import_class
 from shardline.data.columns import features_of
+from shardline.data.sample_columns import sample_columns
 
 
 def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
@@ -17,7 +18,9 @@ def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
 
     The constructor gets `settings.model_args` and, where it names them,
     `num_classes`, `feature_shape` (tuple of int, where a row is features and a label) and `columns`
-    (type by name, such as `int32[*]`, where the source names them) from the dataset's schema.
+    (type by name, such as `int32[*]`, where the source names them) from the dataset's schema, and
+    `sample_columns`: these behind `data.pack` and `data.transform`, see
+    `shardline.data.sample_columns`.
 
     Raises:
         ConfigError: the class does not import, is no LightningModule, or
@@ -51,5 +54,7 @@ def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:
         if features := features_of(schema):
             given["feature_shape"] = features.shape
     parameters = inspect.signature(cls).parameters
+    if "sample_columns" in parameters:
+        given["sample_columns"] = sample_columns(schema, spec.settings.data)
     arguments = {key: value for key, value in given.items() if key in parameters}
     return {**arguments, **spec.settings.model_args}

@@ -1,0 +1,69 @@
+"""The columns of a run's samples behind packing and transforms, as far as its settings tell them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardline.config.checks import SHIPPED_TRANSFORMS
+from shardline.config.sample_code import transforms_of
+from shardline.config.settings.run import Data, Pack
+from shardline.data.columns import Column, columns_of
+from shardline.data.packs import CU_SEQLENS, POSITIONS
+
+_SIZED = ("random_resized_crop", "resize", "center_crop")
+_CHANNELS = {"RGB": 3, "L": 1}
+_UNKNOWN = 0  # height and width of which only the image itself tells
+
+
+def sample_columns(schema: Mapping[str, Any], data: Data) -> dict[str, str | None] | None:
+    """Return the columns of the training's samples, from which a model can take its sizes.
+
+    Args:
+        schema: a manifest's `schema`.
+        data: the run's settings.
+
+    Returns:
+        Type by column, as a schema writes it: `{"image": "float32[3,224,224]", "labels": "int64"}`.
+        None in place of a type where the settings do not tell the shape, as of photos that are
+        decoded and not resized; None in place of all where code of the user's makes the samples
+        or the batch.
+    """
+    columns = columns_of(schema)
+    if data.pack:
+        columns = _packed(columns, data.pack)
+    for step in transforms_of(data.transform):
+        if step["type"] not in SHIPPED_TRANSFORMS:
+            return None
+        name = str(step.get("column", "image"))
+        if name in columns:
+            columns[name] = _transformed(columns[name], step)
+    if isinstance(data.collate, str) and data.collate != "pad":
+        return None
+    return {
+        name: None if _UNKNOWN in column.shape else str(column) for name, column in columns.items()
+    }
+
+
+def _packed(columns: Mapping[str, Column], pack: Pack) -> dict[str, Column]:
+    if pack.column not in columns:
+        return {}  # whoever reads the samples names the mistake
+    column, length = columns[pack.column], pack.length
+    packed = {pack.column: Column(dtype=column.dtype, shape=(length, *column.shape))}
+    if pack.method == "best_fit":
+        packed[pack.column + POSITIONS] = Column(dtype="int32", shape=(length,))
+        packed[pack.column + CU_SEQLENS] = Column(dtype="int32", varies=True)
+    return packed
+
+
+def _transformed(column: Column, step: Mapping[str, Any]) -> Column:
+    """Return what a shipped transform makes of an image, which it decodes where that is bytes."""
+    kind, size, shape = step["type"], step.get("size"), column.shape
+    if column.kind == "bytes":
+        shape = (_UNKNOWN, _UNKNOWN, _CHANNELS.get(step.get("mode", "RGB"), 3))
+    if len(shape) != 3:
+        return column  # the transform refuses it
+    if kind in _SIZED:
+        size = _UNKNOWN if kind == "resize" and isinstance(size, int) else size  # the shorter edge
+        shape = (*([size, size] if isinstance(size, int) else size or ()), shape[2])
+    if kind == "normalize":
+        return Column(dtype="float32", shape=(shape[2], *shape[:2]))
+    return Column(dtype=column.dtype, shape=shape)

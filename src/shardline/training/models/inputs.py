@@ -1,0 +1,87 @@
+"""What the shipped models take from a dataset: sizes of its columns, images in one layout."""
+
+from collections.abc import Mapping
+
+import torch
+
+from shardline.core.errors import ConfigError, DataError
+from shardline.core.suggest import did_you_mean
+from shardline.data.columns import Column
+
+SampleColumns = Mapping[str, str | None] | None
+
+
+def column_of(columns: SampleColumns, name: str, key: str) -> Column | None:
+    """Return a column of the samples; None where only the samples themselves tell its type.
+
+    Args:
+        columns: see `shardline.data.sample_columns`.
+        key: the setting that names it, for the message.
+
+    Raises:
+        ConfigError: the samples have no such column; the message names those that they have.
+    """
+    if columns is None:
+        return None
+    if name not in columns:
+        remedy = did_you_mean(name, columns, otherwise=f"name another one in {key}")
+        raise ConfigError(
+            f"{key}={name} is no column of the samples, which have {', '.join(columns) or 'none'}; {remedy}"
+        )
+    written = columns[name]
+    return None if written is None else Column.parse(name, written)
+
+
+def image_shape(columns: SampleColumns, name: str, key: str) -> tuple[int, int, int] | None:
+    """Return an image's (channels, height, width); None where only the samples themselves tell it.
+
+    Of three dimensions the channels are the smaller one of the first and the last.
+
+    Raises:
+        ConfigError: there is no such column, or no image in it.
+    """
+    column = column_of(columns, name, key)
+    if column is None:
+        return None
+    shape = column.shape
+    if column.kind != "array" or column.varies or column.optional or len(shape) not in (2, 3):
+        raise ConfigError(
+            f"{key}={name} is {column}, expected an image such as uint8[height,width,3], float32[3,height,width] or "
+            f"float32[height,width] in each sample; {_remedy(column)}"
+        )
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    if shape[0] <= shape[2]:
+        return shape[0], shape[1], shape[2]
+    return shape[2], shape[0], shape[1]
+
+
+def _remedy(column: Column) -> str:
+    if column.kind == "bytes":
+        return "decode it by data.transform and data.eval_transform"
+    if column.varies or column.optional:
+        return "bring all to one size by a transform"
+    return "use a model for flat features, such as mlp"
+
+
+def as_images(images: torch.Tensor, channels: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return images as [B, channels, H, W] of a type, those of uint8 divided by 255.
+
+    Args:
+        images: [B, channels, H, W], [B, H, W, channels] or, of one channel, [B, H, W].
+
+    Raises:
+        DataError: they have another shape.
+    """
+    shape = list(images.shape)
+    scaled = images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)
+    if len(shape) == 3 and channels == 1:
+        return scaled.unsqueeze(1)
+    if len(shape) == 4 and shape[1] == channels:
+        return scaled
+    if len(shape) == 4 and shape[3] == channels:
+        return scaled.permute(0, 3, 1, 2)
+    raise DataError(
+        f"images have the shape {shape}, expected [B, {channels}, H, W] or [B, H, W, {channels}]; set "
+        "model_args.channels to the number that they have, or fix the source or the transform"
+    )

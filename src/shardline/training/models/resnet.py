@@ -1,0 +1,154 @@
+"""Residual networks for images."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from shardline.core.errors import ConfigError
+from shardline.core.suggest import suggest
+from shardline.training.models.base import Classifier
+from shardline.training.models.inputs import SampleColumns, as_images, image_shape
+
+_SMALL = 64  # pixels of the shorter edge, at most, for a stem that keeps the resolution
+_STEMS = ("auto", "small", "large")
+
+
+class ResNet(Classifier):
+    """The residual network of He et al. 2016, "Deep Residual Learning for Image Recognition".
+
+    Depth 18 has two basic blocks in each of four stages, depth 50 has 3, 4, 6 and 3 bottlenecks.
+    As is usual since, a bottleneck's stride is that of its 3x3 convolution. Parameters are as many
+    as published: 11,689,512 and 25,557,032 with 1,000 classes.
+
+    Args:
+        num_classes: number of classes, from the dataset.
+        sample_columns: columns of the samples, from dataset and settings.
+        depth: 18 or 50.
+        stem: `large` is the paper's for ImageNet, which divides the resolution by 4; `small` is a
+            3x3 convolution without pooling, as the paper's for CIFAR; `auto` is small up to 64 pixels.
+        column: the images; those of a table are its features.
+        channels: of an image; left out, those of the dataset, or 3 where only samples tell.
+
+    Raises:
+        ConfigError: a setting is not one of these, or the dataset has no images or no classes.
+    """
+
+    def __init__(
+        self, num_classes: int, sample_columns: SampleColumns = None, *, depth: int = 18,
+        stem: Literal["auto", "small", "large"] = "auto", column: str = "image", channels: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if depth not in _LAYOUTS:
+            raise ConfigError(
+                f"model_args.depth={depth} is not known, expected 18 or 50; use one of them"
+            )
+        if stem not in _STEMS:
+            raise ConfigError(f"model_args.stem={stem} is not known; {suggest(str(stem), _STEMS)}")
+        self.column = column
+        shape = _shape(sample_columns, column, num_classes)
+        if stem == "auto":
+            if shape is None:
+                raise ConfigError(
+                    "model_args.stem=auto needs the images' size, which only the samples themselves tell here; set "
+                    f"it to small for images of up to {_SMALL} pixels, else to large"
+                )
+            stem = "small" if min(shape[1:]) <= _SMALL else "large"
+        self.channels = channels or (shape[0] if shape else 3)
+        block, counts = _LAYOUTS[depth]
+        layers: list[nn.Module] = [*_stem(self.channels, stem)]
+        width = 64
+        for stage, count in enumerate(counts):
+            for place in range(count):
+                made = block(width, 64 * 2**stage, 2 if stage and not place else 1)
+                layers.append(made)
+                width = made.width
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(width, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits [B, C] of images, in a layout that `as_images` takes."""
+        images = as_images(images, self.channels, self.head.weight.dtype)
+        # adaptive pooling has no deterministic gradient on a GPU
+        logits: torch.Tensor = self.head(self.body(images).mean(dim=(2, 3)))
+        return logits
+
+    def on_validation_epoch_start(self) -> None:
+        """Take the running statistics of rank 0, which are those that are saved and sealed."""
+        if dist.is_available() and dist.is_initialized():
+            for buffer in self.body.buffers():
+                dist.broadcast(buffer, 0)
+
+
+def _shape(columns: SampleColumns, column: str, num_classes: int) -> tuple[int, int, int] | None:
+    """Return an image's (channels, height, width), if the settings tell it."""
+    if num_classes < 2:
+        raise ConfigError(
+            f"model=resnet tells classes apart, but the dataset has {num_classes}; name them in the source "
+            "(`classes` or `num_classes`), or use another model"
+        )
+    if columns is not None and columns.keys() == {"features", "labels"}:
+        column = "features"
+    elif columns is not None and "labels" not in columns:
+        raise ConfigError(
+            f"model=resnet takes a column labels, but the samples have {', '.join(columns)}; name the classes' "
+            "column so in the source"
+        )
+    return image_shape(columns, column, "model_args.column")
+
+
+def _stem(channels: int, stem: str) -> list[nn.Module]:
+    size, stride = (3, 1) if stem == "small" else (7, 2)
+    first = nn.Conv2d(channels, 64, size, stride=stride, padding=size // 2, bias=False)
+    pool = [] if stem == "small" else [nn.MaxPool2d(3, stride=2, padding=1)]
+    return [first, nn.BatchNorm2d(64), nn.ReLU(), *pool]
+
+
+class _Block(nn.Module):
+    """Some convolutions, to which the input is added.
+
+    Attributes:
+        width: channels of the output.
+    """
+
+    def __init__(self, parts: list[nn.Module], before: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.width = width
+        self.parts = nn.Sequential(*parts)
+        self.shortcut = nn.Sequential()
+        if stride > 1 or before != width:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, width, 1, stride=stride, bias=False), nn.BatchNorm2d(width)
+            )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return [B, width, H / stride, W / stride]."""
+        return functional.relu(self.parts(images) + self.shortcut(images))
+
+
+def _convolution(before: int, width: int, size: int, stride: int = 1) -> list[nn.Module]:
+    convolution = nn.Conv2d(before, width, size, stride=stride, padding=size // 2, bias=False)
+    return [convolution, nn.BatchNorm2d(width)]
+
+
+def _basic(before: int, width: int, stride: int) -> _Block:
+    first, second = _convolution(before, width, 3, stride), _convolution(width, width, 3)
+    return _Block([*first, nn.ReLU(), *second], before, width, stride)
+
+
+def _bottleneck(before: int, width: int, stride: int) -> _Block:
+    first, middle = _convolution(before, width, 1), _convolution(width, width, 3, stride)
+    last = _convolution(width, 4 * width, 1)
+    return _Block([*first, nn.ReLU(), *middle, nn.ReLU(), *last], before, 4 * width, stride)
+
+
+_LAYOUTS: dict[int, tuple[Callable[[int, int, int], _Block], tuple[int, ...]]] = {
+    18: (_basic, (2, 2, 2, 2)),
+    50: (_bottleneck, (3, 4, 6, 3)),
+}

@@ -1,0 +1,213 @@
+"""The shipped language model: what a token is predicted from, packs, sizes from the data, continuation."""
+
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from shardline.errors import ConfigError, DataError
+from shardline.training.models.gpt import GPT
+
+VOCAB, LENGTH = 11, 12
+PACKED = {
+    "tokens": f"uint16[{LENGTH}]",
+    "tokens.positions": f"int32[{LENGTH}]",
+    "tokens.cu_seqlens": "int32[*]",
+}
+ROWS = st.lists(st.integers(1, 5), min_size=1, max_size=4).filter(lambda rows: sum(rows) <= LENGTH)
+
+
+def gpt(seed: int = 0, **given: Any) -> GPT:
+    torch.manual_seed(seed)
+    made = {"vocab": VOCAB, "context": LENGTH, "layers": 2, "heads": 2, "width": 8, **given}
+    return GPT(**made).double().eval()
+
+
+def tokens(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def packed(rows: list[int], values: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return a pack of rows of these lengths."""
+    used = sum(rows)
+    positions = torch.cat([torch.arange(n) for n in rows] + [torch.zeros(LENGTH - used).long()])
+    filled = torch.where(torch.arange(LENGTH) < used, values, 0)
+    return {"tokens": filled[None], "tokens.positions": positions.int()[None]}
+
+
+@settings(max_examples=20, deadline=None)
+@given(place=st.integers(0, LENGTH - 1), seed=st.integers(0, 9))
+def test_a_later_token_changes_no_earlier_logits(place: int, seed: int) -> None:
+    model, before = gpt(seed), tokens(2, LENGTH, seed=seed)
+    after = before.clone()
+    after[:, place] = (after[:, place] + 1) % VOCAB
+    with torch.no_grad():
+        differs = (model(before) - model(after)).abs().amax(dim=(0, 2)) > 0
+    assert not differs[:place].any()
+    assert differs[place:].any(), "what is seen counts"
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows=ROWS, place=st.integers(0, LENGTH - 1), seed=st.integers(0, 9))
+def test_a_row_of_a_pack_changes_no_other_rows_logits(
+    rows: list[int], place: int, seed: int
+) -> None:
+    model, values = gpt(seed), tokens(LENGTH, seed=seed)
+    place %= sum(rows)
+    changed = values.clone()
+    changed[place] = (changed[place] + 1) % VOCAB
+    row_of = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(rows))
+    with torch.no_grad():
+        one, other = (
+            model(pack["tokens"], pack["tokens.positions"])[0]
+            for pack in (packed(rows, values), packed(rows, changed))
+        )
+    differs = (one - other).abs().amax(dim=1) > 0
+    others = torch.nonzero(row_of != row_of[place]).flatten()
+    assert not differs[others].any()
+    assert differs[place]
+    assert torch.isfinite(one).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(rows=ROWS.filter(lambda rows: max(rows) > 1), seed=st.integers(0, 9))
+def test_a_pack_has_the_gradients_of_its_rows_apart(rows: list[int], seed: int) -> None:
+    values = tokens(LENGTH, seed=seed)
+    model, apart = gpt(seed), gpt(seed)
+    losses, counts = model.losses(packed(rows, values))
+    (losses * counts).sum().backward()
+    total = 0
+    for row in values[: sum(rows)].split(rows):
+        if len(row) > 1:
+            logits = apart(row[None, :-1])[0]
+            functional.cross_entropy(logits, row[1:], reduction="sum").backward()
+        total += len(row) - 1
+    assert counts.sum() == total
+    for one, other in zip(model.parameters(), apart.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-12, rtol=1e-9)
+
+
+def test_what_fills_up_rows_and_batches_does_not_count() -> None:
+    model, values = gpt(), tokens(2, 6)
+    lengths = torch.tensor([6, 3])
+    losses, counts = model.losses({"tokens": values, "tokens.lengths": lengths})
+    assert counts.tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
+    alone, _ = model.losses({"tokens": values[1:, :3], "tokens.lengths": lengths[1:]})
+    torch.testing.assert_close(losses[1, :2], alone[0])
+    _, counts = model.losses({"tokens": values, "weights": torch.tensor([1.0, 0.0])})
+    assert counts.sum(dim=1).tolist() == [5, 0]
+
+
+def trainer(**options: Any) -> pl.Trainer:
+    return pl.Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, **options,
+    )  # fmt: skip
+
+
+class Overfit(GPT):
+    """With an optimiser."""
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize("column", ["uint8[*]", "packs"])
+def test_a_tiny_set_is_learnt_and_continued(column: str) -> None:
+    torch.manual_seed(0)
+    text = torch.arange(LENGTH) * 3 % VOCAB  # each token follows from the one before
+    batch = {"tokens": text.to(torch.uint8).repeat(4, 1)}
+    if column == "packs":
+        batch["tokens.positions"] = (torch.arange(LENGTH) % 6).int().repeat(4, 1)
+    model = Overfit(
+        {"tokens": f"uint8[{LENGTH}]"}, vocab=VOCAB, layers=1, heads=2, width=16, dropout=0.0
+    )
+    batches, many = (DataLoader([batch] * times, batch_size=None) for times in (1, 50))
+    (before,) = trainer().test(model, batches, verbose=False)
+    ran = trainer(max_epochs=1)
+    ran.fit(model, many, batches)
+    (after,) = trainer().test(model, batches, verbose=False)
+    assert before["test_perplexity"] == pytest.approx(VOCAB, rel=0.2)
+    assert after["test_perplexity"] < 1.2
+    assert after["test_perplexity"] == pytest.approx(torch.tensor(after["test_loss"]).exp())
+    assert {"train_loss", "val_loss", "val_perplexity"} <= ran.callback_metrics.keys()
+    assert model.generate(text[None, :2], 4).tolist() == [text[:6].tolist()]
+
+
+def test_a_continuation_is_drawn_by_its_generator_and_sees_the_context_alone() -> None:
+    model, start = gpt(context=4), tokens(3, 2)
+    drawn = [model.generate(start, 20, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    assert drawn[0].shape == (3, 22)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(drawn[0][:, :2], start)
+    model.train()
+    greedy = model.generate(start, 9)
+    assert model.training
+    with torch.no_grad():
+        last = model.eval()(greedy[:, -5:-1])[:, -1]
+    assert torch.equal(last.argmax(dim=1), greedy[:, -1])
+
+
+def test_sizes_come_from_the_data() -> None:
+    of_bytes = GPT({"tokens": "uint8[64]"}, width=8, heads=2, layers=1)
+    assert (of_bytes.vocab, of_bytes.context) == (256, 64)
+    assert GPT(PACKED, vocab=VOCAB, width=8, heads=2).context == LENGTH
+    other = GPT({"text": "uint16[*]"}, column="text", vocab=9, context=5, width=8, heads=2)
+    assert (other.vocab, other.context) == (9, 5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "message"),
+    [
+        (
+            {"image": "bytes", "labels": "int64"}, {},
+            r"model_args\.column=tokens is no column of the samples, which have image, labels; name another one",
+        ),
+        ({"token": "uint8[8]"}, {}, 'did you mean "token"'),
+        ({"tokens": "float32[*]"}, {}, r"model_args\.column=tokens is float32\[\*\], expected integers"),
+        ({"tokens": "uint8[8,8]"}, {}, r"is uint8\[8,8\], expected integers"),
+        ({"tokens": "text"}, {}, r"tokens is text, .*data\.pack: \{column: tokens, length: 256\}"),
+        (
+            {"features": "uint8[8]", "labels": "int64"}, {"column": "features"},
+            r"is uint8\[8\], as features of a table, expected integers",
+        ),
+        ({"tokens": "uint16[8]"}, {}, r"model_args\.vocab is not given.*tokenizer's number of tokens"),
+        ({"tokens": "uint8[*]"}, {}, r"model_args\.context is not given.*data\.pack"),
+        ({"tokens": "uint8[8]"}, {"context": 7}, r"context=7 is less than the 8 values"),
+        ({"tokens": "uint8[8]"}, {"width": 10, "heads": 4}, r"width=10 .*heads=4; use 12"),
+    ],
+)  # fmt: skip
+def test_data_and_settings_that_do_not_fit_are_named(
+    columns: dict[str, str | None], given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GPT(columns, **given)
+
+
+def test_tokens_and_rows_beyond_the_models_sizes_are_named() -> None:
+    model = gpt()
+    with pytest.raises(
+        DataError, match=r"has the token 11, expected 0 to 10 by model_args\.vocab; set"
+    ):
+        model.losses({"tokens": torch.tensor([[1, VOCAB]])})
+    with pytest.raises(DataError, match="has the token -1, expected"):
+        model.losses({"tokens": torch.tensor([[1, -1]])})
+    with pytest.raises(
+        DataError, match=r"a row of 14 values, expected at most 13 by model_args\.context"
+    ):
+        model.losses({"tokens": tokens(1, LENGTH + 2)})
+
+
+def test_the_output_layer_is_the_embedding_and_weights_are_restored() -> None:
+    model = gpt()
+    assert model.head.weight is model.embed.weight
+    other = gpt(seed=5)
+    other.load_state_dict(model.state_dict())
+    values = tokens(2, LENGTH)
+    assert torch.equal(model(values), other(values))
