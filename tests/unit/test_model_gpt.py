@@ -103,6 +103,32 @@ def test_what_fills_up_rows_and_batches_does_not_count() -> None:
     assert counts.sum(dim=1).tolist() == [5, 0]
 
 
+@pytest.mark.parametrize("form", ["blocks", "packs"])
+def test_tokens_of_a_step_weigh_alike_however_it_is_split(form: str) -> None:
+    values, logged = tokens(4, LENGTH), []
+    batch = {"tokens": values}
+    if form == "packs":  # of which the last has no second half
+        rows = torch.tensor([[12, 0], [4, 8], [6, 6], [5, 1]])
+        places = torch.arange(LENGTH).expand(4, LENGTH)
+        first, both = rows[:, :1], rows.sum(dim=1, keepdim=True)
+        places = torch.where(places < first, places, places - first) * (places < both)
+        batch["tokens.positions"] = places.int()
+    whole, split = gpt(), gpt()
+    losses, counts = whole.losses(batch)
+    total = 42 if form == "packs" else counts.sum()
+    ((losses * counts).sum() / total).backward()
+    split.log = lambda name, value, **_: logged.append(value)  # type: ignore[method-assign, assignment]
+    for part in ([0, 1], [2, 3]):
+        of_part = {name: value[part] for name, value in batch.items()}
+        if form == "packs":
+            of_part["tokens.mean_count"] = torch.tensor(42 / 2)
+        (split.training_step(of_part, 0) / 2).backward()
+    for one, other in zip(whole.parameters(), split.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-12, rtol=1e-6)
+    kept = losses[:2][counts[:2] > 0]
+    torch.testing.assert_close(logged[0], kept.mean())
+
+
 def trainer(**options: Any) -> pl.Trainer:
     return pl.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,

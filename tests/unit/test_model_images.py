@@ -85,7 +85,7 @@ def test_stem_and_channels_come_from_the_data(
         ({"image": None, "labels": "int64"}, {}, r"stem=auto needs the images' size.*small for images of up to 64"),
         (None, {}, r"stem=auto needs the images' size"),
         (PHOTOS, {"depth": 34}, "depth=34 is not known, expected 18 or 50"),
-        (PHOTOS, {"stem": "smal"}, 'stem=smal is not known; did you mean "small"'),
+        (PHOTOS, {"stem": "tiny"}, "stem=tiny is not known; known are auto, large, small"),
         (PHOTOS, {"num_classes": 0}, "the dataset has 0; name them in the source"),
     ],
 )  # fmt: skip

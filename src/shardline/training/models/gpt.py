@@ -122,11 +122,17 @@ class GPT(LightningModule):
         return losses.view(counts.shape), counts
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
-        """Return the mean loss of the global batch's tokens, see `token_mean`."""
+        """Return a loss whose gradient weighs the global batch's tokens alike, see `token_mean`.
+
+        `train_loss` is the mean over the tokens of this rank's batch that count.
+        """
         losses, counts = self.losses(batch)
-        loss = token_mean(losses, counts)
-        self.log("train_loss", loss, batch_size=len(losses))
-        return loss
+        mean = (losses.detach() * counts).sum() / counts.sum().clamp(min=1)
+        self.log("train_loss", mean, batch_size=len(losses))
+        mean_count = batch.get(f"{self.column}.mean_count")
+        if mean_count is None and "weights" not in batch:
+            mean_count = losses.numel()  # blocks are full, on each rank
+        return token_mean(losses, counts, mean_count=mean_count)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Log loss and perplexity, each token of all ranks counting once."""

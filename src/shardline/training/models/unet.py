@@ -117,7 +117,8 @@ class UNet(LightningModule):
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
         """Return the mean loss of the global batch's pixels that count, see `token_mean`."""
         _, _, losses, counts = self.losses(batch)
-        loss = token_mean(losses, counts)
+        is_full = self.ignore_index is None and "weights" not in batch
+        loss = token_mean(losses, counts, mean_count=losses.numel() if is_full else None)
         self.log("train_loss", loss, batch_size=len(batch[self.mask]))
         return loss
 
