@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
@@ -60,6 +62,10 @@ def test_a_mix_is_trained_evaluated_reported_and_known_by_its_datasets(tiny) -> 
     ]
     page = workspace.the("results/reports/*/index.html").read_text()
     assert "0.7 web + 0.3 books" in page
+    linked = re.findall(r"<b>Dataset</b> <a [^>]*>(\w+)</a>, weight ([\d.]+), manifest", page)
+    assert {key: Fraction(weight) for key, weight in linked} == {
+        part["id"]: Fraction(part["weight"]) for part in spec["datasets"]
+    }
     assert "0.7 web + 0.3 books" in shardline(workspace, "ls")
     assert "none with problems" in shardline(workspace, "verify", "--deep")
     lineage = shardline(

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardline.config.trained_on import manifests_of
 from shardline.report.images import Images
 from shardline.report.run import Run
 
@@ -25,7 +24,7 @@ def notes_on(
     strange = [
         run.name
         for run in runs
-        if any(manifests.get(key) not in (None, then) for key, then in _manifests(run).items())
+        if any(manifests.get(key) not in (None, then) for key, then in run.manifests.items())
     ]
     notes = []
     if strange:
@@ -47,14 +46,6 @@ def notes_on(
             "the evaluations' files hold them."
         )
     return notes
-
-
-def _manifests(run: Run) -> dict[str, str]:
-    """Return the checksums of the manifests that a run was trained on, by its datasets of now."""
-    if "datasets" in run.provenance:
-        return manifests_of(run.provenance)
-    then = run.provenance.get("manifest_sha256")
-    return {run.dataset_id: then} if then else {}
 
 
 def _listing(names: Sequence[str]) -> str:

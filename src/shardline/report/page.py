@@ -48,13 +48,6 @@ class Report:
         return [entry.run for entry in self.entries]
 
 
-class _Datasets(dict[str, Any]):
-    """Datasets by id; the ids of a mix, of which `Run.dataset_id` makes one text, link to the first."""
-
-    def __missing__(self, ids: str) -> dict[str, Any]:
-        return {"id": ids, "anchor": self[ids.partition(", ")[0]]["anchor"]}
-
-
 def render_page(report: Report) -> str:
     """Return the page of a report, a complete HTML document."""
     runs = report.runs
@@ -65,7 +58,7 @@ def render_page(report: Report) -> str:
         report=report,
         document=report.document,
         records=records,
-        datasets=_Datasets({dataset["id"]: dataset for dataset in report.document["datasets"]}),
+        datasets={dataset["id"]: dataset for dataset in report.document["datasets"]},
         environments=_environments(runs, records),
         groups=report.groups,
         studies_seen=[view_study(study, runs) for study in report.studies],

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from shardline.config.trained_on import weights_of
+from shardline.config.trained_on import manifests_of, weights_of
 from shardline.core.intervals import Interval, wilson_interval
 from shardline.report.charts.series import Curve
 
@@ -110,6 +111,21 @@ class Run:
         return {
             key: self.asked.datasets.get(key, self.dataset_name) for key in weights_of(self.spec)
         }
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """Weights of its datasets by id, in the order in which they are mixed."""
+        return {
+            key: f"{float(Fraction(weight)):g}" for key, weight in weights_of(self.spec).items()
+        }
+
+    @property
+    def manifests(self) -> dict[str, str]:
+        """The checksums of the manifests that it was trained on, by its datasets of now."""
+        if "datasets" in self.provenance:
+            return manifests_of(self.provenance)
+        then = self.provenance.get("manifest_sha256")
+        return {self.dataset_id: then} if then else {}
 
     @property
     def group_key(self) -> tuple[str, str, str, str]:
