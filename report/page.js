@@ -183,7 +183,7 @@
   }
 
   // Shares in per cent and their differences in points, as in the tables above.
-  const score = (value, metric) => metric === "accuracy" ? `${(100 * value).toFixed(1)} points` : show(value);
+  const score = (value, metric) => /^(test_|val_)?acc(uracy)?$/.test(metric) ? `${(100 * value).toFixed(1)} points` : show(value);
 
   function resultTable(a, b) {
     const names = [...new Set([...Object.keys(a.results), ...Object.keys(b.results)])];

@@ -67,7 +67,7 @@ def fit(model, source, num_steps):
         optimizer.step()
 
 
-def evaluated(folder, source, num_steps=0, model_class=Flat):
+def evaluated(folder, source, num_steps=0, model_class=Flat, normalize="none", **evaluation):
     """Build, seal, train if asked to, and evaluate; return the result and the model."""
     num_shards = source.num_shards
     part = describe_part("d", build_shards(source, range(num_shards), SHARES, folder), {})
@@ -81,8 +81,15 @@ def evaluated(folder, source, num_steps=0, model_class=Flat):
         run="flat",
         model_class=f"{model_class.__module__}:{model_class.__name__}",
         settings=RunSettings(
-            evaluation=Evaluation(batch=16), data=Data(normalize="none", window_bytes=4000)
+            evaluation=Evaluation(**{"batch": 16, **evaluation}),
+            data=Data(normalize=normalize, window_bytes=4000),
         ),
     )
     datasets = [DatasetPlace(manifest=folder / "manifest.json", shards=folder)]
-    return evaluate(spec, model_file=folder / "model.safetensors", datasets=datasets), model
+    result = evaluate(
+        spec,
+        model_file=folder / "model.safetensors",
+        datasets=datasets,
+        has_test_step="test_step" in vars(model_class),
+    )
+    return result, model

@@ -130,7 +130,7 @@ def test_ls_as_json(fake):
     assert records[0] == {
         "run": "net", "names": ["net"], "id": run.id, "dataset": "rows",
         "model": "mypkg.models:Net", "state": "done", "step": None,
-        "headline": {"metric": "accuracy", "value": 0.9778}, "folder": from_here(str(run.folder)),
+        "headline": {"metric": "accuracy", "mode": "max", "value": 0.9778}, "folder": from_here(str(run.folder)),
     }  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run import Evaluation, Headline, RunSettings
 from shardline.core.world import World
-from shardline.errors import DataError
+from shardline.errors import ConfigError, DataError
 from shardline.training import script
 from shardline.training.script_outputs import evaluation_of, read_evaluation
 from tests.support.processes import wait_until
@@ -132,26 +132,50 @@ def test_what_is_broken_is_refused_by_name_and_nothing_is_sealed(
     assert not (output.parent / "results").exists()
 
 
+F1 = {"metrics": {"f1": 0.5, "wibble": 2}, "num_samples": 40}
+WIBBLE = Evaluation(headline=Headline(metric="wibble", mode="min"))
+
+
 @pytest.mark.parametrize(
-    ("told", "headline", "split"),
+    ("task", "told", "wanted", "headline", "split"),
     [
-        (None, ("accuracy", None, "max"), "test"),
-        ({"metrics": {"accuracy": 0.5}, "num_samples": 40}, ("accuracy", 0.5, "max"), "test"),
-        ({"metrics": {"f1": 0.5}, "num_samples": 40}, ("accuracy", None, "max"), "test"),
+        ("classification", None, Evaluation(), ("accuracy", None, "max"), "test"),
         (
-            {"metrics": {"f1": 0.5}, "num_samples": 9, "headline": {"metric": "f1", "mode": "max"}},
+            "classification",
+            {"metrics": {"accuracy": 0.5}, "num_samples": 40},
+            Evaluation(),
+            ("accuracy", 0.5, "max"),
+            "test",
+        ),
+        ("classification", F1, Evaluation(), ("accuracy", None, "max"), "test"),
+        (
+            "classification",
+            {**F1, "num_samples": 9, "headline": {"metric": "f1", "mode": "max"}},
+            Evaluation(),
             ("f1", 0.5, "max"),
             "own 9-sample",
         ),
+        ("regression", F1, WIBBLE, ("wibble", 2, "min"), "test"),
+        ("none", None, WIBBLE, ("loss", None, "min"), "test"),
+        ("none", F1, Evaluation(), ("f1", 0.5, "max"), "test"),
     ],
 )
-def test_an_evaluation_is_what_the_script_told(told: Any, headline: Any, split: str) -> None:
-    manifest = {"schema": {"task": "classification"}, "splits": {"test": 40}}
-    made = evaluation_of({"training": {"evaluation": told}}, manifest, "test")
+def test_an_evaluation_is_what_the_script_told(
+    task: str, told: Any, wanted: Evaluation, headline: Any, split: str
+) -> None:
+    manifest = {"schema": {"task": task}, "splits": {"test": 40}}
+    made = evaluation_of({"training": {"evaluation": told}}, manifest, wanted, "x")
     assert tuple(made["headline"][key] for key in ("metric", "value", "mode")) == headline
     assert made["split"] == split
     assert made["measured_by"] == "script"
     assert read_evaluation(Path("nothing here")) is None
+
+
+def test_a_headline_that_the_script_did_not_write_is_refused() -> None:
+    manifest = {"schema": {"task": "none"}, "splits": {"test": 40}}
+    told = {"training": {"evaluation": {"metrics": {"f1": 0.5}, "num_samples": 40}}}
+    with pytest.raises(ConfigError, match='run "x": the script gave f1, .*headline.metric=wibble'):
+        evaluation_of(told, manifest, WIBBLE, "x")
 
 
 # --- the process --------------------------------------------------------------------------------

@@ -8,12 +8,14 @@ from typing import Any
 from shardline.config import scripts
 from shardline.config.before import settings_of, without_before
 from shardline.config.checks import SHIPPED_MODELS, SHIPPED_TRANSFORMS
+from shardline.config.evaluation_code import METRIC
 from shardline.config.sample_code import EVALUATED, counted_data
 from shardline.config.source_checks import WITH_TOKENS
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
+from shardline.identity.methods import has_method
 from shardline.identity.user_code import UserCode
 from shardline.identity.versions import PACKAGES, PUBLIC, versions_of
 
@@ -58,12 +60,19 @@ class Documents:
     lock: Lock
     _programs: dict[str, Program] = field(default_factory=dict)
     _environments: dict[frozenset[str], dict[str, object]] = field(default_factory=dict)
+    _methods: dict[tuple[str, str], bool | None] = field(default_factory=dict)
 
     def program(self, path: str) -> Program:
         """Return what a resolved model or source is, by import path or as a script."""
         if path not in self._programs:
             self._programs[path] = self._program(path)
         return self._programs[path]
+
+    def has_method(self, path: str, method: str) -> bool | None:
+        """Return what `identity.methods.has_method` tells of a resolved model, which is no script."""
+        if (path, method) not in self._methods:
+            self._methods[path, method] = has_method(self.code, path, method)
+        return self._methods[path, method]
 
     def definitions(self, paths: Mapping[str, str]) -> dict[str, dict[str, dict[str, str]]]:
         """Return what tells a change of the user's code: digests of definitions, by part of the document.
@@ -116,11 +125,14 @@ class Documents:
 
         Args:
             settings: the run's, resolved.
-            paths: of the model and of what samples go through, see `sample_code.paths_of`.
+            paths: of the model, of what samples go through, see `sample_code.paths_of`, and of the
+                evaluation's metrics, which count in the evaluation alone.
             datasets: weight of each by digest, in the order in which they are mixed.
             files: digests of the files of `code_files`, by place and name.
         """
-        programs, is_script = self._programs_of(paths), scripts.is_script(paths["model"])
+        is_script = scripts.is_script(paths["model"])
+        trained = {part: path for part, path in paths.items() if not part.startswith(METRIC)}
+        programs = self._programs_of(trained)
         counted = counted_settings(settings)
         evaluation = counted.pop("evaluation", None)
         # a script evaluates its model while it trains
@@ -164,9 +176,15 @@ class Documents:
         if scripts.is_script(paths["model"]):  # whose own figures are passed on
             return self._made_by("script", {}, settings)
         read = {
-            part: path for part, path in paths.items() if part.startswith(("model", *EVALUATED))
+            part: path
+            for part, path in paths.items()
+            if part.startswith(("model", METRIC, *EVALUATED))
         }
-        return self._made_by("evaluation", self._programs_of(read), settings)
+        programs = self._programs_of(read)
+        if settings.get("evaluation", {}).get("headline"):  # whose interval is bootstrapped
+            programs["headline"] = Program(named=None, imports=frozenset({"scipy"}))
+        steps = {"measured_by": "test_step"} if self.has_method(paths["model"], "test_step") else {}
+        return self._made_by("evaluation", programs, settings) | steps
 
     def report(self, settings: Mapping[str, Any], evaluations: Mapping[str, str]) -> Document:
         """Return the document of a report.

@@ -17,6 +17,7 @@ from shardline.config import (
 )
 from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
+from shardline.config.evaluation_code import check_evaluation, metric_paths
 from shardline.config.forms import fill, form_of
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
@@ -196,7 +197,14 @@ def _load_run(
     if len(parts) == 1:
         dataset = parts[0].dataset
         checks.check_shards(settings, dataset.name, dataset.num_shards, row.where)
-    paths = {"model": model_class} | paths_of(plain_settings["data"], project.code, row.where)
+    check_evaluation(
+        settings, parts, model_class, row.where, has_method=project.documents.has_method
+    )
+    paths = {
+        "model": model_class,
+        **paths_of(plain_settings["data"], project.code, row.where),
+        **metric_paths(plain_settings["evaluation"], project.code, row.where),
+    }
     if settings.elastic and scripts.is_script(model_class):
         raise ConfigError(
             f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"

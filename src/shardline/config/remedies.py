@@ -49,8 +49,11 @@ def suggest_setting(
     plain = name.lower().replace("-", "_")
     last = plain.rpartition(".")[2]
     alias = _ALIASES.get(last, "")
-    here, there = ({key.rpartition(".")[2]: key for key in keys} for keys in (names, elsewhere))
-    for meant in (plain, alias, f"defaults.{alias}", here.get(last), there.get(last)):
+    here, there = (
+        {key.rpartition(".")[2]: key for key in sorted(keys)} for keys in (names, elsewhere)
+    )
+    around = plain.rpartition(".")[0]  # a table that is one setting, such as data.pack
+    for meant in (around, plain, alias, f"defaults.{alias}", here.get(last), there.get(last)):
         if meant and (meant in names or meant in there.values()):
             return did_you_mean(meant, [meant], otherwise="")
     return suggest(name, known, below)

@@ -59,7 +59,8 @@ def _take_over(
     return evaluation_of(
         read_json(files["provenance"], remedy=REMAKE),
         read_json(datasets[0].manifest, remedy=REMAKE),
-        run.settings.evaluation.split,
+        run.settings.evaluation,
+        run.name,
     )
 
 
@@ -76,6 +77,7 @@ def _evaluate(
         model_file=files["model"],
         datasets=datasets,
         verify=project.runtime.verify,
+        has_test_step="measured_by" in run.evaluation_document,
     )
     end_watch()
     return {**result, "files": {run.model.name: file_sha256(files["model"])}}

@@ -108,7 +108,7 @@ def _headline(run: Run) -> dict[str, Any]:
         "split": run.split,
         "value": run.value,
         "interval": run.interval and list(run.interval),
-        "interval_method": "wilson" if run.interval else None,
+        "interval_method": run.interval_method,
         "num_samples": run.num_samples,
         "measured_by": "script" if run.is_measured_by_script else "evaluate",
     }
@@ -220,4 +220,4 @@ def _describe_row(row: Row, records: Mapping[str, Any]) -> dict[str, Any]:
 def _method(row: Row) -> str | None:
     if row.repeats.interval:
         return "student-t"
-    return "wilson" if row.interval else None
+    return row.run.interval_method if row.interval else None

@@ -11,12 +11,11 @@ from typing import Any
 
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
-from shardline.report.run import Run
+from shardline.report.run import Run, is_share
 from shardline.report.seeds import name_of_repeats, repeats_of
 from shardline.report.significance import Repeats, Verdict, compare_with_best
 
 WHISKER_WIDTH = 84  # of the template's drawing
-_BOUNDS = {"accuracy": (0.0, 1.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,7 @@ class Group:
         """Learning curves of losses and headline metric; None where nothing was recorded."""
         names = ["train_loss", "val_loss"]
         if any(not _repeats_loss(entry.run) for entry in self.entries):
-            names.append(f"val_{self.metric}")
+            names.append(self.entries[0].run.validation_metric)
         return learning_curves([entry.series for entry in self.entries], names)
 
     @property
@@ -148,7 +147,7 @@ def rank(runs: Sequence[Run]) -> list[Group]:
             title=dataset if num_ids[dataset] == 1 else dataset_id,
             anchor=f"group-{index}",
         )
-        for index, ((dataset, dataset_id, _, _), members) in enumerate(
+        for index, ((dataset, dataset_id, *_), members) in enumerate(
             groupby(ordered, key=lambda run: run.group_key), start=1
         )
     ]
@@ -214,7 +213,7 @@ def _group(runs: Sequence[Run], anchors: Mapping[str, str], *, title: str, ancho
 
 def _repeats(entries: Sequence[Entry]) -> Repeats:
     values = [entry.run.value for entry in entries if math.isfinite(entry.run.value)]
-    bounds = _BOUNDS.get(entries[0].run.metric, (-math.inf, math.inf))
+    bounds = (0.0, 1.0) if is_share(entries[0].run.metric) else (-math.inf, math.inf)
     return Repeats(values=values, bounds=bounds)
 
 
@@ -266,4 +265,4 @@ def _whisker(
 
 
 def _repeats_loss(run: Run) -> bool:
-    return run.curves.get(f"val_{run.metric}") == run.curves.get("val_loss")
+    return run.curves.get(run.validation_metric) == run.curves.get("val_loss")

@@ -128,9 +128,9 @@ class Run:
         return {self.dataset_id: then} if then else {}
 
     @property
-    def group_key(self) -> tuple[str, str, str, str]:
-        """Dataset, its id, split and metric: runs of equal ones are ranked against each other."""
-        return self.dataset_name, self.dataset_id, self.split, self.metric
+    def group_key(self) -> tuple[str, str, str, str, str]:
+        """Dataset, its id, split, metric and mode: runs of equal ones are ranked against each other."""
+        return self.dataset_name, self.dataset_id, self.split, self.metric, self.mode
 
     @property
     def split(self) -> str:
@@ -169,14 +169,30 @@ class Run:
         """Held-out samples behind the headline metric, if the file tells."""
         return self.evaluation.get("num_samples")
 
+    @property
+    def is_measured_by_model(self) -> bool:
+        """Whether the held-out figures are what the model's own step logs."""
+        return self.evaluation.get("measured_by") == "model"
+
     @cached_property
     def interval(self) -> Interval | None:
-        """The 95 % Wilson interval of a held-out accuracy; None for any other metric."""
+        """The 95 % interval of the headline metric by the choice of samples; None where it is not known."""
         return self.interval_of(self.value)
+
+    @property
+    def interval_method(self) -> str | None:
+        """How `interval` was found: `wilson` of an accuracy, else as the evaluation has it."""
+        recorded: str | None = self.evaluation["headline"].get("interval_method")
+        return recorded or ("wilson" if self.interval else None)
 
     def interval_of(self, value: float) -> Interval | None:
         """Return the interval of another value of its metric, such as a mean over seeds, as of one so measured."""
-        if not (self.metric == "accuracy" and self.num_samples and 0 <= value <= 1):
+        if recorded := self.evaluation["headline"].get("interval"):
+            return tuple(recorded) if value == self.value else None
+        # what a model logs as accuracy may count pixels or tokens, and not the samples
+        if self.metric != "accuracy" or self.is_measured_by_model:
+            return None
+        if not (self.num_samples and 0 <= value <= 1):
             return None
         return wilson_interval(value, self.num_samples)
 
@@ -188,10 +204,15 @@ class Run:
         return last if sealed is None else sealed
 
     @property
+    def validation_metric(self) -> str:
+        """What the headline metric is called where it is measured on the validation split."""
+        return f"val_{self.metric.removeprefix('test_').removeprefix('val_')}"
+
+    @property
     def best_validation(self) -> tuple[str, float, int] | None:
         """Metric, best value and its first step: of the headline metric, else of the loss."""
         best = max if self.mode == "max" else min
-        for metric, best_of in ((f"val_{self.metric}", best), ("val_loss", min)):
+        for metric, best_of in ((self.validation_metric, best), ("val_loss", min)):
             curve = self.curves.get(metric)
             if curve and curve.values:
                 value = best_of(curve.values)
@@ -206,3 +227,8 @@ class Run:
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
+
+
+def is_share(metric: str) -> bool:
+    """Return whether a metric is an accuracy by its name, which is shown in percent."""
+    return metric.removeprefix("test_").removeprefix("val_") in ("acc", "accuracy")

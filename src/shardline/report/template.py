@@ -14,6 +14,7 @@ from shardline.core.nested import flatten
 from shardline.core.package import report_folder
 from shardline.report.document import figures_of
 from shardline.report.figures import FILTERS
+from shardline.report.run import is_share
 
 
 def load_template() -> Template:
@@ -63,18 +64,18 @@ def _show_duration(seconds: float | None) -> str:
 def _show_score(value: float | None, metric: str) -> str:
     if value is None:
         return "–"
-    is_share = metric.removeprefix("val_") == "accuracy" and 0 <= value <= 1
-    return f"{100 * value:.1f} %" if is_share else _show(float(value))
+    is_percent = is_share(metric) and 0 <= value <= 1
+    return f"{100 * value:.1f} %" if is_percent else _show(float(value))
 
 
 def _show_spread(value: float, metric: str) -> str:
     """Format a standard deviation as its mean is."""
-    return f"{100 * value:.1f} %" if metric == "accuracy" else _show(float(value))
+    return f"{100 * value:.1f} %" if is_share(metric) else _show(float(value))
 
 
 def _show_difference(ends: Sequence[float], metric: str) -> str:
     """Format an interval of a difference, in percentage points where shares differ."""
-    if metric == "accuracy":
+    if is_share(metric):
         return " to ".join(f"{100 * end:+.1f}" for end in ends).replace("-", "−") + " points"
     return " to ".join(f"{'+' if end > 0 else ''}{_show(float(end))}" for end in ends)
 

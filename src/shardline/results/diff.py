@@ -27,6 +27,7 @@ class Change:
         basis: `seeds` (repeats with other seeds), `sampling` (the choice of held-out samples)
             or nothing.
         verdict: what the difference is worth, in words.
+        headline: `min` or `max` where it is the headline of both: which end of it is better; empty of another metric.
     """
 
     metric: str
@@ -35,6 +36,7 @@ class Change:
     interval: Interval | None
     basis: str
     verdict: str
+    headline: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +152,12 @@ def _changes(old: Recorded, new: Recorded) -> Iterator[Change]:
     is_comparable = _samples(old) == _samples(new)
     is_repeat = _but_seed(old) == _but_seed(new)
     repeats = [_repeats(each) for each in (old, new)]
-    for metric in dict.fromkeys([*values[0], *values[1]]):
+    headlines = [_headline(each) for each in (old, new)]
+    first, mode = headlines[0] if headlines[0] == headlines[1] else ("", "")
+    metrics = dict.fromkeys([*values[0], *values[1]])
+    for metric in sorted(
+        metrics, key=lambda one: one != first
+    ):  # the headline, and the others in their order
         pair = values[0].get(metric), values[1].get(metric)
         interval, basis = None, ""
         if is_repeat:
@@ -163,8 +170,14 @@ def _changes(old: Recorded, new: Recorded) -> Iterator[Change]:
             interval, basis = _noise(old, new, repeats, metric)
             verdict = _verdict(*pair, interval, basis)
         yield Change(
-            metric=metric, old=pair[0], new=pair[1], interval=interval, basis=basis, verdict=verdict
-        )
+            metric=metric, old=pair[0], new=pair[1], interval=interval, basis=basis, verdict=verdict,
+            headline=mode if metric == first else "",
+        )  # fmt: skip
+
+
+def _headline(recorded: Recorded) -> tuple[str, str]:
+    headline = recorded.evaluation.get("headline") or {}
+    return str(headline.get("metric", "")), str(headline.get("mode", ""))
 
 
 def _samples(recorded: Recorded) -> list[object]:
@@ -193,6 +206,7 @@ def _noise(
     before, after = (each.evaluation["metrics"][metric] for each in (old, new))
     if (
         metric != "accuracy"
+        or old.evaluation.get("measured_by") == "model"  # whose accuracy may count pixels
         or not num_samples
         or not 0 <= min(before, after) <= max(before, after) <= 1
     ):

@@ -150,6 +150,7 @@ class Evaluation(Struct):
 
     identity: Identity[dict[str, Any]]
     metrics: dict[str, float | None] = {}
+    headline: dict[str, Any] = {}
     num_samples: int | None = None
     files: dict[Name, str] = {}
     action: Action = None

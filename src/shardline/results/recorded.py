@@ -8,6 +8,7 @@ from typing import Any
 from shardline.config.accepted import ACCEPTED
 from shardline.config.before import settings_of, with_before
 from shardline.config.causes import find_causes
+from shardline.config.evaluation_code import metric_paths
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
@@ -202,7 +203,11 @@ def _changed_code(project: Project, recorded: Recorded) -> list[str]:
     model_class = recorded.spec["model_class"]
     before = {key: recorded.evaluation["identity"].get(key, {}) for key in ("versions", "code")}
     settings = recorded.spec["settings"]
-    paths = {"model": model_class} | paths_of(settings["data"], project.code, recorded.title)
+    paths = {
+        "model": model_class,
+        **paths_of(settings["data"], project.code, recorded.title),
+        **metric_paths(settings["evaluation"], project.code, recorded.title),
+    }
     made_by = project.documents.evaluated_by(settings, paths)
     now = {key: made_by[key] for key in before}
     definitions = (

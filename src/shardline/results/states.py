@@ -85,6 +85,10 @@ def _headline(run: Run) -> dict[str, Any] | None:
         headline = read_json(run.evaluation, remedy="")["headline"]
         if headline["value"] is None:
             return None  # of a script that gave no figures
-        return {"metric": str(headline["metric"]), "value": float(headline["value"])}
+        return {
+            "metric": str(headline["metric"]),
+            "mode": "min" if headline.get("mode") == "min" else "max",
+            "value": float(headline["value"]),
+        }
     except (DataError, KeyError, TypeError, ValueError):
-        return {"metric": "unreadable", "value": None}
+        return {"metric": "unreadable", "mode": None, "value": None}

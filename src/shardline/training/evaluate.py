@@ -1,39 +1,45 @@
 """Evaluating a sealed model on held-out data, every sample once, in memory that no split fills."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
+from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer
 from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
+from shardline.training.bootstrap import RowValues
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
+from shardline.training.evaluate_steps import by_test_step, by_validation_step
+from shardline.training.headline import choose_headline
 from shardline.training.model import make_model
-from shardline.training.quiet import quieten_lightning
+from shardline.training.named_metrics import NamedMetrics
 from shardline.training.scoring import Columns, Task, blocks, make_task
 
 
 def evaluate(
     spec: RunSpec, *, model_file: Path, datasets: Sequence[DatasetPlace], verify: Policy = "first",
+    has_test_step: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate a sealed model.
 
-    On batches of features and labels the model's `forward` gives logits [B, C] for classification
-    and values [B] or [B, 1] for regression. On other columns its own step is the evaluation, see
-    `_by_model`.
+    A model with a `test_step` is evaluated by it. Of another one `forward` gives logits [B, C] for
+    classification and values [B] or [B, 1] for regression, where rows are features and a label;
+    `evaluation.metrics` are further metrics of what `forward` gives, and the only ones where labels
+    are something else. Without these, the model's `validation_step` is the evaluation.
 
     Args:
-        spec: the run; `settings.evaluation` names split and batch.
+        spec: the run; `settings.evaluation` names split, batch, metrics and headline.
         datasets: those that the run was trained on.
         verify: when a shard is verified against its digest.
+        has_test_step: whether the model's source shows a `test_step`, as its identity has it.
 
     Returns:
         Number of samples, metrics, the headline metric; for classification the
@@ -43,6 +49,7 @@ def evaluate(
         classifier's mistakes).
 
     Raises:
+        ConfigError: a metric or the headline does not fit the model.
         DataError: outputs have the wrong shape or are not finite.
     """
     settings = spec.settings
@@ -53,75 +60,101 @@ def evaluate(
     model.eval()
     split = settings.evaluation.split
     stream, order = feed.held_out(split, batch=settings.evaluation.batch, num_epochs=1)
+    if has_test_step:
+        return by_test_step(spec, model, feed, HeldOutLoader(stream, order))
     batches = stream.batches()
     first = next(batches)
-    if not isinstance(first, tuple) or schema["task"] == "none":
-        return _by_model(spec, model, feed, HeldOutLoader(stream, order))
-    task = make_task(schema, order.num_rows, run=spec.title)
-    typical, hardest = Spread(order.num_rows, MAX_SAMPLES), Hardest()
+    named = NamedMetrics(settings.evaluation.metrics, spec.title)
+    is_scored = isinstance(first, tuple) and schema["task"] != "none"
+    if not (is_scored or named):
+        return by_validation_step(spec, model, feed, HeldOutLoader(stream, order))
     normalize = Normalizer(feed, settings.data.normalize, torch.float32)
-    scored = (_score(model, normalize, task, *batch) for batch in chain([first], batches))
-    for block in blocks(scored):
-        for part in (task, typical, hardest):
+    found = {"split": split, "task": schema["task"], "num_samples": order.num_rows}
+    whole = chain([first], batches)
+    if is_scored:
+        outputs = ((output.float(), labels) for output, labels in _outputs(model, normalize, whole))
+        result = _by_forward(spec, feed, outputs, order.num_rows, named)
+    else:
+        result = _by_metrics(spec, _outputs(model, normalize, whole), named)
+    return {**found, **result, "reference": feed.manifest.get("reference")}
+
+
+def _by_forward(
+    spec: RunSpec, feed: Feed, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]], num_rows: int,
+    named: NamedMetrics,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a task's own metrics, the named ones, and samples."""
+    evaluation = spec.settings.evaluation
+    task = make_task(feed.manifest["schema"], num_rows, run=spec.title)
+    typical, hardest = Spread(num_rows, MAX_SAMPLES), Hardest()
+    rows = RowValues(evaluation.headline.metric if evaluation.headline else "", num_rows)
+    for block in blocks(_scored(outputs, task, named)):
+        for part in (task, typical, hardest, rows):
             part.add(block)
-    samples = Samples(feed.datasets, split)
+    result: dict[str, Any] = task.result()
+    metrics = {**result["metrics"], **named.result()}
+    headline = choose_headline(
+        metrics,
+        wanted=evaluation.headline,
+        what=f'run "{spec.title}": the evaluation',
+        usual=result["headline"],
+    )
+    headline |= rows.interval()
+    samples = Samples(feed.datasets, evaluation.split)
     return {
-        "split": split,
-        "task": schema["task"],
-        "num_samples": order.num_rows,
-        **task.result(),
+        **result,
+        "metrics": metrics,
+        "headline": headline,
         "samples": {
             "typical": samples.describe(typical.rows),
             "hardest": samples.describe(hardest.rows),
         },
-        "reference": feed.manifest.get("reference"),
     }
+
+
+def _by_metrics(
+    spec: RunSpec, outputs: Iterable[tuple[Any, torch.Tensor]], named: NamedMetrics
+) -> dict[str, Any]:
+    """Return the named metrics of outputs that no task has."""
+    for output, labels in outputs:
+        named.update(output, labels)
+    metrics = named.result()
+    headline = choose_headline(
+        metrics,
+        wanted=spec.settings.evaluation.headline,
+        what=f'run "{spec.title}": evaluation.metrics',
+        modes=named.modes,
+    )
+    return {"metrics": metrics, "headline": headline}
 
 
 @torch.inference_mode()
-def _score(
-    model: torch.nn.Module, normalize: Normalizer, task: Task, features: torch.Tensor, labels: torch.Tensor
-) -> Columns:  # fmt: skip
-    return task.score(model(normalize(features)).float(), labels)
+def _call(model: pl.LightningModule, features: Any) -> Any:
+    return model(features)
 
 
-def _by_model(
-    spec: RunSpec, model: pl.LightningModule, feed: Feed, loader: HeldOutLoader
-) -> dict[str, Any]:
-    """Evaluate a model by what its `test_step` logs over a split, or else its `validation_step`.
+def _outputs(
+    model: pl.LightningModule, normalize: Normalizer, batches: Iterable[Batch]
+) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Yield what `forward` gives of each batch's `features`, or of the batch where it has none, and the labels."""
+    for batch in batches:
+        if not isinstance(batch, dict):
+            yield _call(model, normalize(batch[0])), batch[1]
+            continue
+        if "labels" not in batch:
+            raise ConfigError(
+                f"evaluation.metrics is given, but rows have {', '.join(batch)}, expected a column labels; name the "
+                "column so, or define a test_step and log these metrics there"
+            )
+        yield _call(model, batch.get("features", batch)), batch["labels"]
 
-    Of these metrics `checkpoint.monitor` is the headline, with `val_` read as `test_` where only
-    that is logged.
 
-    Raises:
-        ConfigError: the model logs no such metric; the message names those that it logs.
-    """
-    settings = spec.settings
-    has_test = is_overridden("test_step", model)
-    quieten_lightning()
-    trainer = pl.Trainer(
-        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
-        precision="64-true" if settings.precision == "64-true" else "32-true",
-    )  # fmt: skip
-    run = trainer.test if has_test else trainer.validate
-    (logged,) = run(model, loader, verbose=False)
-    metrics = {name: float(value) for name, value in logged.items()}
-    monitor = settings.checkpoint.monitor
-    names = [monitor, monitor.replace("val", "test", 1)]
-    metric = next((name for name in names if name in metrics), None)
-    if metric is None:
-        raise ConfigError(
-            f'run "{spec.title}": the model\'s {"test_step" if has_test else "validation_step"} logs '
-            f"{', '.join(metrics) or 'nothing'}, expected {' or '.join(dict.fromkeys(names))}, by checkpoint.monitor; "
-            "log it there, or set checkpoint.monitor to what is logged"
-        )
-    return {
-        "split": settings.evaluation.split,
-        "task": feed.manifest["schema"]["task"],
-        "num_samples": loader.num_rows,
-        "metrics": metrics,
-        "headline": {"metric": metric, "value": metrics[metric], "mode": settings.checkpoint.mode},
-        "measured_by": "model",
-        "reference": feed.manifest.get("reference"),
-    }
+def _scored(
+    outputs: Iterable[tuple[Any, torch.Tensor]], task: Task, named: NamedMetrics
+) -> Iterator[Columns]:
+    for output, labels in outputs:
+        columns = task.score(output, labels)  # which refuses other shapes first
+        if named:
+            flat = output.ndim == 2 and output.shape[1] == 1 and "error" in columns
+            named.update(output.squeeze(1) if flat else output, labels)
+        yield columns

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.config.settings.run import Evaluation
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
+from shardline.training.headline import choose_headline
 
 # By task: the metric that runs are ranked by, and which end of it is better. The
 # same as of the models that Shardline evaluates itself, so that both stand in one table.
@@ -65,7 +67,7 @@ def _check_headline(path: Path, headline: object, metrics: Mapping[str, Any]) ->
 
 
 def evaluation_of(
-    provenance: Mapping[str, Any], manifest: Mapping[str, Any], split: str
+    provenance: Mapping[str, Any], manifest: Mapping[str, Any], wanted: Evaluation, run: str
 ) -> dict[str, Any]:
     """Return a script's run's evaluation, from what the script left.
 
@@ -74,14 +76,26 @@ def evaluation_of(
     Args:
         provenance: the run's, in whose `training.evaluation` the figures are sealed.
         manifest: the dataset's.
-        split: the held-out split.
+        wanted: the run's settings; their headline stands before the script's own.
+        run: its name, for errors.
+
+    Raises:
+        ConfigError: no headline is named and the task has none, or the one that is wanted is missing.
     """
     figures = provenance["training"]["evaluation"] or {}
-    task = manifest["schema"]["task"]
+    task, split = manifest["schema"]["task"], str(wanted.split)
     metrics, num_samples = figures.get("metrics", {}), figures.get("num_samples")
-    metric, mode = _HEADLINES[task]
-    if headline := figures.get("headline"):
-        metric, mode = headline["metric"], headline["mode"]
+    metric, mode = _HEADLINES.get(task, ("loss", "min"))
+    usual = {"metric": metric, "value": metrics.get(metric), "mode": mode}
+    if named := figures.get("headline"):
+        usual = {**named, "value": metrics[named["metric"]]}
+    headline = usual
+    if metrics:
+        knows = named or task in _HEADLINES
+        what = f'run "{run}": the script'
+        headline = choose_headline(
+            metrics, wanted=wanted.headline, what=what, usual=usual if knows else None
+        )
     if num_samples not in (None, manifest["splits"][split]):
         # other samples than the split's: a ranking of its own
         split = f"own {num_samples}-sample"
@@ -90,7 +104,7 @@ def evaluation_of(
         "task": task,
         "num_samples": num_samples,
         "metrics": metrics,
-        "headline": {"metric": metric, "value": metrics.get(metric), "mode": mode},
+        "headline": headline,
         "measured_by": "script",
         "reference": manifest.get("reference"),
     }

@@ -87,7 +87,7 @@ def _show_metrics(changes: Sequence[Change]) -> None:
         if change.interval:
             interval = " to ".join(f"{end:+.4g}" for end in change.interval)
         table.add_row(
-            change.metric,
+            f"{change.metric} (headline, {change.headline})" if change.headline else change.metric,
             _number(change.old),
             _number(change.new),
             f"{(change.new or 0) - (change.old or 0):+.4g}" if both else "-",

@@ -170,6 +170,15 @@ class Divergence(Settings, frozen=True, kw_only=True):
     """Interventions before the training ends with an error."""
 
 
+class Headline(Settings, frozen=True, kw_only=True):
+    """The held-out metric that ranks a run."""
+
+    metric: Text
+    """A metric of the evaluation."""
+    mode: Direction
+    """Whether lower or higher is better."""
+
+
 class Evaluation(Settings, frozen=True, kw_only=True):
     """How the sealed model is evaluated; changing it evaluates again and retrains nothing."""
 
@@ -177,6 +186,14 @@ class Evaluation(Settings, frozen=True, kw_only=True):
     """Held-out split."""
     batch: Count = 1024
     """Samples per forward pass."""
+    headline: Annotated[Headline | None, NEW] = None
+    """`{metric: perplexity, mode: min}` ranks the run by this metric; left out, by accuracy, mse or,
+    of what the model logs, `checkpoint.monitor`, else the first metric."""
+    metrics: Annotated[list[str | dict[str, Any]] | None, NEW] = None
+    """Further metrics of `forward`'s outputs and the labels, for a model without a `test_step`:
+    classes of torchmetrics (`CohenKappa`), import paths, or tables `{type:
+    torchmetrics.classification:MulticlassF1Score, num_classes: 10}` whose other keys are the
+    constructor's arguments but for `name`, what the metric is called."""
 
 
 class RunSettings(Settings, frozen=True, kw_only=True):

@@ -51,6 +51,7 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
         model_file=recorded.model,
         datasets=recorded.datasets,
         verify="always",  # `first` would trust, and leave, marks in the store
+        has_test_step="measured_by" in recorded.evaluation["identity"],
     )
     return {"environment": differences, "evaluation": found}
 

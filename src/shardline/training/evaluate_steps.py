@@ -1,0 +1,140 @@
+"""Evaluating a sealed model by its own step: what `test_step` logs, or else `validation_step`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torchmetrics import Metric
+
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import RunSettings
+from shardline.core.errors import ConfigError
+from shardline.data.collate import Batch
+from shardline.data.datamodule import HeldOutLoader, Normalizer, model_dtype
+from shardline.data.feed import Feed
+from shardline.training.headline import choose_headline
+from shardline.training.logged import LoggedMetrics
+from shardline.training.named_metrics import tell_kept_outputs
+from shardline.training.quiet import quieten_lightning
+
+
+class _HeldOut(pl.LightningDataModule):
+    """A held-out split, normalised as a training's batches are."""
+
+    def __init__(self, loader: HeldOutLoader, normalize: Normalizer) -> None:
+        super().__init__()
+        self._loader, self._normalize = loader, normalize
+
+    def test_dataloader(self) -> HeldOutLoader:
+        """Return the batches of the split."""
+        return self._loader
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Normalise a batch where it will be used."""
+        return self._normalize.batch(batch)
+
+
+def by_test_step(
+    spec: RunSpec, model: pl.LightningModule, feed: Feed, loader: HeldOutLoader
+) -> dict[str, Any]:
+    """Evaluate a model by what its `test_step` logs over a split.
+
+    Of these metrics `evaluation.headline` ranks the run, or else `checkpoint.monitor`, or else the
+    first that was logged.
+
+    Raises:
+        ConfigError: nothing is logged, the headline is not among it, or which end of it is better is
+            not known.
+    """
+    settings = spec.settings
+    what = f'run "{spec.title}": the model\'s test_step'
+    normalize = Normalizer(feed, settings.data.normalize, model_dtype(settings.precision))
+    metrics = {name: one for name, one in model.named_modules() if isinstance(one, Metric)}
+    tell_kept_outputs(metrics)
+    logged = LoggedMetrics(model, what)
+    trainer = _trainer(spec, [logged])
+    (found,) = trainer.test(model, datamodule=_HeldOut(loader, normalize), verbose=False)
+    values = logged.result(found)
+    headline = choose_headline(
+        values,
+        wanted=settings.evaluation.headline,
+        what=what,
+        modes=logged.modes,
+        usual=_monitored(settings, values),
+    )
+    return _result(spec, feed, loader, values, headline)
+
+
+def by_validation_step(
+    spec: RunSpec, model: pl.LightningModule, feed: Feed, loader: HeldOutLoader
+) -> dict[str, Any]:
+    """Evaluate a model by what its `validation_step` logs over a split.
+
+    Of these metrics `evaluation.headline` ranks the run, or else `checkpoint.monitor`. A `test_step`
+    that the model's source does not show, as in an installed package, stands for the
+    `validation_step`, and `val_` is read as `test_` where only that is logged.
+
+    Raises:
+        ConfigError: the model has no such step, or logs no such metric; the message names those that it logs.
+    """
+    settings = spec.settings
+    is_test = is_overridden("test_step", model)
+    if not is_test and not is_overridden("validation_step", model):
+        raise ConfigError(
+            f'run "{spec.title}": {spec.model_class} has neither a test_step nor a validation_step, and the rows are '
+            "no features with a class or a number as the label, so nothing evaluates it; define test_step, and log "
+            "there what is to be known of the model (self.log), or name evaluation.metrics for labels of other shapes"
+        )
+    trainer = _trainer(spec, [])
+    (logged,) = (trainer.test if is_test else trainer.validate)(model, loader, verbose=False)
+    metrics = {name: float(value) for name, value in logged.items()}
+    step = "test_step" if is_test else "validation_step"
+    wanted, usual = settings.evaluation.headline, _monitored(settings, metrics)
+    if usual is None and (wanted is None or not metrics):
+        raise ConfigError(
+            f'run "{spec.title}": the model\'s {step} logs '
+            f"{', '.join(metrics) or 'nothing'}, expected {' or '.join(_names(settings))}, by checkpoint.monitor; "
+            "log it there, or set checkpoint.monitor to what is logged"
+        )
+    what = f'run "{spec.title}": the model\'s {step}'
+    headline = choose_headline(metrics, wanted=wanted, what=what, usual=usual)
+    return _result(spec, feed, loader, metrics, headline)
+
+
+def _names(settings: RunSettings) -> dict[str, None]:
+    """Return what the metric that chose the weights may be called in a test."""
+    monitor = settings.checkpoint.monitor
+    return dict.fromkeys((monitor, monitor.replace("val", "test", 1)))
+
+
+def _monitored(settings: RunSettings, metrics: Mapping[str, float]) -> dict[str, Any] | None:
+    """Return the metric that chose the weights as a headline; None where it is not among the metrics."""
+    metric = next((name for name in _names(settings) if name in metrics), None)
+    mode = settings.checkpoint.mode
+    return None if metric is None else {"metric": metric, "value": metrics[metric], "mode": mode}
+
+
+def _trainer(spec: RunSpec, callbacks: list[pl.Callback]) -> pl.Trainer:
+    quieten_lightning()
+    return pl.Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        precision="64-true" if spec.settings.precision == "64-true" else "32-true",
+        callbacks=callbacks,
+    )  # fmt: skip
+
+
+def _result(
+    spec: RunSpec, feed: Feed, loader: HeldOutLoader, metrics: dict[str, float],
+    headline: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "split": spec.settings.evaluation.split,
+        "task": feed.manifest["schema"]["task"],
+        "num_samples": loader.num_rows,
+        "metrics": metrics,
+        "headline": headline,
+        "measured_by": "model",
+        "reference": feed.manifest.get("reference"),
+    }

@@ -1,0 +1,60 @@
+"""Which metric of an evaluation ranks its run, and which end of it is better."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from shardline.config.settings.run import Headline
+from shardline.core.errors import ConfigError
+from shardline.core.suggest import did_you_mean
+
+Mode = Literal["min", "max"]
+_LOWER = {"error", "loss", "mae", "mse", "nll", "perplexity", "ppl", "rmse"}
+_HIGHER = {
+    "acc", "accuracy", "auc", "auroc", "dice", "f1", "iou", "map", "miou", "precision", "recall",
+}  # fmt: skip
+
+
+def guess_mode(metric: str) -> Mode | None:
+    """Return which end of a metric is better, by the words of its name; None where that is not obvious."""
+    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    is_lower, is_higher = bool(words & _LOWER), bool(words & _HIGHER)
+    if is_lower == is_higher:
+        return None
+    return "min" if is_lower else "max"
+
+
+def choose_headline(
+    metrics: Mapping[str, Any], *, wanted: Headline | None, what: str, modes: Mapping[str, Mode] = {},
+    usual: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the `headline` of an evaluation.
+
+    Args:
+        metrics: Value by name, at least one.
+        wanted: `evaluation.headline`.
+        what: What gave them, as messages begin.
+        modes: Which end is better, of metrics of which that is known.
+        usual: The headline where none is wanted; None: the first metric.
+
+    Raises:
+        ConfigError: The metric is not there, or which end of it is better is not known.
+    """
+    if wanted is not None:
+        if wanted.metric not in metrics:
+            remedy = did_you_mean(wanted.metric, metrics, otherwise="name one of these")
+            raise ConfigError(
+                f"{what} gave {', '.join(metrics)}, expected evaluation.headline.metric={wanted.metric} among them; "
+                f"{remedy}"
+            )
+        return {"metric": wanted.metric, "value": metrics[wanted.metric], "mode": wanted.mode}
+    if usual is not None:
+        return dict(usual)
+    first = next(iter(metrics))
+    mode = modes.get(first) or guess_mode(first)
+    if mode is None:
+        raise ConfigError(
+            f"{what} gave {first} first, and whether more of it is better is not known; set evaluation.headline: "
+            f"{{metric: {first}, mode: max}}, or mode: min"
+        )
+    return {"metric": first, "value": metrics[first], "mode": mode}

@@ -1,0 +1,122 @@
+"""What a model logs while it is tested, combined over blocks of rows in float64."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.data import extract_batch_size
+from torchmetrics import Metric
+
+from shardline.core.errors import ConfigError
+from shardline.training.headline import Mode
+
+_LOG = inspect.signature(pl.LightningModule.log)
+_REDUCTIONS: dict[Any, str] = {
+    name: kind
+    for kind, reduce_fx in (("mean", torch.mean), ("sum", torch.sum), ("min", torch.min), ("max", torch.max))
+    for name in (kind, reduce_fx)
+} | {min: "min", max: "max", sum: "sum"}  # fmt: skip
+_COMBINE: dict[str, Callable[[list[float]], float]] = {"sum": math.fsum, "min": min, "max": max}
+
+
+class LoggedMetrics(Callback):
+    """Listens to a model's `log` while a Trainer tests it.
+
+    A number that `test_step` logs is combined by its `reduce_fx`: the mean weighs each block by
+    `batch_size`, or by its rows. A metric of torchmetrics is computed at the end, as Lightning does.
+
+    Args:
+        model: the model, which is listened to until the end of `trainer.test`.
+        what: what messages call it.
+
+    Attributes:
+        modes: which end is better, of metrics of torchmetrics that know.
+    """
+
+    def __init__(self, model: pl.LightningModule, what: str) -> None:
+        self._what = what
+        self._batch: Any = None
+        self._in_step = False
+        self._names: dict[str, str] = {}
+        self._blocks: dict[str, list[tuple[torch.Tensor, float]]] = {}
+        self.modes: dict[str, Mode] = {}
+        self._log = model.log
+        model.log = self._heard  # type: ignore[method-assign]
+
+    def on_test_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any
+    ) -> None:
+        """Note the block that is tested."""
+        self._batch, self._in_step = batch, True
+
+    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note that all blocks were tested."""
+        self._batch, self._in_step = None, False
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop listening."""
+        del pl_module.log
+
+    def result(self, logged: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics by name, in the order in which they were first logged.
+
+        Args:
+            logged: what `trainer.test` returned.
+
+        Raises:
+            ConfigError: nothing was logged.
+        """
+        found = {
+            name: self._combined(name, kind) if kind else _of_lightning(logged, name)
+            for name, kind in self._names.items()
+        }
+        metrics = {name: value for name, value in found.items() if value is not None}
+        if not metrics:
+            raise ConfigError(
+                f"{self._what} logs nothing, expected one metric at least; log what is to be known of the model by "
+                "self.log, in test_step or on_test_epoch_end"
+            )
+        return metrics
+
+    def _heard(self, *args: Any, **options: Any) -> None:
+        given = _LOG.bind(None, *args, **options)
+        given.apply_defaults()
+        name, value = given.arguments["name"], given.arguments["value"]
+        is_number = self._in_step and not isinstance(value, Metric)
+        kind = _REDUCTIONS.get(given.arguments["reduce_fx"]) if is_number else ""
+        if kind is None:
+            raise ConfigError(
+                f"{self._what} logs {name} with reduce_fx={given.arguments['reduce_fx']}, expected mean, sum, min or "
+                "max; use one of these, or a metric of torchmetrics"
+            )
+        self._log(*args, **options)
+        if given.arguments["on_epoch"] is False:  # a number of the step alone
+            return
+        self._names.setdefault(name, kind)
+        if isinstance(value, Metric) and value.higher_is_better is not None:
+            self.modes[name] = "max" if value.higher_is_better else "min"
+        if is_number:
+            scalar = torch.as_tensor(value).detach().clone()
+            self._blocks.setdefault(name, []).append((scalar, self._weight(given.arguments)))
+
+    def _weight(self, given: Mapping[str, Any]) -> float:
+        size = given["batch_size"]
+        return float(extract_batch_size(self._batch) if size is None else size)
+
+    def _combined(self, name: str, kind: str) -> float:
+        values = [float(value) for value, _ in self._blocks[name]]
+        if kind != "mean":
+            return _COMBINE[kind](values)
+        weights = [weight for _, weight in self._blocks[name]]
+        total = math.fsum(weights)
+        weighted = (value * weight for value, weight in zip(values, weights, strict=True))
+        return math.fsum(weighted) / total if total else math.nan
+
+
+def _of_lightning(logged: Mapping[str, float], name: str) -> float | None:
+    value = logged.get(name, logged.get(f"{name}_epoch"))
+    return None if value is None else float(value)

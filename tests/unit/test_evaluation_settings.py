@@ -1,0 +1,106 @@
+"""What evaluates a run, in identities: a `test_step`, metrics and the headline; what is refused."""
+
+import pytest
+
+from shardline.errors import ConfigError
+from tests.support.fake_project import FakeProject
+
+STEP = "\n    def {step}(self, batch, batch_idx):\n        pass\n"
+METRICS = "class Own:\n    pass\n"
+NAMED = {"type": "torchmetrics.classification:MulticlassF1Score", "num_classes": 3}
+
+
+@pytest.fixture
+def project(fake: FakeProject) -> FakeProject:
+    fake.workspace.write("mypkg/metrics.py", METRICS)
+    names = ("scipy", "torch", "torchmetrics")
+    lock = "".join(f"{name}==1\n    # via shardline\n" for name in names)
+    fake.workspace.write("my.lock", lock)
+    return fake
+
+
+def evaluated_by(project: FakeProject, **evaluation: object) -> tuple[str, dict]:
+    project.config["defaults"]["evaluation"] = evaluation
+    run = project.run("net")
+    return run.id, run.evaluation_document
+
+
+def model(project: FakeProject, step: str) -> None:
+    text = (project.workspace.path / "mypkg/models.py").read_text()
+    project.workspace.write("mypkg/models.py", text + STEP.format(step=step))
+
+
+def test_a_test_step_is_named_in_the_evaluation_alone(project: FakeProject) -> None:
+    _, before = evaluated_by(project)
+    model(project, "validation_step")
+    assert evaluated_by(project)[1].keys() == before.keys()
+    model(project, "test_step")
+    run = project.run("net")
+    assert run.evaluation_document["measured_by"] == "test_step"
+    assert "measured_by" not in run.document
+
+
+def test_metrics_and_headline_count_in_the_evaluation_with_their_packages(
+    project: FakeProject,
+) -> None:
+    training, before = evaluated_by(project)
+    assert before["settings"].keys() == {"batch", "split"}
+    packages = before["environment"]["packages"].keys()
+    assert packages.isdisjoint({"scipy", "torchmetrics"})
+    same, after = evaluated_by(project, metrics=[NAMED, "CohenKappa", "mypkg.metrics:Own"])
+    assert same == training
+    assert after["settings"]["metrics"] == [NAMED, "CohenKappa", "mypkg.metrics:Own"]
+    assert after["environment"]["packages"].keys() - packages == {"torchmetrics"}
+    assert after["code"].keys() == {"model", "metric 3"}
+    project.workspace.write("mypkg/metrics.py", METRICS.replace("pass", "x = 1"))
+    assert evaluated_by(project, metrics=after["settings"]["metrics"])[1]["code"] != after["code"]
+    same, wanted = evaluated_by(project, headline={"metric": "loss", "mode": "min"})
+    assert same == training
+    assert wanted["environment"]["packages"].keys() - packages == {"scipy"}
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        ({"metrics": [{"num_classes": 3}]}, r"evaluation.metrics.0.type is missing, expected a class"),
+        ({"metrics": ["CohenKappa", "mypkg.metrics:Mine"]}, "metrics.1.type=mypkg.metrics:Mine: .* has no Mine"),
+        ({"metrics": ["F1Score", "F1Score"]}, "evaluation.metrics.1 is called F1Score, as another metric is"),
+        ({"headline": {"metric": "f1"}}, "evaluation.headline.mode is missing"),
+        ({"headline": {"metric": "f1", "mode": "up"}}, "mode.*min.*max"),
+    ],
+)  # fmt: skip
+def test_what_is_no_metric_is_a_sentence(
+    project: FakeProject, evaluation: dict, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        evaluated_by(project, **evaluation)
+
+
+def test_metrics_beside_a_test_step_are_refused(project: FakeProject) -> None:
+    model(project, "test_step")
+    with pytest.raises(ConfigError, match="mypkg.models:Net has a test_step, which is its evaluat"):
+        evaluated_by(project, metrics=["F1Score"])
+
+
+def test_metrics_of_a_script_are_refused(project: FakeProject) -> None:
+    project.workspace.write("train.py", "x = 1\n")
+    project.rows[0]["model"] = "script: train.py"
+    with pytest.raises(ConfigError, match="evaluation.metrics is given, but a training script"):
+        evaluated_by(project, metrics=["F1Score"])
+
+
+@pytest.mark.parametrize(
+    ("step", "is_refused"), [("forward", True), ("test_step", False), ("validation_step", False)]
+)
+def test_a_run_on_text_that_nothing_would_evaluate_is_refused(
+    project: FakeProject, step: str, is_refused: bool
+) -> None:
+    project.config["datasets"]["rows"]["source"] = {"type": "text", "files": ["data/*.csv"]}
+    model(project, step)
+    if not is_refused:
+        evaluated_by(project)
+        return
+    with pytest.raises(
+        ConfigError, match="neither a test_step nor a validation_step.*dataset rows"
+    ):
+        evaluated_by(project)
