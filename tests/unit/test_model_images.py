@@ -103,6 +103,7 @@ def test_images_of_any_layout_give_the_same_logits() -> None:
         expected = model(images)
         assert torch.equal(model(images.permute(0, 2, 3, 1)), expected)
         torch.testing.assert_close(model(images / 255), expected)
+        assert torch.equal(model({"image": images, "labels": torch.zeros(2)}), expected)
     with pytest.raises(
         DataError, match=r"the shape \[2, 1, 8, 8\], expected \[B, 3, H, W\].*channels"
     ):

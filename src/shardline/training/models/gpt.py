@@ -150,7 +150,7 @@ class GPT(LightningModule):
         self.test_loss.update(losses, counts)
         self.test_perplexity.update(losses, counts)
         self.log_dict(
-            {"test_loss": self.test_loss, "test_perplexity": self.test_perplexity},
+            {"test_perplexity": self.test_perplexity, "test_loss": self.test_loss},
             batch_size=len(losses),
         )
 

@@ -1,10 +1,9 @@
 """Residual networks for images."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
@@ -72,18 +71,13 @@ class ResNet(Classifier):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return logits [B, C] of images, in a layout that `as_images` takes."""
+    def forward(self, images: torch.Tensor | dict[str, Any]) -> torch.Tensor:
+        """Return logits [B, C] of images, in a layout that `as_images` takes, or of a batch by column."""
+        images = images[self.column] if isinstance(images, dict) else images
         images = as_images(images, self.channels, self.head.weight.dtype)
         # adaptive pooling has no deterministic gradient on a GPU
         logits: torch.Tensor = self.head(self.body(images).mean(dim=(2, 3)))
         return logits
-
-    def on_validation_epoch_start(self) -> None:
-        """Take the running statistics of rank 0, which are those that are saved and sealed."""
-        if dist.is_available() and dist.is_initialized():
-            for buffer in self.body.buffers():
-                dist.broadcast(buffer, 0)
 
 
 def _shape(columns: SampleColumns, column: str, num_classes: int) -> tuple[int, int, int] | None:

@@ -139,7 +139,7 @@ class UNet(LightningModule):
         predicted = logits.argmax(dim=1)
         for metric in metrics.values():
             metric.update(predicted, masks)
-        self.log_dict({name: loss, **metrics}, batch_size=len(batch[self.mask]))
+        self.log_dict({**metrics, name: loss}, batch_size=len(batch[self.mask]))
 
     def _check(self, masks: torch.Tensor) -> None:
         least, most = (int(of) for of in masks.aminmax())
