@@ -1,12 +1,16 @@
 """A run on other columns than a table's is evaluated by what its model logs, and each held-out row counts once."""
 
+import base64
+import io
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
@@ -15,6 +19,7 @@ from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
 from shardline.errors import ConfigError, DataError
+from shardline.models import Classifier
 from shardline.sources import Schema, Source, Table
 from shardline.training.evaluate import evaluate
 from tests.support.columns import manifest_of
@@ -62,12 +67,62 @@ class Silent(Validated):
         self.mean("perplexity", batch)
 
 
-def evaluated(folder: Path, model: type[pl.LightningModule]) -> dict[str, Any]:
-    write_json(folder / "manifest.json", manifest_of(Numbers(num_shards=1), folder))
+class Photos(Source):
+    """PNG files, red ones and blue ones in turn; each fifth has the other one's label."""
+
+    schema = Schema(columns={"image": "bytes", "labels": "int64"}, classes=("red", "blue"))
+
+    def iter_tables(self, shard: int) -> Any:
+        rows = np.arange(60)
+        pixels = np.zeros((60, 6, 8, 3), np.uint8)
+        pixels[rows, :, :, rows % 2 * 2] = 250
+        labels = np.where(rows % 5 == 0, 1 - rows % 2, rows % 2)
+        columns = {"image": list(map(png, pixels)), "labels": labels}
+        yield Table(ids=rows, columns=columns, splits=rows // 30 * 2)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    written = io.BytesIO()
+    Image.fromarray(pixels).save(written, "PNG")
+    return written.getvalue()
+
+
+class Redness(Classifier):
+    """Compares red with blue."""
+
+    column = "image"
+
+    def __init__(self, columns: dict[str, str]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.weight * images.float().mean(dim=(1, 2))[:, [0, 2]]
+
+
+def test_a_classifier_of_a_column_has_the_metrics_and_samples_of_a_tables(tmp_path: Path) -> None:
+    found = evaluated(
+        tmp_path, Redness, Photos(num_shards=1), data={"eval_transform": {"type": "decode"}}
+    )
+    assert (found["task"], found["num_samples"]) == ("classification", 30)
+    assert found["headline"]["metric"] == "accuracy"
+    assert found["headline"]["value"] == pytest.approx(0.8)
+    assert len(found["samples"]["hardest"]) == 6
+    for sample in found["samples"]["typical"]:
+        content = base64.b64decode(sample["image"].partition(",")[2])
+        shown = np.asarray(Image.open(io.BytesIO(content)))
+        assert shown.shape == (6, 8, 3)
+        assert sample["predicted"] == ("red" if shown[0, 0, 0] else "blue")
+
+
+def evaluated(
+    folder: Path, model: type[pl.LightningModule], source: Source | None = None, **settings: Any
+) -> dict[str, Any]:
+    write_json(folder / "manifest.json", manifest_of(source or Numbers(num_shards=1), folder))
     save_file({"weight": torch.tensor(2.0)}, folder / "model.safetensors")
     spec = RunSpec(
         run="one", model_class=f"{__name__}:{model.__name__}",
-        settings=RunSettings(global_batch=7),
+        settings=msgspec.convert({"global_batch": 7, **settings}, RunSettings),
     )  # fmt: skip
     return evaluate(
         spec,

@@ -7,9 +7,10 @@ import numpy as np
 
 from shardline.data.columns import features_of
 from shardline.data.dataset import Dataset
+from shardline.data.units import RowUnits
 from shardline.data.windowmap import WindowMap
 from shardline.order.pieces import Line, Piece, num_rows, split_pieces
-from shardline.training.pictures import is_image, picture
+from shardline.training.pictures import MAX_SIDE, is_image, picture
 
 NUM_BINS = 15
 MAX_POINTS = 300
@@ -133,7 +134,7 @@ class Samples:
         Returns:
             Per row `row` (its id, as the source numbered it), `label`, `predicted`, `loss`,
             `confidence` if known, and its `image` as a PNG data URL or its first eight `features`,
-            where the dataset has these.
+            where the dataset has these. An image is one of the features' shape, or a column `image`.
         """
         return [self._describe(rows, index) for index in range(len(rows["place"]))]
 
@@ -154,11 +155,24 @@ class Samples:
 
 def _shown(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
     if not features_of(dataset.manifest["schema"]):
-        return {}
+        return _image(dataset, piece)
     features = WindowMap(dataset.shards, piece).values("features", piece)[0]
     if is_image(features.shape):
         return {"image": picture(features, dataset.statistics["features"])}
     return {"features": [_stored(value) for value in features.ravel()[:MAX_FEATURES]]}
+
+
+def _image(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
+    """Return the picture of a row's column `image`: an image file's bytes, or pixels."""
+    column = dataset.shards.columns.get("image")
+    if column is None or (column.kind == "array" and column.dtype != "uint8"):
+        return {}
+    from shardline.data.transforms.decoding import Encoded  # packages of the extra `images`
+
+    units = RowUnits(shards=dataset.shards, pieces=tuple(piece))
+    image = units.load(WindowMap(dataset.shards, piece), piece).sample(0)["image"]
+    pixels = Encoded(image, "RGB").pixels(MAX_SIDE, MAX_SIDE) if isinstance(image, bytes) else image
+    return {"image": picture(pixels, {})} if pixels is not None and is_image(pixels.shape) else {}
 
 
 def _short(values: np.ndarray) -> list[float]:

@@ -20,6 +20,7 @@ from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.training.evaluate_steps import by_test_step, by_validation_step
 from shardline.training.headline import choose_headline
 from shardline.training.model import make_model
+from shardline.training.models.base import Classifier
 from shardline.training.named_metrics import NamedMetrics
 from shardline.training.scoring import Columns, Task, blocks, make_task
 
@@ -31,7 +32,8 @@ def evaluate(
     """Evaluate a sealed model.
 
     A model with a `test_step` is evaluated by it. Of another one `forward` gives logits [B, C] for
-    classification and values [B] or [B, 1] for regression, where rows are features and a label;
+    classification and values [B] or [B, 1] for regression, where rows are features and a label, or
+    the model is a `Classifier` of one of their columns;
     `evaluation.metrics` are further metrics of what `forward` gives, and the only ones where labels
     are something else. Without these, the model's `validation_step` is the evaluation.
 
@@ -65,14 +67,17 @@ def evaluate(
     batches = stream.batches()
     first = next(batches)
     named = NamedMetrics(settings.evaluation.metrics, spec.title)
-    is_scored = isinstance(first, tuple) and schema["task"] != "none"
+    column = model.column if isinstance(model, Classifier) else ""
+    is_scored = schema["task"] != "none" and (isinstance(first, tuple) or column in first)
     if not (is_scored or named):
         return by_validation_step(spec, model, feed, HeldOutLoader(stream, order))
     normalize = Normalizer(feed, settings.data.normalize, torch.float32)
     found = {"split": split, "task": schema["task"], "num_samples": order.num_rows}
     whole = chain([first], batches)
     if is_scored:
-        outputs = ((output.float(), labels) for output, labels in _outputs(model, normalize, whole))
+        outputs = (
+            (output.float(), labels) for output, labels in _outputs(model, normalize, whole, column)
+        )
         result = _by_forward(spec, feed, outputs, order.num_rows, named)
     else:
         result = _by_metrics(spec, _outputs(model, normalize, whole), named)
@@ -134,9 +139,9 @@ def _call(model: pl.LightningModule, features: Any) -> Any:
 
 
 def _outputs(
-    model: pl.LightningModule, normalize: Normalizer, batches: Iterable[Batch]
+    model: pl.LightningModule, normalize: Normalizer, batches: Iterable[Batch], column: str = ""
 ) -> Iterator[tuple[Any, torch.Tensor]]:
-    """Yield what `forward` gives of each batch's `features`, or of the batch where it has none, and the labels."""
+    """Yield what `forward` gives of each batch's column, or of the batch where it has none, and the labels."""
     for batch in batches:
         if not isinstance(batch, dict):
             yield _call(model, normalize(batch[0])), batch[1]
@@ -146,7 +151,8 @@ def _outputs(
                 f"evaluation.metrics is given, but rows have {', '.join(batch)}, expected a column labels; name the "
                 "column so, or define a test_step and log these metrics there"
             )
-        yield _call(model, batch.get("features", batch)), batch["labels"]
+        seen: Any = normalize.batch(batch)
+        yield _call(model, seen.get(column or "features", seen)), batch["labels"]
 
 
 def _scored(
