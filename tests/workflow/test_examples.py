@@ -21,6 +21,16 @@ NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/Makefile"))
 Runs = dict[str, dict[str, Any]]  # of report.json, by name
 
 
+def check_delta_scaling(folder: Path, runs: Runs) -> None:
+    sizes = runs["net"], runs["net_nodes=1_devices=2_global_batch=256"]
+    for run, ranks in zip(sizes, (1, 2), strict=True):
+        assert score(run, "accuracy") > 0.8, "of 0.2 by chance"
+        assert run["training"]["world_size"] == ranks
+        assert run["training"]["epochs"] < run["settings"]["trainer.max_epochs"], "stopped early"
+        assert run["throughput"]["samples_per_s"] > 0
+        assert run["tracking"]["mlflow"]["run_id"]
+
+
 def check_mnist_tracking(folder: Path, runs: Runs) -> None:
     assert score(runs["cnn"], "accuracy") > 0.8, "of 0.1 by chance"
     assert runs["cnn"]["training"]["world_size"] == 2
@@ -38,9 +48,15 @@ def check_partitions(folder: Path, runs: Runs) -> None:
     assert set.union(*partitions) == set(range(16)), "and all of them are passed through"
 
 
+def check_unet(folder: Path, runs: Runs) -> None:
+    assert score(runs["unet"], "test_miou") > 0.6, "of 0.24 if all were ground"
+
+
 CHECKS = {
+    "delta-scaling": check_delta_scaling,
     "mnist-tracking": check_mnist_tracking,
     "partitions": check_partitions,
+    "unet": check_unet,
 }
 
 
