@@ -33,7 +33,7 @@ DATASETS = {
 TRANSFORM = "[[{type: resize, size: [16, 16]}, normalize]]"
 ROWS = [
     {
-        "name": "gpt", "dataset": "books", "model": "gpt", "devices": 1,
+        "name": "gpt", "dataset": "books", "model": "gpt", "devices": 2, "strategy": "fsdp",
         "model_args.layers": 1, "model_args.width": 32, "trainer.accumulate": 2,
         "data.pack": "{column: tokens, length: 32, method: best_fit}",
     },
@@ -77,7 +77,7 @@ def test_models_of_the_field_are_trained_evaluated_and_reported(tiny):
     assert found["unet"]["test_miou"] > 0.6
     assert found["unet"]["test_pixel_accuracy"] > 0.75
     # of the running statistics that are sealed, whichever rank has measured it
-    assert found["resnet"]["val_loss"] == pytest.approx(best["resnet"], rel=1e-5)
+    assert found["resnet"]["loss"] == pytest.approx(best["resnet"], rel=1e-5)
     assert "val_miou" in workspace.the("results/reports/*/index.html").read_text()
     again = workspace.snakemake("--dry-run")
     assert "Nothing to be done" in again.stdout
