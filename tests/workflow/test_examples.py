@@ -31,6 +31,16 @@ def check_delta_scaling(folder: Path, runs: Runs) -> None:
         assert run["tracking"]["mlflow"]["run_id"]
 
 
+def check_detection(folder: Path, runs: Runs) -> None:
+    assert score(runs["detector"], "test_recall") > 0.4
+    assert runs["detector"]["metrics"]["test_precision"] > 0.6
+
+
+def check_gpt(folder: Path, runs: Runs) -> None:
+    assert score(runs["gpt"], "test_perplexity") < 12, "of 256 by chance"
+    assert "'To install the package, " in make(folder, "continue")
+
+
 def check_mnist_tracking(folder: Path, runs: Runs) -> None:
     assert score(runs["cnn"], "accuracy") > 0.8, "of 0.1 by chance"
     assert runs["cnn"]["training"]["world_size"] == 2
@@ -54,6 +64,8 @@ def check_unet(folder: Path, runs: Runs) -> None:
 
 CHECKS = {
     "delta-scaling": check_delta_scaling,
+    "detection": check_detection,
+    "gpt": check_gpt,
     "mnist-tracking": check_mnist_tracking,
     "partitions": check_partitions,
     "unet": check_unet,

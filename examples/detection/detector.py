@@ -1,0 +1,106 @@
+"""A tiny detector without anchors, after Zhou et al. 2019, "Objects as Points"."""
+
+import torch
+from pytorch_lightning import LightningModule
+from shardline.losses import token_mean
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits, l1_loss
+from torchmetrics import MeanMetric
+
+STRIDE = 8  # pixels of a cell of the grid
+
+
+class Detector(LightningModule):
+    """For each cell of the grid: whether a box of a kind has its centre there, and that box."""
+
+    def __init__(self, kinds=2, width=32):
+        super().__init__()
+        self.kinds = kinds
+        layers = []
+        for before, after in ((1, width), (width, width), (width, 2 * width)):
+            layers += [
+                nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(8, after), nn.ReLU(),
+                nn.Conv2d(after, after, 3, padding=1), nn.GroupNorm(8, after), nn.ReLU(),
+            ]  # fmt: skip
+        self.net = nn.Sequential(*layers, nn.Conv2d(2 * width, kinds + 4, 1))
+        nn.init.constant_(self.net[-1].bias[:kinds], -3.0)  # most cells are empty
+        self.val_loss = MeanMetric()
+        self.val_found, self.val_right = MeanMetric(), MeanMetric()
+        self.test_found, self.test_right = MeanMetric(), MeanMetric()
+
+    def forward(self, images_BHW: torch.Tensor) -> torch.Tensor:
+        """Return [B, kinds + 4, H / 8, W / 8]: logits, then centre and size in cells."""
+        return self.net(images_BHW[:, None].float() / 255)
+
+    def targets(self, batch, grid):
+        """Return what `forward` should give, and which cells hold a centre [B, rows, columns].
+
+        Boxes are padded to the most that an image of the global batch has; `boxes.lengths` tells
+        how many of an image's count.
+        """
+        boxes, lengths = batch["boxes"] / STRIDE, batch["boxes.lengths"]
+        wanted = torch.zeros_like(grid)
+        held = torch.zeros_like(grid[:, 0])
+        for place in range(boxes.shape[1]):
+            image = torch.nonzero(place < lengths).flatten()
+            left, top, right, bottom = boxes[image, place].unbind(1)
+            x, y = (left + right) / 2, (top + bottom) / 2
+            column, row = x.long(), y.long()
+            wanted[image, :, row, column] = 0
+            wanted[image, batch["kinds"][image, place], row, column] = 1
+            box = torch.stack([x - column, y - row, right - left, bottom - top], dim=1)
+            wanted[image, self.kinds :, row, column] = box
+            held[image, row, column] = 1
+        return wanted, held
+
+    def losses(self, batch):
+        """Return the loss of each cell [B, rows, columns], and what is needed to measure."""
+        grid = self(batch["image"])
+        wanted, held = self.targets(batch, grid)
+        kinds = slice(None, self.kinds)
+        score = binary_cross_entropy_with_logits(grid[:, kinds], wanted[:, kinds], reduction="none")
+        shift = l1_loss(grid[:, self.kinds :], wanted[:, self.kinds :], reduction="none")
+        return score.sum(1) + held * shift.sum(1), grid, wanted, held
+
+    def training_step(self, batch, batch_idx):
+        losses, *_ = self.losses(batch)
+        loss = token_mean(losses, torch.ones_like(losses), mean_count=losses.numel())
+        self.log("train_loss", loss, batch_size=len(losses))
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        losses, *found = self.losses(batch)
+        self.val_loss.update(losses)
+        self.log("val_loss", self.val_loss, batch_size=len(losses))
+        self.measure("val", *found)
+
+    def test_step(self, batch, batch_idx):
+        _, *found = self.losses(batch)
+        self.measure("test", *found)
+
+    def measure(self, split, grid, wanted, held):
+        """Log the share of boxes that are found, and of what is found that is right.
+
+        A box is found where its cell has its kind above one half, and the boxes' IoU is above one half.
+        """
+        predicted = grid[:, : self.kinds].sigmoid().amax(1) > 0.5
+        kind = grid[:, : self.kinds].argmax(1) == wanted[:, : self.kinds].argmax(1)
+        right = (held > 0) & predicted & kind & (iou(grid, wanted, self.kinds) > 0.5)
+        found, precise = getattr(self, f"{split}_found"), getattr(self, f"{split}_right")
+        found.update(right[held > 0].float())
+        precise.update(right[predicted].float())
+        values = {f"{split}_recall": found, f"{split}_precision": precise}
+        self.log_dict(values, batch_size=len(grid))
+
+
+def iou(grid, wanted, kinds):
+    """Return intersection by union of two boxes in each cell [B, rows, columns]."""
+    (x, y, wide, high), (u, v, broad, tall) = grid[:, kinds:].unbind(1), wanted[:, kinds:].unbind(1)
+    across = (
+        torch.minimum(x + wide / 2, u + broad / 2) - torch.maximum(x - wide / 2, u - broad / 2)
+    ).clamp(0)
+    down = (
+        torch.minimum(y + high / 2, v + tall / 2) - torch.maximum(y - high / 2, v - tall / 2)
+    ).clamp(0)
+    union = wide.clamp(0) * high.clamp(0) + broad * tall - across * down
+    return across * down / union.clamp(min=1e-6)

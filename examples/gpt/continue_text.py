@@ -1,0 +1,25 @@
+"""Continue texts with the trained model: python continue_text.py RUN TEXT..., as `make continue` does."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from shardline.training.models.gpt import GPT
+
+
+def main(folder: Path, *texts: str) -> None:
+    """Print each text with 120 more characters, drawn by their probability."""
+    settings = json.loads((folder / "run.json").read_text())["settings"]
+    model = GPT(context=settings["data"]["pack"]["length"], vocab=256, **settings["model_args"])
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    generator = torch.Generator().manual_seed(1)
+    for text in texts:
+        tokens = torch.tensor([list(text.encode())])
+        continued = model.generate(tokens, 120, generator)[0].tolist()
+        print(repr(bytes(continued).decode(errors="replace")))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
