@@ -25,6 +25,8 @@ from tests.support.columns import Given, manifest_of
 TOKENS = {
     "tokens": Column(dtype="uint16", varies=True),
     "line": Column(dtype="uint8", varies=True, kind="text"),
+    "boxes": Column(dtype="float32", shape=(2,), varies=True),
+    "sizes": Column(dtype="int64", varies=True),
 }
 SPLITS = ("train", "validation", "test")
 # by shard, the split and number of tokens of each row
@@ -41,7 +43,9 @@ def texts(shards: list[list[tuple[int, int]]]) -> Given:
         rows.append([])
         for split, length in sorted(shard, key=lambda row: row[0]):
             tokens = np.arange(value, value + length, dtype=np.uint16)
-            rows[-1].append((split, {"tokens": tokens, "line": "x" * length}))
+            boxes = np.stack([tokens, -tokens.astype(np.float32)], axis=1).astype(np.float32)
+            others = {"line": "x" * length, "boxes": boxes, "sizes": np.array([length])}
+            rows[-1].append((split, {"tokens": tokens, **others}))
             value += length
     return Given(TOKENS, rows)
 
@@ -53,10 +57,13 @@ def values_of(source: Given, split: int) -> list[list[int]]:
     ]
 
 
-def blocks_of(source: Given, folder: Path, split: str, length: int) -> BlockUnits:
+def blocks_of(
+    source: Given, folder: Path, split: str, length: int, others: tuple[str, ...] = ()
+) -> BlockUnits:
     manifest = manifest_of(source, folder)
     return BlockUnits(
-        shards=ShardMap(manifest, folder), split=split_pieces(manifest, split), column="tokens", length=length
+        shards=ShardMap(manifest, folder), split=split_pieces(manifest, split), column="tokens", length=length,
+        others=others,
     )  # fmt: skip
 
 
@@ -72,7 +79,7 @@ def test_each_value_is_in_one_block_but_for_the_remainder_that_is_reported(
     wanted = values_of(source, split)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(windowmap, "COPIED_BYTES", copied)
-        units = blocks_of(source, Path(folder), SPLITS[split], length)
+        units = blocks_of(source, Path(folder), SPLITS[split], length, ("boxes", "line"))
         has_rows = any(split == s for shard in source.rows for s, _ in shard)
         if has_rows and all(len(v) < length for v in wanted):
             with pytest.raises(DataError, match=f"no shard has a block of {length} values"):
@@ -91,7 +98,16 @@ def test_each_value_is_in_one_block_but_for_the_remainder_that_is_reported(
         blocks = blocks[: numbers[0] - cut] + blocks[numbers[0] :]
         loaded = units.load(WindowMap(units.shards, units.rows(pieces)), pieces)
         assert [loaded.sample(n)["tokens"].tolist() for n in range(len(blocks))] == blocks
-        assert loaded.batch(np.arange(len(blocks))[::-1])["tokens"].tolist() == blocks[::-1]
+        batch = loaded.batch(np.arange(len(blocks))[::-1])
+        assert batch["tokens"].tolist() == blocks[::-1]
+        along = [[[value, -value] for value in block] for block in blocks]
+        assert [loaded.sample(n)["boxes"].tolist() for n in range(len(blocks))] == along
+        assert batch["boxes"].tolist() == along[::-1]
+        assert (batch["line"] == ord("x")).all()
+        assert batch["line"].shape == (len(blocks), length)
+        assert {name: list(found.shape[1:]) for name, found in batch.items()} == {
+            name: list(column.shape) for name, column in units.columns.items()
+        }
         assert loaded.ids.tolist() == [p.shard << 32 | n for p in pieces for n in range(p.first, p.last)]  # fmt: skip
         assert units.lengths("tokens", pieces).tolist() == [length] * len(blocks)
 
@@ -130,10 +146,21 @@ def test_a_held_out_split_has_blocks_of_its_own_rows(tmp_path: Path) -> None:
     assert units.waste == pytest.approx(3 / 12)
 
 
+@pytest.mark.parametrize("copied", [0, 65536])
+def test_a_column_of_other_lengths_cannot_go_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int
+) -> None:
+    monkeypatch.setattr(windowmap, "COPIED_BYTES", copied)
+    units = blocks_of(texts([[(1, 3), (0, 1), (0, 5)]]), tmp_path, "train", 2, others=("sizes",))
+    message = r"row 1 of shard .* has 1 values of sizes, expected 5 as of tokens.*leave sizes out of data\.pack\.with"
+    with pytest.raises(DataError, match=message):
+        units.load(WindowMap(units.shards, units.rows(units.pieces)), units.pieces)
+
+
 def test_memory_of_a_block_counts_the_other_columns_of_its_rows(tmp_path: Path) -> None:
     units = blocks_of(texts([[(0, 100)] * 10]), tmp_path, "train", 10)
     per_row = units.shards.row_bytes
-    assert per_row > 100 * 3  # two bytes of a token and one of the line each
+    assert per_row > 100 * (3 + 8)  # two bytes of a token, one of the line and eight of a box each
     assert units.unit_bytes == pytest.approx(per_row / 10, abs=1)
 
 

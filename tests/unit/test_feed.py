@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import Data, Pad, RunSettings
+from shardline.config.settings.run import Data, Pack, Pad, RunSettings
 from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.data.columns import Column
-from shardline.data.datamodule import Normalizer
+from shardline.data.datamodule import Normalizer, ShardDataModule
 from shardline.data.feed import Feed
 from shardline.data.sample_stream import SampleStream
 from shardline.data.stream import ShardStream
 from shardline.errors import ConfigError, DataError
-from tests.support.columns import Given, manifest_of
+from tests.support.columns import Given, manifest_of, together
 
 COLUMNS = {"x": Column(dtype="float32", shape=(2,)), "n": Column(dtype="int32", varies=True)}
 TABLE = {"features": Column(dtype="float32", shape=(2,)), "labels": Column(dtype="int64")}
@@ -123,11 +123,11 @@ def test_a_transform_gives_the_same_bits_wherever_it_runs(tmp_path: Path, worker
     plain = list(batches([one], settings()))
     noise = [b["x"] / 2 - p["x"] for b, p in zip(alone, plain, strict=True)]
     assert torch.unique(torch.cat(noise)).numel() > 90  # each row's, in each epoch, is another
-    for rank in range(2):
-        parts = list(batches([one], settings(transform=transform, workers=workers), rank, 2))
-        for whole, part in zip(alone, parts, strict=True):
-            for name in whole:
-                assert torch.equal(whole[name][6 * rank : 6 * rank + 6], part[name])
+    of = settings(transform=transform, workers=workers)
+    ranks = [batches([one], of, rank, 2) for rank in range(2)]
+    for whole, parts in zip(alone, zip(*ranks, strict=True), strict=True):
+        joined = together(parts)
+        assert all(torch.equal(whole[name], joined[name]) for name in whole)
 
 
 def test_datasets_are_mixed_by_weight(tmp_path: Path) -> None:
@@ -230,3 +230,83 @@ def test_what_cannot_be_streamed_is_refused_at_once(tmp_path: Path) -> None:
         next(batches([one], settings(collate="nowhere:f")))
     with pytest.raises(DataError, match="dataset d-a: its test split has no rows"):
         Feed([one], settings(eval_transform=f"{HERE}:Twice")).held_out("test", batch=4)
+
+
+TEXTS = {
+    "tokens": Column(dtype="uint16", varies=True),
+    "mask": Column(dtype="bool", varies=True),
+    "size": Column(dtype="int64"),
+}
+
+
+def texts(folder: Path, lengths: Sequence[int] = (7, 2, 5, 9, 4)) -> DatasetPlace:
+    """Build a dataset of tokens that count up from 1, of which the mask has the even ones."""
+    rows, value = [], 1
+    for length in (*lengths, 6):
+        tokens = np.arange(value, value + length, dtype=np.uint16)
+        rows.append({"tokens": tokens, "mask": tokens % 2 == 0, "size": length})
+        value += length
+    splits = [0] * len(lengths) + [1]
+    return built(folder, Given(TEXTS, [list(zip(splits, rows, strict=True))]))
+
+
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+def test_a_mask_goes_along_with_the_tokens_that_are_packed(tmp_path: Path, method: Any) -> None:
+    pack = Pack(column="tokens", length=6, method=method, with_=["mask"])
+    seen: list[int] = []
+    for batch in batches([texts(tmp_path / "a")], settings(2, pack=pack), epochs=1):
+        assert batch["mask"].dtype == torch.bool
+        assert batch["mask"].shape == (2, 6)
+        tokens = batch["tokens"].int()
+        assert torch.equal(batch["mask"], (tokens % 2 == 0) & (tokens > 0))
+        assert ("tokens.mean_count" in batch) == (method == "best_fit")
+        seen += tokens[tokens > 0].tolist()
+    assert len(set(seen)) == len(seen) >= 20
+
+
+@pytest.mark.parametrize(
+    ("column", "along", "message"),
+    [
+        ("token", [], "data.pack.column names 'token', which is not there in dataset d-a.*did you mean \"tokens\""),
+        ("tokens", ["masks"], "data.pack.with names 'masks', which is not there .*(tokens, mask).*\"mask\""),
+        ("tokens", ["size"], "data.pack.with names 'size', which is int64 .*first dimension varies"),
+    ],
+)  # fmt: skip
+def test_a_column_that_cannot_be_packed_is_named_with_its_key(
+    tmp_path: Path, column: str, along: list[str], message: str
+) -> None:
+    pack = Pack(column=column, length=6, with_=along)
+    with pytest.raises(ConfigError, match=message):
+        Feed([texts(tmp_path / "a")], settings(2, pack=pack)).train(world())
+
+
+@pytest.mark.parametrize(
+    ("method", "number", "waste", "sentence"),
+    [
+        ("concat", 4, 3 / 27, "data.pack makes samples of 6 tokens: 4 blocks from dataset d-a (11.11 % of the values "
+         "are in none)"),
+        ("best_fit", 5, 3 / 30, "data.pack makes samples of 6 tokens: 5 packs from dataset d-a (10.00 % of their "
+         "places are empty)"),
+    ],
+)  # fmt: skip
+def test_what_packs_waste_is_printed_and_recorded_by_the_first_rank(
+    tmp_path: Path, capsys: Any, method: Any, number: int, waste: float, sentence: str
+) -> None:
+    one = texts(tmp_path / "a")
+    of = settings(2, pack=Pack(column="tokens", length=6, method=method))
+    found = ShardDataModule(of, [one], world()).packs
+    assert found == {
+        "method": method,
+        "column": "tokens",
+        "length": 6,
+        "datasets": [{"id": "d-a", "number": number, "waste": pytest.approx(waste, abs=1e-6)}],
+    }
+    assert capsys.readouterr().out == sentence + "\n"
+    assert Feed([place(tmp_path / "b", 12, 0)], settings()).packs() is None
+
+
+def test_other_ranks_print_nothing_of_packs(tmp_path: Path, capsys: Any) -> None:
+    one = texts(tmp_path / "a")
+    of = settings(2, pack=Pack(column="tokens", length=1))
+    assert ShardDataModule(of, [one], world(1, 2)).packs is None
+    assert capsys.readouterr().out == ""

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from shardline.supervision.attempts import (
     record_resumed_step,
     sealed_log,
 )
+from shardline.training import worker
 from shardline.training.goodput import Timeline, goodput, throughput
 
 FLOW = {"global_batch": 64, "ranks": 2}
@@ -155,3 +157,11 @@ def test_the_queue_of_a_slurm_job_is_from_when_it_could_start():
     # a shell in an allocation, from which Snakemake was started: its wait is no run's
     assert job("interactive", **times).queue_s is None
     assert job("interactive", **times).started is None
+
+
+def test_what_packs_waste_is_recorded_of_a_training_that_has_them_alone(tmp_path):
+    begin_attempt(tmp_path)
+    packs = {"method": "concat", "column": "tokens", "length": 4, "datasets": []}
+    spec = SimpleNamespace(model_class="nets:Net", settings=SimpleNamespace(global_batch=8))
+    assert worker._measured(tmp_path, spec, {}, [], packs=packs)["packs"] == packs
+    assert "packs" not in worker._measured(tmp_path, spec, {}, [])

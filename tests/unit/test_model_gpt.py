@@ -99,7 +99,7 @@ def test_what_fills_up_rows_and_batches_does_not_count() -> None:
     assert counts.tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
     alone, _ = model.losses({"tokens": values[1:, :3], "tokens.lengths": lengths[1:]})
     torch.testing.assert_close(losses[1, :2], alone[0])
-    _, counts = model.losses({"tokens": values, "weights": torch.tensor([1.0, 0.0])})
+    _, counts = model.losses({"tokens": values, "weights": torch.tensor([2.0, 0.0])})
     assert counts.sum(dim=1).tolist() == [5, 0]
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -65,6 +66,27 @@ def test_every_figure_of_a_run_stands_beside_the_action_that_made_it(tmp_path):
     page = render([files], generated_from="config/runs.tsv")
     assert f'<code class="action">train/{key}</code>' in page
     assert '<code class="action">shardline replay one</code>' in page
+
+
+@pytest.mark.parametrize(
+    ("method", "datasets", "rows"),
+    [
+        ("best_fit", [("ab" * 6, 1234, 0.0312)], ["packs 1,234 of 1,024 tokens, 3.12 % of their places empty"]),
+        ("concat", [("ab" * 6, 7, 0.5), ("cd" * 6, 9, 0)], [
+            "blocks from abababababab 7 of 1,024 tokens, 50.00 % of the values in none",
+            "blocks from cdcdcdcdcdcd 9 of 1,024 tokens, 0.00 % of the values in none",
+        ]),
+    ],
+)  # fmt: skip
+def test_a_run_tells_of_its_packs_and_what_they_waste(tmp_path, method, datasets, rows):
+    parts = [{"id": one, "number": number, "waste": waste} for one, number, waste in datasets]
+    packs = {"method": method, "column": "tokens", "length": 1024, "datasets": parts}
+    files = write_run(tmp_path, "one", provenance={"packs": packs})
+    run = document_of([files])["runs"][0]
+    assert run["packs"] == {**packs, "action": f"train/{run['id']}"}
+    page = render([files], generated_from="config/runs.tsv")
+    text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    assert all(row in text for row in rows)
 
 
 def test_page_data_and_table_say_the_same(tmp_path):

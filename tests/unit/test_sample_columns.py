@@ -73,14 +73,16 @@ def test_of_packs(tmp_path: Path, written: str, method: str) -> None:
     rows = [(0, {"tokens": value, "url": "x"})] * 9
     manifest = manifest_of(Given({"tokens": written, "url": "text"}, [rows]), tmp_path)
     shards, split = ShardMap(manifest, tmp_path), split_pieces(manifest, "train")
-    units = (
-        BlockUnits(shards=shards, split=split, column="tokens", length=8)
-        if method == "concat"
-        else PackUnits(shards=shards, name="train", split=split, column="tokens", length=8)
-    )
-    pack = {"column": "tokens", "length": 8, "method": method}
-    columns = found(manifest["schema"], pack=pack)
-    assert columns == {name: str(column) for name, column in units.columns.items()}
+    for others in ((), ("url",)):
+        of: dict[str, Any] = {"column": "tokens", "length": 8, "others": others}
+        units = (
+            BlockUnits(shards=shards, split=split, **of)
+            if method == "concat"
+            else PackUnits(shards=shards, name="train", split=split, **of)
+        )
+        pack = {"column": "tokens", "length": 8, "method": method, "with": list(others)}
+        columns = found(manifest["schema"], pack=pack)
+        assert columns == {name: str(column) for name, column in units.columns.items()}
 
 
 def test_of_a_table_and_of_what_only_the_users_code_knows() -> None:

@@ -69,6 +69,7 @@ def ids(project: FakeProject) -> Callable[..., tuple[str, str, str]]:
         {"collate": {"type": "pad", "lengths": {"boxes": 64}}},
         {"pack": {"column": "tokens", "length": 8}},
         {"pack": {"column": "tokens", "length": 8, "method": "best_fit"}},
+        {"pack": {"column": "tokens", "length": 8, "with": ["mask"]}},
         {"class_weights": "balanced"},
         {"class_weights": {"a": 1, "b": 2.5}},
         {"class_weights": "balanced", "epoch_samples": 100},
@@ -93,7 +94,8 @@ def test_what_is_as_before_counts_nowhere(ids) -> None:
 def test_workers_do_not_count_beside_what_does(ids) -> None:
     assert ids(transform=AUGMENT) == ids(transform=AUGMENT, workers="threads:7")
     pack = {"column": "tokens", "length": 8}
-    assert ids(pack=pack) == ids(pack={**pack, "method": "concat"})
+    assert ids(pack=pack) == ids(pack={**pack, "method": "concat", "with": []})
+    assert ids(pack={**pack, "with": ["mask"]}) != ids(pack=pack)
 
 
 def test_one_transform_however_it_is_written(ids) -> None:
@@ -203,6 +205,11 @@ def test_a_row_takes_the_place_of_a_table(project, ids) -> None:
         None, "mypkg.data:Scale", ["mypkg.data:Augment", "mypkg.data:Scale"],
     ]  # fmt: skip
     assert {run.settings.data.pack.method for run in runs} == {"concat"}
+    project.rows[1] |= {"data.pack": "{column: tokens, length: 8, with: [mask]}"}
+    data = next(
+        run for run in project.load().runs.values() if run.name.startswith("flat")
+    ).settings.data
+    assert data.pack.with_ == ["mask"]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +231,10 @@ def test_a_row_takes_the_place_of_a_table(project, ids) -> None:
         ({"collate": "nested", "pack": {"column": "t", "length": 2}}, "data.collate=nested is given with data.pack"),
         ({"pack": {"column": "t"}}, "data.pack.length is missing; add it"),
         ({"pack": {"column": "t", "length": 2, "method": "best"}}, "data.pack.method=best is not one of concat"),
+        ({"pack": {"column": "t", "length": 2, "with": ["t"]}}, "data.pack.with names t, which is data.pack.column"),
+        ({"pack": {"column": "t", "length": 2, "with": ["m", "m"]}}, 'data.pack.with=.* lists "m" twice; drop one'),
+        ({"pack": {"column": "t", "length": 2, "with": "m"}}, "data.pack.with=\"m\" is not a list"),
+        ({"pack": {"column": "t", "length": 2, "with_": []}}, 'data.pack.with_ is not a known key; .*"with"'),
     ],
 )  # fmt: skip
 def test_what_is_refused(ids, data: dict[str, Any], expected: str) -> None:

@@ -29,7 +29,8 @@ def texts_of(table: type[Settings]) -> dict[str, str]:
     found = {key: one.form.description for key, one in known.items()}
     for base in reversed(table.__mro__):
         if issubclass(base, Settings):
-            found |= {key: text for key, text in _texts(base).items() if key in known}
+            texts = _texts(base)
+            found |= {key: texts[one.field] for key, one in known.items() if one.field in texts}
     return found
 
 

@@ -63,11 +63,13 @@ class Key(Struct, frozen=True, kw_only=True):
     """A key of a table.
 
     Attributes:
+        field: of the type, in code: that of a key that is a word of Python has another name.
         form: what values it takes.
         default: UNSET where nothing stands for a key that is left out.
         is_required: whether it must be given.
     """
 
+    field: str
     form: Form
     default: Any
     is_required: bool
@@ -93,7 +95,8 @@ def keys_of(table: type[Settings]) -> dict[str, Key]:
         default = field.default
         if field.default_factory is not NODEFAULT:
             default = field.default_factory()
-        found[field.name] = Key(
+        found[field.encode_name] = Key(
+            field=field.name,
             form=form_of(field.type),
             default=UNSET if default in (NODEFAULT, UNSET) else to_builtins(default),
             is_required=field.required,

@@ -25,11 +25,13 @@ def as_type(settings: Mapping[str, Any], table: type[_Table]) -> _Table:
         if key in settings:
             item = settings[key]
             # most are neither, and 10,000 runs have 500,000
-            values[key] = _value(item, known.form) if isinstance(item, dict | list) else item
+            values[known.field] = (
+                _value(item, known.form) if isinstance(item, dict | list) else item
+            )
         elif KEYWORD in known.form.limits:
-            values[key] = coerce(known.form.limits[KEYWORD], known.form)
+            values[known.field] = coerce(known.form.limits[KEYWORD], known.form)
         elif known.below:
-            values[key] = as_type({}, known.form.tables[0])
+            values[known.field] = as_type({}, known.form.tables[0])
     return table(**values)
 
 

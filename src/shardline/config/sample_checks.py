@@ -90,6 +90,8 @@ def _of_pack(data: Data) -> Iterator[str]:
     """Yield what does not go with packs."""
     if data.pack is None:
         return
+    if data.pack.column in data.pack.with_:
+        yield f"data.pack.with names {data.pack.column}, which is data.pack.column itself; name others, or leave it out"
     if data.class_weights is not None:
         yield "data.class_weights is given with data.pack, whose samples hold rows of many classes; leave one out"
     if data.collate in COLLATE and data.collate != "pad":

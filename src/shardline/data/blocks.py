@@ -27,26 +27,29 @@ class BlockUnits:
     from b * length on; what is left at the shard's end is in no block. Nothing is stored: where a
     block lies follows from the first and the last offset of the split's rows.
 
-    A sample is {column: [length, *shape]}; other columns belong to rows, and are left out. A
-    block's id is shard << 32 | block.
+    A sample is {column: [length, *shape]}, and so each of `others`; what is left belongs to rows,
+    and is left out. A block's id is shard << 32 | block.
 
     Attributes:
         shards: the dataset.
         split: the split's rows in each shard.
         column: whose values are cut; of texts and bytes, their bytes.
         length: of a block, in values.
+        others: columns that go along; a row has as many values of each as of `column`.
 
     Raises:
-        DataError: the column does not vary, or the length is no positive number.
+        DataError: a column does not vary, or the length is no positive number.
     """
 
     shards: ShardMap
     split: tuple[Piece, ...]
     column: str
     length: int
+    others: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_packed(self.shards, self.column, self.length)
+        for name in (self.column, *self.others):
+            check_packed(self.shards, name, self.length)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -69,8 +72,11 @@ class BlockUnits:
     @property
     def columns(self) -> Mapping[str, Column]:
         """What a sample holds."""
-        column = self.shards.columns[self.column]
-        return {self.column: Column(dtype=column.dtype, shape=(self.length, *column.shape))}
+        stored = {name: self.shards.columns[name] for name in (self.column, *self.others)}
+        return {
+            name: Column(dtype=column.dtype, shape=(self.length, *column.shape))
+            for name, column in stored.items()
+        }
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -98,7 +104,8 @@ class BlockUnits:
         """Return blocks of a window whose rows are in memory.
 
         Raises:
-            DataError: the shard's offsets do not rise, or are others than before.
+            DataError: the shard's offsets do not rise, or are others than before, or a row has
+                another number of values in one of `others`.
         """
         return LoadedBlocks(self, memory, pieces)
 
@@ -155,19 +162,30 @@ class LoadedBlocks:
 
     def __init__(self, units: BlockUnits, memory: WindowMap, pieces: Sequence[Piece]) -> None:
         self._units, self._memory, self._pieces = units, memory, pieces
-        column = units.shards.columns[units.column]
-        size = units.length * column.item_bytes
-        starts = [np.empty(0, np.int64)]
+        names = (units.column, *units.others)
+        self._columns = {name: units.shards.columns[name] for name in names}
+        starts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int64)] for name in names}
         for piece, rows in zip(pieces, units.rows(pieces), strict=True):
-            (begins, lengths), wanted = memory.ragged(units.column, [rows]), units.values(piece)
-            first = memory.start(units.column, piece.shard, wanted[0])
-            end = first + (piece.last - piece.first) * size
-            if not begins[0] <= first <= end <= begins[-1] + lengths[-1] * column.item_bytes:
-                raise units.shards.bad_offsets(units.column, piece.shard)
-            starts.append(np.arange(first, end, size))
-        self._starts = np.concatenate(starts)
-        self._shape = (units.length, *column.shape)
-        self._dtype = column.dtype
+            begins, lengths = begins_of(units.shards, memory, rows, units.column, units.others)
+            first = self._first_value(piece, int(begins[units.column][0]), int(lengths.sum()))
+            wanted = np.arange(piece.last - piece.first) * units.length + first
+            for name, column in self._columns.items():
+                starts[name].append(begins[name][0] + wanted * column.item_bytes)
+        self._starts = {name: np.concatenate(of) for name, of in starts.items()}
+
+    def _first_value(self, piece: Piece, begin: int, number: int) -> int:
+        """Return the first value of some blocks, counted from that of the first row in memory.
+
+        Args:
+            begin: where the column's values of the rows in memory begin.
+            number: of values that these have.
+        """
+        units, (first, last) = self._units, self._units.values(piece)
+        size = self._columns[units.column].item_bytes
+        skipped = (self._memory.start(units.column, piece.shard, first) - begin) // size
+        if not 0 <= skipped <= skipped + last - first <= number:
+            raise units.shards.bad_offsets(units.column, piece.shard)
+        return skipped
 
     @property
     def ids(self) -> np.ndarray:
@@ -176,14 +194,42 @@ class LoadedBlocks:
 
     def sample(self, place: int) -> Sample:
         """Return a block, read-only."""
-        name = self._units.column
-        return {name: self._memory.row(name, int(self._starts[place]), self._units.length)}
+        return {
+            name: self._memory.row(name, int(starts[place]), self._units.length)
+            for name, starts in self._starts.items()
+        }
 
     def batch(self, places: np.ndarray) -> dict[str, np.ndarray]:
-        """Return blocks [n, length, *shape], copied in one call."""
-        out = np.empty((len(places), *self._shape), self._dtype)
-        self._memory.gather_bytes(self._starts[places], out)
-        return {self._units.column: out}
+        """Return blocks [n, length, *shape], each column copied in one call."""
+        batch = {}
+        for name, column in self._columns.items():
+            out = np.empty((len(places), self._units.length, *column.shape), column.dtype)
+            self._memory.gather_bytes(self._starts[name][places], out)
+            batch[name] = out
+        return batch
+
+
+def begins_of(
+    shards: ShardMap, memory: WindowMap, rows: Piece, column: str, others: Sequence[str]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return where the values of rows in memory begin [n], by column, and how many they are [n].
+
+    Raises:
+        DataError: a row has another number of values in one of `others` than in `column`.
+    """
+    begins, lengths = memory.ragged(column, [rows])
+    found = {column: begins}
+    for name in others:
+        found[name], sizes = memory.ragged(name, [rows])
+        differing = np.flatnonzero(sizes != lengths)
+        if len(differing):
+            row = int(differing[0])
+            raise DataError(
+                f"row {rows.first + row:,} of shard {shards.path(rows.shard)} has {sizes[row]:,} values of {name}, "
+                f"expected {lengths[row]:,} as of {column}, by whose lengths rows are packed; leave {name} out of "
+                "data.pack.with, or give rows as many values of both"
+            )
+    return found, lengths
 
 
 def check_packed(shards: ShardMap, name: str, length: int) -> None:

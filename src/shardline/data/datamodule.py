@@ -19,6 +19,7 @@ from shardline.data.columns import features_of
 from shardline.data.dataset import Dataset
 from shardline.data.feed import Feed, Stream
 from shardline.data.integrity import Policy
+from shardline.data.packing import sentence_of
 from shardline.order.held_out import HeldOutOrder
 from shardline.order.mix import MixOrder
 from shardline.order.sampling import TrainOrder
@@ -162,6 +163,10 @@ class ShardDataModule(LightningDataModule):
         world: this rank's place.
         verify: when a shard is verified against its digest.
         pin: gather into page-locked memory, for a GPU.
+
+    Attributes:
+        packs: what is recorded of blocks or packs, see `packing.describe_packs`; None where rows
+            are the samples, and on all ranks but the first.
     """
 
     def __init__(
@@ -184,6 +189,9 @@ class ShardDataModule(LightningDataModule):
             **options,
         )
         self._validation = HeldOutLoader(held_out, order)
+        self.packs = feed.packs() if world.rank == 0 else None
+        if self.packs:
+            print(sentence_of(self.packs), flush=True)
 
     @property
     def total_steps(self) -> int:

@@ -7,17 +7,16 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import Pad, RunSettings
+from shardline.config.settings.run import Pack, Pad, RunSettings
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.imports import import_class
 from shardline.core.world import World
-from shardline.data.blocks import BlockUnits
 from shardline.data.capacity import LABEL_BYTES
 from shardline.data.classes import rows_of_classes
 from shardline.data.collate import Collate
 from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
-from shardline.data.packs import PackUnits
+from shardline.data.packing import Packed, describe_packs, packed
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.statistics import pooled
 from shardline.data.stream import ShardStream
@@ -175,16 +174,30 @@ class Feed:
         return _Parts(tuple(streamed), tuple(mixed))
 
     def _units(self, dataset: Dataset, split: str) -> Units:
-        pieces, pack = split_pieces(dataset.manifest, split), self._settings.data.pack
-        if pack is None:
-            return RowUnits(shards=dataset.shards, pieces=pieces)
-        if pack.method == "best_fit":
-            return PackUnits(
-                shards=dataset.shards, name=split, split=pieces, column=pack.column, length=pack.length
-            )  # fmt: skip
-        return BlockUnits(
-            shards=dataset.shards, split=pieces, column=pack.column, length=pack.length
-        )
+        if self._settings.data.pack:
+            return self._packed(dataset, split, self._settings.data.pack)
+        return RowUnits(shards=dataset.shards, pieces=split_pieces(dataset.manifest, split))
+
+    def _packed(self, dataset: Dataset, split: str, pack: Pack) -> Packed:
+        key = dataset.key, split
+        if key not in self._packs:
+            self._packs[key] = packed(dataset, split, pack)
+        return self._packs[key]
+
+    @cached_property
+    def _packs(self) -> dict[tuple[str, str], Packed]:
+        return {}
+
+    def packs(self) -> dict[str, Any] | None:
+        """Return what is recorded of the blocks or packs of the train split; None without `data.pack`.
+
+        Raises:
+            ConfigError, DataError: they cannot be made.
+        """
+        if (pack := self._settings.data.pack) is None:
+            return None
+        of = [(dataset, self._packed(dataset, "train", pack)) for dataset in self.datasets]
+        return describe_packs(pack, of)
 
     def _classes(self) -> _Parts:
         """Return the rows of each class that has a weight, as parts."""

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.blocks import check_packed, unit_ids, value_spans
+from shardline.data.blocks import begins_of, check_packed, unit_ids
 from shardline.data.columns import Column
 from shardline.data.pack_plans import PackPlan, PlanFile
 from shardline.data.shard_map import ShardMap
@@ -105,8 +105,7 @@ class PackUnits:
     def waste(self) -> float:
         """Share of the packs' places that hold no value, 0 to 1."""
         places = len(self.plan.used) * self.length
-        values = value_spans(self.shards, self.column, self.split).values()
-        return 1 - sum(last - first for first, last in values) / places if places else 0.0
+        return 1 - int(self.plan.used.sum(dtype=np.int64)) / places if places else 0.0
 
     def rows(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         """Return the rows from the first to the last of each piece's packs.
@@ -178,7 +177,7 @@ class LoadedPacks:
         for piece in pieces:
             rows, parts, of_packs = units.segments(piece)
             span = units.span(piece, rows)
-            begins, lengths = self._rows(span)
+            begins, lengths = begins_of(units.shards, memory, span, units.column, units.others)
             rows -= span.first
             skipped = parts * units.length
             size = np.minimum(lengths[rows] - skipped, units.length)
@@ -217,22 +216,6 @@ class LoadedPacks:
 
     def batch(self, places: np.ndarray) -> None:
         """Return None: packs have different numbers of rows."""
-
-    def _rows(self, span: Piece) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return where the values of rows begin [n], by column, and how many they are [n]."""
-        units = self._units
-        found = {name: self._memory.ragged(name, [span]) for name in self._columns}
-        lengths = found[units.column][1]
-        for name in units.others:
-            differing = np.flatnonzero(found[name][1] != lengths)
-            if len(differing):
-                row = int(differing[0])
-                raise DataError(
-                    f"row {span.first + row:,} of shard {units.shards.path(span.shard)} has {found[name][1][row]:,} "
-                    f"values of {name}, expected {lengths[row]:,} as of {units.column}, by whose lengths rows are "
-                    f"packed; leave {name} out, or give rows as many values of both"
-                )
-        return {name: begins for name, (begins, _) in found.items()}, lengths
 
     def _check(self, piece: Piece, sizes: np.ndarray, bounds: np.ndarray) -> None:
         """Return if segments [m] are parts of rows, and packs as full as they are planned."""

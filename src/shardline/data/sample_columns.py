@@ -44,10 +44,13 @@ def sample_columns(schema: Mapping[str, Any], data: Data) -> dict[str, str | Non
 
 
 def _packed(columns: Mapping[str, Column], pack: Pack) -> dict[str, Column]:
-    if pack.column not in columns:
+    names, length = (pack.column, *pack.with_), pack.length
+    if not columns.keys() >= set(names):
         return {}  # whoever reads the samples names the mistake
-    column, length = columns[pack.column], pack.length
-    packed = {pack.column: Column(dtype=column.dtype, shape=(length, *column.shape))}
+    packed = {
+        name: Column(dtype=columns[name].dtype, shape=(length, *columns[name].shape))
+        for name in names
+    }
     if pack.method == "best_fit":
         packed[pack.column + POSITIONS] = Column(dtype="int32", shape=(length,))
         packed[pack.column + CU_SEQLENS] = Column(dtype="int32", varies=True)

@@ -72,6 +72,11 @@ def describe_run(run: Run) -> dict[str, Any]:
             key: _measured(run.provenance.get(key), made["train"])
             for key in ("throughput", "goodput", "resources")
         },
+        **(
+            {"packs": _measured(run.provenance["packs"], made["train"])}
+            if "packs" in run.provenance
+            else {}
+        ),
         "code": run.provenance.get("git"),
         "environment": describe_environment(run),
         "tracking": run.provenance.get("tracking", {}),

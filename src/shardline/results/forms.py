@@ -128,6 +128,23 @@ class DatasetProvenance(Struct):
     action: Action = None
 
 
+class PackedDataset(Struct):
+    """What a training records of the blocks or packs of a dataset."""
+
+    id: str
+    number: int
+    waste: float
+
+
+class Packs(Struct):
+    """What a training records of samples that are blocks or packs."""
+
+    method: str
+    column: str
+    length: int
+    datasets: list[PackedDataset]
+
+
 class Provenance(Struct):
     """provenance.json of a training."""
 
@@ -141,6 +158,7 @@ class Provenance(Struct):
     software: dict[str, Any] = {}
     world: dict[str, Any] = {}
     resources: dict[str, Any] | None = None
+    packs: Packs | UnsetType = UNSET
     git: Commit | None = None
     shardline_git: Commit | None = None
 

@@ -49,6 +49,7 @@ class Trained:
         best: file of the weights that are sealed.
         best_score: its value of the monitored metric.
         resumed_step: optimiser step that this attempt resumed from last, 0 for none.
+        packs: what is recorded of its samples, see `packing.describe_packs`; None where these are rows.
         interventions: what was done where the training diverged, see `interventions.Intervention`.
     """
 
@@ -58,6 +59,7 @@ class Trained:
     epochs: int
     stopped_early: bool
     resumed_step: int
+    packs: dict[str, Any] | None = None
     checkpoint_s: float = 0.0
     interventions: list[dict[str, Any]] = field(default_factory=list)
 
@@ -99,13 +101,15 @@ def train(
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
         ordered = [manager, seeds, Steps(plan), watch, *around, best]
         try:
-            trainer, resumed_step = _fit(spec, settings, world, rank, manager, logger, ordered)
+            trainer, resumed_step, packs = _fit(
+                spec, settings, world, rank, manager, logger, ordered
+            )
         except GoBack as error:
             trouble = error.trouble
         else:
             trained = _summary(trainer, best, resumed_step)
             seconds += manager.seconds
-            return replace(trained, checkpoint_s=seconds, interventions=plan.to_json())
+            return replace(trained, packs=packs, checkpoint_s=seconds, interventions=plan.to_json())
         seconds += manager.seconds
         gc.collect()  # the model that went wrong, before there is another
         plan = intervene(spec, world, plan, trouble, rank.work)
@@ -114,8 +118,8 @@ def train(
 def _fit(
     spec: RunSpec, settings: RunSettings, world: World, rank: RankSpec,
     manager: CheckpointManager, logger: JsonLinesLogger, callbacks: list[Callback],
-) -> tuple[pl.Trainer, int]:  # fmt: skip
-    """Train until the end; returns the trainer, and the optimiser step that was resumed from.
+) -> tuple[pl.Trainer, int, dict[str, Any] | None]:  # fmt: skip
+    """Train until the end; returns the trainer, the optimiser step that was resumed from, and `Trained.packs`.
 
     Args:
         settings: of the run, on the ranks that are there.
@@ -143,7 +147,7 @@ def _fit(
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
-    return trainer, resumed_step
+    return trainer, resumed_step, data.packs
 
 
 def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Trained:

@@ -185,9 +185,9 @@ def _train(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _
     if world.rank == 0:
         seal_model(trained, spec, rank.results / "model.safetensors")
         write_bytes(rank.results / "metrics.jsonl", (rank.work / "metrics.jsonl").read_bytes())
-    result = {key: value for key, value in asdict(trained).items() if key != "best"}
-    readings = stopwatch.readings, stopwatch.steps_a_reading
-    return result, lambda: _measured(rank.work, spec, stopwatch.kept(), used, readings)
+    result = {key: value for key, value in asdict(trained).items() if key not in ("best", "packs")}
+    readings, packs = (stopwatch.readings, stopwatch.steps_a_reading), trained.packs
+    return result, lambda: _measured(rank.work, spec, stopwatch.kept(), used, readings, packs)
 
 
 def _train_first_steps(rank: RankSpec, first: FirstSteps, spec: RunSpec, world: World) -> None:
@@ -241,6 +241,7 @@ def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline)
 def _measured(
     work: Path, spec: RunSpec, kept: Mapping[int, Mapping[str, float]],
     used: Sequence[Mapping[str, Any]], readings: tuple[Sequence[float], int] = ((), 1),
+    packs: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what the training tells of itself, for its provenance."""
     log = sealed_log(work)
@@ -252,6 +253,7 @@ def _measured(
             *readings, global_batch=spec.settings.global_batch, ranks=len(used)
         ),
         "resources": {**machine(), "ranks": list(used)},
+        **({"packs": dict(packs)} if packs else {}),  # rows that are samples leave no key
     }
 
 

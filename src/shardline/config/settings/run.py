@@ -21,7 +21,7 @@ Direction = Literal["min", "max"]
 NEW = Meta(extra={"before": None})  # off, as before there was the key
 
 
-class Pack(Settings, frozen=True, kw_only=True):
+class Pack(Settings, frozen=True, kw_only=True, rename={"with_": "with"}):
     """Samples of one length, made of rows of many lengths."""
 
     column: Text
@@ -31,6 +31,9 @@ class Pack(Settings, frozen=True, kw_only=True):
     method: Annotated[Literal["concat", "best_fit"], Meta(extra={"before": "concat"})] = "concat"
     """`concat` cuts the rows, one behind the other, into blocks; `best_fit` puts whole rows
     together so that little is filled up."""
+    with_: Annotated[list[Text], Meta(extra={"before": [], "unique": True})] = []
+    """Varying columns that go along, such as a loss mask beside tokens: a row has as many values of
+    each as of `column`."""
 
 
 class Pad(Settings, frozen=True, kw_only=True):
@@ -78,8 +81,8 @@ class Data(Settings, frozen=True, kw_only=True):
     lengths: {boxes: 64}, multiple: 8}` to these lengths; `nested` makes nested tensors of them; or
     a function by import path (`mypkg.data:collate`)."""
     pack: Annotated[Pack | None, NEW] = None
-    """`{column: tokens, length: 1024, method: concat}` makes samples of one length of rows of
-    many."""
+    """`{column: tokens, length: 1024, method: concat, with: [mask]}` makes samples of one length of
+    rows of many."""
     class_weights: Annotated[str | dict[str, Positive] | None, NEW] = None
     """`balanced` draws each class equally often, `{class: weight}` by its weight and no other; in
     the train split alone."""

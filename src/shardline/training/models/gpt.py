@@ -113,7 +113,9 @@ class GPT(LightningModule):
             places = torch.arange(1, tokens.shape[1], device=tokens.device)
             counts = (places < batch[f"{self.column}.lengths"][:, None]).float()
         if "weights" in batch:
-            counts = counts * batch["weights"][:, None]
+            counts = counts * (
+                batch["weights"][:, None] > 0
+            )  # rows that only fill up count nothing
         logits = self(tokens[:, :-1], positions)
         # flat: the loss of [B, vocab, L] is not deterministic on a GPU
         losses = functional.cross_entropy(
