@@ -21,6 +21,12 @@ NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/Makefile"))
 Runs = dict[str, dict[str, Any]]  # of report.json, by name
 
 
+def check_contrastive(folder: Path, runs: Runs) -> None:
+    assert score(runs["simclr"], "test_loss") < 4.0, "of ln 127 = 4.84 by chance"
+    untrained, trained = map(float, re.findall(r": ([\d.]+)%", make(folder, "probe")))
+    assert trained > untrained + 5
+
+
 def check_delta_scaling(folder: Path, runs: Runs) -> None:
     sizes = runs["net"], runs["net_nodes=1_devices=2_global_batch=256"]
     for run, ranks in zip(sizes, (1, 2), strict=True):
@@ -58,16 +64,32 @@ def check_partitions(folder: Path, runs: Runs) -> None:
     assert set.union(*partitions) == set(range(16)), "and all of them are passed through"
 
 
+def check_resnet(folder: Path, runs: Runs) -> None:
+    assert score(runs["resnet18"], "accuracy") > 0.45, "of 0.33 by chance"
+
+
+def check_throughput(folder: Path, runs: Runs) -> None:
+    sizes = runs["resnet"], runs["resnet_nodes=1_devices=2_global_batch=16"]
+    assert [run["throughput"]["ranks"] for run in sizes] == [1, 2]
+    for run in sizes:
+        assert run["throughput"]["samples_per_s"] > 0
+        assert run["goodput"]["parts"]["data_wait"] < run["goodput"]["parts"]["compute"]
+    assert "throughput, samples/s" in (folder / "results/report/index.html").read_text()
+
+
 def check_unet(folder: Path, runs: Runs) -> None:
     assert score(runs["unet"], "test_miou") > 0.6, "of 0.24 if all were ground"
 
 
 CHECKS = {
+    "contrastive": check_contrastive,
     "delta-scaling": check_delta_scaling,
     "detection": check_detection,
     "gpt": check_gpt,
     "mnist-tracking": check_mnist_tracking,
     "partitions": check_partitions,
+    "resnet": check_resnet,
+    "throughput": check_throughput,
     "unet": check_unet,
 }
 
