@@ -213,7 +213,7 @@ def test_a_diff_tells_models_code_hardware_and_what_the_metrics_are_worth(projec
     assert "model own class -> cnn" in result.stdout
     assert f"numpy 1.0 -> {np.__version__}" in result.stdout
     assert "host elsewhere -> " in result.stdout
-    accuracy = next(line for line in lines(result) if line[0] == "accuracy")
+    accuracy = next(line for line in lines(result) if line[0] == "accuracy (headline, max)")
     assert " to " in accuracy[4]
     is_equal = accuracy[1] == accuracy[2]  # of so few samples it may be
     assert accuracy[5] == "equal" if is_equal else "the choice of held-out samples" in accuracy[5]
