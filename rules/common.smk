@@ -12,7 +12,12 @@ from shardline.environments.context import image_sources
 from shardline.environments.pins import existing_pin_file
 from shardline.environments.specs import STAGES, tell_post_deploy
 from shardline.core.errors import ShardlineError
-from shardline.launch.request import REQUESTED, requested, threads_of
+from shardline.launch.request import (
+    REQUESTED,
+    evaluation_requested,
+    requested,
+    threads_of,
+)
 from shardline.config.names import titles_of
 from shardline.pipeline.hooks import check_one_owner, open_project, settle
 from shardline.pipeline.storage import Storage, logs_of
@@ -184,16 +189,29 @@ def threads_of_run(wildcards):
 
 # What a scheduler gives to a run's job; None leaves a resource unset. A function is called for
 # each job, so what is the same for all runs is no function.
-def resource_of_run(name):
-    values = {asked.get(name) for asked in ASKED.values()}
+def resource_of_run(name, all_asked):
+    values = {asked.get(name) for asked in all_asked.values()}
     if len(values) == 1:
         return values.pop()
-    return lambda wildcards: ASKED[wildcards.run].get(name)
+    return lambda wildcards: all_asked[wildcards.run].get(name)
 
 
 ASKED = {
     key: requested(run.settings, PROJECT.runtime) for key, run in PROJECT.runs.items()
 }
-RANKS = {name: resource_of_run(name) for name in REQUESTED}
+RANKS = {name: resource_of_run(name, ASKED) for name in REQUESTED}
+# An evaluation asks for what its run asked, where the run's own ranks evaluate.
+EVALUATED = {
+    key: evaluation_requested(run, PROJECT.runtime) for key, run in PROJECT.runs.items()
+}
+EVALUATING = {name: resource_of_run(name, EVALUATED) for name in REQUESTED}
 
-lean_start.keep_signatures([*globals().values(), *RANKS.values()], globals())
+
+def threads_of_evaluation(wildcards):
+    run = PROJECT.runs[wildcards.run]
+    return run.settings.devices if EVALUATED[wildcards.run] else 1
+
+
+lean_start.keep_signatures(
+    [*globals().values(), *RANKS.values(), *EVALUATING.values()], globals()
+)

@@ -71,6 +71,9 @@ rule evaluate:
         "benchmarks/evaluate/{run}-{evaluation}.tsv"
     conda:
         "../envs/train.yaml"
+    threads: threads_of_evaluation
+    resources:
+        **EVALUATING,
     params:
         title=title_of_job,
         rows=rows_of_run,

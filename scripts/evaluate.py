@@ -3,11 +3,12 @@
 from shardline.pipeline.common import job
 from shardline.pipeline.runs import evaluate
 
-with job(snakemake.log[0]):
+with job(snakemake.log[0]) as log:
     evaluate(
         snakemake.config,
         snakemake.wildcards.run,
         snakemake.output.evaluation,
         dict(snakemake.input.items()),
         rows=snakemake.params.rows,
+        log=log,
     )

@@ -8,7 +8,8 @@ from tests.support.rotation import rotating
 from tests.support.slurm.pipeline import Pipeline
 from tests.support.workspace import Workspace
 
-ROW = {"trainer.max_epochs": 2}
+# the test split is several blocks, so that ranks evaluate as well
+ROW = {"trainer.max_epochs": 2, "evaluation.batch": 32}
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,8 @@ def on_one_machine(by_srun, tmp_path_factory):
 def test_the_whole_main_job(by_srun):
     assert by_srun.workspace.the("results/runs/*/evaluation.json")
     assert (by_srun.path / "results/report/index.html").exists()
+    (log,) = by_srun.path.glob("logs/evaluate/*.log")
+    assert "4 ranks, nodes=2 x devices=2" in log.read_text()
     again = by_srun.run()
     assert "Nothing to be done" in again.stdout
 

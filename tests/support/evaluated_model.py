@@ -67,8 +67,8 @@ def fit(model, source, num_steps):
         optimizer.step()
 
 
-def evaluated(folder, source, num_steps=0, model_class=Flat, normalize="none", **evaluation):
-    """Build, seal, train if asked to, and evaluate; return the result and the model."""
+def sealed_model(folder, source, num_steps=0, model_class=Flat, normalize="none", **evaluation):
+    """Build, seal, and train if asked to; return what `evaluate` takes, and the model."""
     num_shards = source.num_shards
     part = describe_part("d", build_shards(source, range(num_shards), SHARES, folder), {})
     sealed = seal([part], dataset="rows-0123456789ab", source=source, document={})
@@ -85,11 +85,16 @@ def evaluated(folder, source, num_steps=0, model_class=Flat, normalize="none", *
             data=Data(normalize=normalize, window_bytes=4000),
         ),
     )
-    datasets = [DatasetPlace(manifest=folder / "manifest.json", shards=folder)]
-    result = evaluate(
-        spec,
-        model_file=folder / "model.safetensors",
-        datasets=datasets,
-        has_test_step="test_step" in vars(model_class),
-    )
-    return result, model
+    given = {
+        "spec": spec,
+        "model_file": folder / "model.safetensors",
+        "datasets": [DatasetPlace(manifest=folder / "manifest.json", shards=folder)],
+        "has_test_step": "test_step" in vars(model_class),
+    }
+    return given, model
+
+
+def evaluated(folder, source, num_steps=0, model_class=Flat, **settings):
+    """Build, seal, train if asked to, and evaluate; return the result and the model."""
+    given, model = sealed_model(folder, source, num_steps, model_class, **settings)
+    return evaluate(**given), model

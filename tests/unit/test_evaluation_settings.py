@@ -38,6 +38,11 @@ def test_a_test_step_is_named_in_the_evaluation_alone(project: FakeProject) -> N
     run = project.run("net")
     assert run.evaluation_document["measured_by"] == "test_step"
     assert "measured_by" not in run.document
+    assert run.evaluation_document["ranks"] == 1
+    project.rows[0] |= {"devices": 2, "nodes": 2}
+    assert project.run("net").evaluation_document["ranks"] == 4
+    project.rows[0]["elastic"] = True
+    assert project.run("net").evaluation_document["ranks"] == 1
 
 
 def test_metrics_and_headline_count_in_the_evaluation_with_their_packages(

@@ -38,7 +38,7 @@ def test_ranks_are_told_where_the_class_is(
 ) -> None:
     move(fake)
     started: list[Any] = []
-    monkeypatch.setattr(ranks, "_start_ranks", lambda *args, **_: started.extend(args))
+    monkeypatch.setattr(ranks, "start_ranks", lambda *args, **_: started.extend(args))
     run = fake.run("net")
     ranks.train(fake.config, run.id, Path("log"), str(run.model), {})
     spec = started[2]

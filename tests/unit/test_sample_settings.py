@@ -156,7 +156,7 @@ def test_a_class_that_moved_is_the_same_transform(
     project.workspace.write("nets/deep.py", DATA)
     assert ids(transform="nets.deep:Augment", workers=3) == before
     started: list[Any] = []
-    monkeypatch.setattr(ranks, "_start_ranks", lambda *args, **_: started.extend(args))
+    monkeypatch.setattr(ranks, "start_ranks", lambda *args, **_: started.extend(args))
     run = project.run("flat")
     ranks.train(project.config, run.id, "log", str(run.model), {})  # type: ignore[arg-type]
     data = worker._read_run(started[2]).settings.data
@@ -268,7 +268,7 @@ def test_a_shipped_transform_counts_by_its_version(
 def test_another_order_of_samples_is_refused(project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.seal_all()
     started: list[Any] = []
-    monkeypatch.setattr(ranks, "_start_ranks", lambda *args, **_: started.extend(args))
+    monkeypatch.setattr(ranks, "start_ranks", lambda *args, **_: started.extend(args))
     run = project.run("flat")
     ranks.train(project.config, run.id, "log", str(run.model), {})  # type: ignore[arg-type]
     assert worker._read_run(started[2]).run == run.id, "what holds none is of version 1"

@@ -47,6 +47,7 @@ def test_a_source_may_read_its_tokenizer(net):
     net.workspace.write("data/tokenizer.json", "{}")
     source = {"type": "text", "files": ["data/a.csv"], "tokenizer": "data/tokenizer.json"}
     net.config["datasets"][net.rows[0]["dataset"]]["source"] = source
+    net.rows[0]["model"] = "gpt"
     project = net.load()
     watch(project, project.named_runs()["net"].dataset)
     Path("data/tokenizer.json").read_text()

@@ -13,6 +13,7 @@ ROW = {
     "dataset": "lines",
     "model": "mypkg.models:Language",
     "devices": 2,
+    "evaluation.batch": 16,
     "optim.lr": 0.01,
     "evaluation.headline": {"metric": "perplexity", "mode": "min"},
 }
@@ -39,6 +40,9 @@ def test_the_language_model_of_the_docs_is_trained_evaluated_reported_and_up_to_
     done = workspace.snakemake()
     assert done.returncode == 0, done.stdout
     evaluation = json.loads(workspace.the("results/runs/<lm>/evaluations/*.json").read_text())
+    assert evaluation["identity"]["ranks"] == 2
+    (log,) = workspace.path.glob("logs/evaluate/*.log")
+    assert "2 ranks, nodes=1 x devices=2" in log.read_text()
     value = evaluation["metrics"]["perplexity"]
     assert value == pytest.approx(math.exp(evaluation["metrics"]["test_loss"]), rel=1e-5)
     assert value < 90, "of 256 bytes"

@@ -183,7 +183,9 @@ class Documents:
         programs = self._programs_of(read)
         if settings.get("evaluation", {}).get("headline"):  # whose interval is bootstrapped
             programs["headline"] = Program(named=None, imports=frozenset({"scipy"}))
-        steps = {"measured_by": "test_step"} if self.has_method(paths["model"], "test_step") else {}
+        steps: Document = {}
+        if self.has_method(paths["model"], "test_step"):  # in whose metrics ranks are added up
+            steps = {"measured_by": "test_step", "ranks": _ranks_of_steps(settings)}
         return self._made_by("evaluation", programs, settings) | steps
 
     def report(self, settings: Mapping[str, Any], evaluations: Mapping[str, str]) -> Document:
@@ -277,6 +279,13 @@ def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "data" in counted:
         counted["data"] = counted_data(counted["data"])
     return counted
+
+
+def _ranks_of_steps(settings: Mapping[str, Any]) -> int:
+    """Return the ranks on which a `test_step` evaluates: as planned, or one, see `evaluates_on_ranks`."""
+    if settings["elastic"] or settings["strategy"] == "fsdp":
+        return 1
+    return int(settings["nodes"] * settings["devices"])
 
 
 def _named(key: str, program: Program) -> dict[str, str]:

@@ -5,9 +5,10 @@ from typing import Any
 
 from shardline.config.checks import resolve_class
 from shardline.config.named_metrics import import_path, metric_name, metrics_of
-from shardline.config.run import Part
+from shardline.config.run import Part, Run
 from shardline.config.scripts import is_script
 from shardline.config.settings.run import RunSettings
+from shardline.config.settings.runtime import Runtime
 from shardline.config.validate import Problems
 from shardline.core.errors import ConfigError
 from shardline.identity import CodeIndex
@@ -95,3 +96,20 @@ def _of_model(
             f"{unlabelled[0]} have no labels, so nothing would evaluate it; define test_step, and log there what "
             "is to be known of it (self.log)"
         )
+
+
+def evaluates_on_ranks(run: Run, runtime: Runtime) -> bool:
+    """Return whether a run may be evaluated on its own ranks; else one process on the CPU does it.
+
+    Models that are sharded over ranks, environments that only ranks have and Azure ML's jobs stay with one
+    process; so do elastic runs whose metrics depend on the number of ranks.
+    """
+    settings = run.settings
+    depends = "measured_by" in run.evaluation_document or settings.evaluation.metrics is not None
+    return not (
+        is_script(run.model_class)
+        or settings.strategy == "fsdp"
+        or runtime.launcher == "azureml"
+        or runtime.environment != "here"
+        or (settings.elastic and depends)
+    )

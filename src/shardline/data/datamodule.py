@@ -177,7 +177,7 @@ class ShardDataModule(LightningDataModule):
         feed = Feed(datasets, settings, verify=verify, num_sharing=world.local_world_size)
         self.manifest = feed.manifest
         self._normalize = Normalizer(feed, settings.data.normalize, model_dtype(settings.precision))
-        options = {"local_rank": world.local_rank, "pin": pin}
+        options: dict[str, Any] = {"local_rank": world.local_rank, "pin": pin}
         self._max_epochs = settings.trainer.max_epochs
         stream, self._order = feed.train(world, num_epochs=self._max_epochs, **options)
         self.loader = TrainLoader(stream, self._order)

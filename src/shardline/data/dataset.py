@@ -70,8 +70,9 @@ class Dataset:
         )
 
     def held_out_order(
-        self, split: str, *, batch: int, window_bytes: int, rank: int = 0, world_size: int = 1
-    ) -> HeldOutOrder:
+        self, split: str, *, batch: int, window_bytes: int, rank: int = 0, world_size: int = 1,
+        kind: type[HeldOutOrder] = HeldOutOrder,
+    ) -> HeldOutOrder:  # fmt: skip
         """Return the order in which a held-out split is visited, every row once.
 
         Raises:
@@ -82,7 +83,7 @@ class Dataset:
                 f"dataset {self.manifest['dataset']}: its {split} split has no rows, expected one for each rank at "
                 "least; give it a share in the dataset's `splits`, or let the run use another split"
             )
-        return HeldOutOrder(
+        return kind(
             pieces=split_pieces(self.manifest, split),
             global_batch=batch,
             window_rows=self.window_rows(window_bytes),

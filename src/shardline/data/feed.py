@@ -123,15 +123,25 @@ class Feed:
         return self._stream(parts.streamed, order, data.transform, **options), order
 
     def held_out(
-        self, split: str, *, batch: int, rank: int = 0, world_size: int = 1, **options: Any
-    ) -> tuple[Stream, HeldOutOrder]:
+        self, split: str, *, batch: int, rank: int = 0, world_size: int = 1,
+        kind: type[HeldOutOrder] = HeldOutOrder, **options: Any,
+    ) -> tuple[Stream, HeldOutOrder]:  # fmt: skip
         """Return this rank's batches of a held-out split of all datasets, every row once, and their order.
+
+        Args:
+            kind: how ranks share the rows.
+            options: as of `ShardStream`.
 
         Raises:
             DataError: there are fewer rows than ranks.
         """
         data, first = self._settings.data, self.datasets[0]
-        place = {"batch": batch, "rank": rank, "world_size": world_size}
+        place: dict[str, Any] = {
+            "batch": batch,
+            "rank": rank,
+            "world_size": world_size,
+            "kind": kind,
+        }
         if len(self.datasets) == 1 and not data.pack:
             order = first.held_out_order(split, window_bytes=data.window_bytes, **place)
             if self._is_by_columns(data.eval_transform):
@@ -143,7 +153,7 @@ class Feed:
                 f"the {split} split of {names} has no rows, expected one for each rank at least; give it a share in "
                 "the dataset's `splits`, or let the run use another split"
             )
-        order = HeldOutOrder(
+        order = kind(
             pieces=joined([part.pieces for part in parts.mixed]),
             global_batch=batch,
             window_rows=self._window_units(parts.streamed),

@@ -36,7 +36,13 @@ _FIRST: History = (ResultVersion(changed="first version"),)
 
 DATA: History = _FIRST
 TRAINING: History = _FIRST
-EVALUATION: History = _FIRST
+EVALUATION: History = (
+    *_FIRST,
+    ResultVersion(
+        changed="evaluated on the run's GPUs, and not on the CPU",
+        concerns=lambda run: run.get("accelerator") == "gpu" and run.get("strategy") != "fsdp",
+    ),
+)
 REPORT: History = _FIRST
 # what a training script is given, and what is made of the files that it leaves
 SCRIPT: History = _FIRST

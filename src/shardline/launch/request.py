@@ -1,5 +1,7 @@
 """What a run asks of a scheduler, as resources of its job."""
 
+from shardline.config.evaluation_code import evaluates_on_ranks
+from shardline.config.run import Run
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 
@@ -32,6 +34,11 @@ def requested(settings: RunSettings, runtime: Runtime) -> dict[str, int | str]:
     elif nodes > 1:
         asked |= {"mpi": "srun", "tasks": nodes}
     return asked
+
+
+def evaluation_requested(run: Run, runtime: Runtime) -> dict[str, int | str]:
+    """Return the resources of the job that evaluates a run; none where one process on the CPU does it."""
+    return requested(run.settings, runtime) if evaluates_on_ranks(run, runtime) else {}
 
 
 def threads_of(

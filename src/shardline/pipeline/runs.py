@@ -12,6 +12,7 @@ from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.core.seals import seal
 from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
+from shardline.pipeline.evaluating import evaluate_on_ranks, needs_ranks
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
@@ -36,23 +37,31 @@ def resolve_run(
 
 def evaluate(
     config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Inputs,
-    *, rows: Collection[str] | None = None,
+    *, rows: Collection[str] | None = None, log: Path | None = None,
 ) -> None:  # fmt: skip
-    """Evaluate a sealed model; for a script, take the script's own evaluation."""
+    """Evaluate a sealed model; for a script, take the script's own evaluation.
+
+    Args:
+        rows: see `find_run`.
+        log: the job's, for ranks; without one this process alone evaluates.
+    """
     evaluation_id = Path(evaluation).stem
     action = Action(id=f"evaluate/{run_id}/{evaluation_id}")
     project, run = find_run(config, run_id, rows)
     run = project.evaluated(run_id, evaluation_id) or run
     of_this_identity({run.evaluation_id: run}, evaluation_id)
     check_environment(project, run.evaluation_document)
-    run_evaluation = _take_over if is_script(run.model_class) else _evaluate
-    result = run_evaluation(project, run, files_of(run, inputs), places_of(run, inputs))
+    files, places = files_of(run, inputs), places_of(run, inputs)
+    if is_script(run.model_class):
+        result = _take_over(run, files, places)
+    else:
+        result = _evaluate(project, run, files, places, log)
     document = {"run": run.id, **result, "identity": run.evaluation_document}
     write_json(Path(evaluation), seal({**document, "action": action.record()}))
 
 
 def _take_over(
-    project: Project, run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
+    run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
 ) -> dict[str, Any]:
     from shardline.training.script_outputs import evaluation_of
 
@@ -65,19 +74,33 @@ def _take_over(
 
 
 def _evaluate(
-    project: Project, run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
+    project: Project, run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace],
+    log: Path | None,
+) -> dict[str, Any]:  # fmt: skip
+    if log and needs_ranks(project, run, datasets):
+        result = evaluate_on_ranks(project, run, files["model"], datasets, log)
+    else:
+        result = _evaluate_here(project, run, files["model"], datasets)
+    return {**result, "files": {run.model.name: file_sha256(files["model"])}}
+
+
+def _evaluate_here(
+    project: Project, run: Run, model: Path, datasets: Sequence[DatasetPlace]
 ) -> dict[str, Any]:
+    import torch
+
     from shardline.training.evaluate import evaluate as evaluate_model
 
+    torch.set_num_threads(1)  # as on each rank: their number changes the last bits of sums
     # `run.json` may be older than the place of the class, and than a setting
     spec = RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
     watch(project, run)
     result = evaluate_model(
         spec,
-        model_file=files["model"],
+        model_file=model,
         datasets=datasets,
         verify=project.runtime.verify,
         has_test_step="measured_by" in run.evaluation_document,
     )
     end_watch()
-    return {**result, "files": {run.model.name: file_sha256(files["model"])}}
+    return result

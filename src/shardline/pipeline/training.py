@@ -27,12 +27,15 @@ from shardline.supervision.attempts import attempted, read_attempts, started_s
 from shardline.supervision.retries import check_retry, crash_loop, is_final, log_of_attempt
 from shardline.supervision.run_lock import only_one
 from shardline.training.rank_spec import (
+    EvaluationSpec,
     FirstSteps,
     PreflightSpec,
     RankRuntime,
     RankSpec,
     write_spec,
 )
+
+_PROGRAMS = {RankSpec: "worker", PreflightSpec: "preflight", EvaluationSpec: "evaluation_worker"}
 
 
 def train(
@@ -67,7 +70,7 @@ def train(
         tracking=tuple(runtime.tracking),
     )
     context = tracking_context_of(run, layout.store, work, datasets=spec.datasets, model=model)
-    python = _python(project, run, inputs)
+    python = python_of(project, run, inputs)
     known = _scheduled(os.environ)
     known["retry"] += attempt - 1
     with only_one(work, run.id) as has_waited:
@@ -84,7 +87,7 @@ def train(
             ):
                 spec = structs.replace(spec, attempt=number)
                 path = work / "attempts" / str(number) / "rank.json"
-                _start_ranks(project, run, spec, path, log, python, saves=True)
+                start_ranks(project, run, spec, path, log, python, saves=True)
         except ShardlineError as error:
             _requeue_or_stop(error, work)
             raise
@@ -117,8 +120,8 @@ def train_first_steps(
     first = FirstSteps(num_steps=steps, metrics=Path(output))
     spec = structs.replace(spec, runtime=runtime, first_steps=first)
     try:
-        python = _python(project, run, inputs)
-        _start_ranks(project, run, spec, work / "rank.json", log, python)
+        python = python_of(project, run, inputs)
+        start_ranks(project, run, spec, work / "rank.json", log, python)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -195,8 +198,8 @@ def run_preflight(
         rendezvous_timeout_s=project.runtime.rendezvous_timeout_s,
         geometry=ActualGeometry(nodes=settings.nodes, devices=settings.devices),
     )
-    python = _python(project, run, inputs)
-    _start_ranks(project, run, spec, work / "preflight.json", log, python)
+    python = python_of(project, run, inputs)
+    start_ranks(project, run, spec, work / "preflight.json", log, python)
 
 
 def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
@@ -216,13 +219,14 @@ def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _python(project: Project, run: Run, inputs: Inputs) -> tuple[str, ...]:
+def python_of(project: Project, run: Run, inputs: Inputs) -> tuple[str, ...]:
+    """Return the words that start Python for a run's ranks."""
     gpus, given = run.settings.accelerator == "gpu", inputs.get("environment")
     return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)
 
 
-def _start_ranks(
-    project: Project, run: Run, spec: RankSpec | PreflightSpec, path: Path, log: Path,
+def start_ranks(
+    project: Project, run: Run, spec: RankSpec | PreflightSpec | EvaluationSpec, path: Path, log: Path,
     python: Sequence[str], *, saves: bool = False,
 ) -> None:  # fmt: skip
     """Start the ranks by the profile's launcher, and wait until they have ended.
@@ -253,7 +257,7 @@ def _start_ranks(
             *(actual, planned.nodes, planned.devices),
         )
     write_spec(path, structs.replace(spec, geometry=actual))
-    program = "worker" if isinstance(spec, RankSpec) else "preflight"
+    program = _PROGRAMS[type(spec)]
     start = prepare_start(
         ["-m", f"shardline.training.{program}", str(path)],
         run_id=run.id,
@@ -262,7 +266,7 @@ def _start_ranks(
         runtime=project.runtime,
         env=os.environ,
         num_cpus=cpus,
-        files=_read_by(spec) if isinstance(spec, RankSpec) else [],
+        files=_read_by(spec),
         python=python,
     )
     logging.info("%s", start.summary)
@@ -288,5 +292,8 @@ def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
     return partial(watch_deadline, end_of_job=times, margin_s=runtime.stop_margin_s)
 
 
-def _read_by(spec: RankSpec) -> list[str]:
-    return [str(spec.run_json), *(str(one.manifest) for one in spec.datasets)]
+def _read_by(spec: RankSpec | PreflightSpec | EvaluationSpec) -> list[str]:
+    if isinstance(spec, PreflightSpec):
+        return []
+    own = [str(spec.run_json)] if isinstance(spec, RankSpec) else []
+    return [*own, *(str(one.manifest) for one in spec.datasets)]

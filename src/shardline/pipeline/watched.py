@@ -22,12 +22,18 @@ def watch(project: Project, of: Dataset | Run) -> None:
     watch_reads.start(watch_reads.Watch(known=known, mode=mode, remedy=remedy))
 
 
-def write_watched_files(project: Project, run: Run) -> None:
-    """Write the list of files that a run's ranks may read without a report."""
+def write_watched_files(project: Project, run: Run, work: Path | None = None) -> None:
+    """Write the list of files that a run's ranks may read without a report.
+
+    Args:
+        work: folder for the list, which they may read as well; the run's in the store, if left out.
+    """
     if project.runtime.watch_reads != "off":
-        file = project.layout.work(run.id) / counted_files.COUNTED_FILE
-        files, folders = _files_of(project, run), _folders_of(project, run)
-        counted_files.write_counted(file, project.workdir, files, folders)
+        folder = work or project.layout.work(run.id)
+        files, folders = _files_of(project, run), [*_folders_of(project, run), folder]
+        counted_files.write_counted(
+            folder / counted_files.COUNTED_FILE, project.workdir, files, folders
+        )
 
 
 def end_watch() -> None:

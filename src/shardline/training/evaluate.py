@@ -7,17 +7,21 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities import move_data_to_device
 from safetensors.torch import load_file
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
+from shardline.core.world import World
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer
 from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
+from shardline.order.blocks import BlockOrder
 from shardline.training.bootstrap import RowValues
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.training.evaluate_steps import by_test_step, by_validation_step
+from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
 from shardline.training.model import make_model
 from shardline.training.models.base import Classifier
@@ -27,9 +31,9 @@ from shardline.training.scoring import Columns, Task, blocks, make_task
 
 def evaluate(
     spec: RunSpec, *, model_file: Path, datasets: Sequence[DatasetPlace], verify: Policy = "first",
-    has_test_step: bool = False,
+    has_test_step: bool = False, world: World | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Evaluate a sealed model.
+    """Evaluate a sealed model, on one rank or several.
 
     A model with a `test_step` is evaluated by it. Of another one `forward` gives logits [B, C] for
     classification and values [B] or [B, 1] for regression, where rows are features and a label, or
@@ -42,9 +46,12 @@ def evaluate(
         datasets: those that the run was trained on.
         verify: when a shard is verified against its digest.
         has_test_step: whether the model's source shows a `test_step`, as its identity has it.
+        world: this rank's place among those that evaluate together, with a device each; None: this
+            process alone, on the CPU.
 
     Returns:
-        Number of samples, metrics, the headline metric; for classification the
+        Nothing on another rank than the first. There the
+        number of samples, metrics, the headline metric; for classification the
         `confusion` (see `Confusion.describe`) and the `calibration`, for
         regression the `residuals`; `samples`: `typical` ones, spread evenly
         over the split, and the `hardest`, those of the largest loss (of a
@@ -61,43 +68,62 @@ def evaluate(
     model.load_state_dict(load_file(model_file))
     model.eval()
     split = settings.evaluation.split
-    stream, order = feed.held_out(split, batch=settings.evaluation.batch, num_epochs=1)
+    place = {"rank": world.rank, "world_size": world.world_size} if world else {}
+    stream, order = feed.held_out(
+        split, batch=settings.evaluation.batch, kind=BlockOrder, num_epochs=1, **place
+    )
+    assert isinstance(order, BlockOrder)
+    if order.rank >= order.num_blocks:
+        return {}
+    ranks = EvaluationRanks.of(world, settings.accelerator, order.num_blocks)
     if has_test_step:
-        return by_test_step(spec, model, feed, HeldOutLoader(stream, order))
+        return by_test_step(spec, model, feed, HeldOutLoader(stream, order), ranks)
     batches = stream.batches()
     first = next(batches)
     named = NamedMetrics(settings.evaluation.metrics, spec.title)
     column = model.column if isinstance(model, Classifier) else ""
     is_scored = schema["task"] != "none" and (isinstance(first, tuple) or column in first)
     if not (is_scored or named):
-        return by_validation_step(spec, model, feed, HeldOutLoader(stream, order))
+        return _alone(spec, model, feed) if ranks.rank == 0 else {}
+    ranks.join()
+    model.to(ranks.device)
     normalize = Normalizer(feed, settings.data.normalize, torch.float32)
-    found = {"split": split, "task": schema["task"], "num_samples": order.num_rows}
-    whole = chain([first], batches)
+    outputs = _outputs(model, normalize, chain([first], batches), ranks.device, column)
     if is_scored:
-        outputs = (
-            (output.float(), labels) for output, labels in _outputs(model, normalize, whole, column)
-        )
-        result = _by_forward(spec, feed, outputs, order.num_rows, named)
+        as_floats = ((output.float(), labels) for output, labels in outputs)
+        result = _by_forward(spec, feed, as_floats, order, named, ranks)
     else:
-        result = _by_metrics(spec, _outputs(model, normalize, whole), named)
+        result = _by_metrics(spec, outputs, named)
+    if ranks.rank:
+        return {}
+    found = {"split": split, "task": schema["task"], "num_samples": order.num_rows}
     return {**found, **result, "reference": feed.manifest.get("reference")}
 
 
-def _by_forward(
-    spec: RunSpec, feed: Feed, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]], num_rows: int,
-    named: NamedMetrics,
-) -> dict[str, Any]:  # fmt: skip
-    """Return a task's own metrics, the named ones, and samples."""
+def _alone(spec: RunSpec, model: pl.LightningModule, feed: Feed) -> dict[str, Any]:
+    """Evaluate a model by its `validation_step`, which knows nothing of other ranks' blocks."""
     evaluation = spec.settings.evaluation
+    stream, order = feed.held_out(evaluation.split, batch=evaluation.batch, num_epochs=1)
+    return by_validation_step(spec, model, feed, HeldOutLoader(stream, order))
+
+
+def _by_forward(
+    spec: RunSpec, feed: Feed, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]], order: BlockOrder,
+    named: NamedMetrics, ranks: EvaluationRanks,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a task's own metrics, the named ones, and samples; nothing but on rank 0."""
+    evaluation, num_rows = spec.settings.evaluation, order.num_rows
     task = make_task(feed.manifest["schema"], num_rows, run=spec.title)
     typical, hardest = Spread(num_rows, MAX_SAMPLES), Hardest()
     rows = RowValues(evaluation.headline.metric if evaluation.headline else "", num_rows)
-    for block in blocks(_scored(outputs, task, named)):
+    for block in blocks(ranks.in_order(_scored(outputs, task, named), order)):
         for part in (task, typical, hardest, rows):
             part.add(block)
+    further = named.result()  # of all ranks, on each
+    if ranks.rank:
+        return {}
     result: dict[str, Any] = task.result()
-    metrics = {**result["metrics"], **named.result()}
+    metrics = {**result["metrics"], **further}
     headline = choose_headline(
         metrics,
         wanted=evaluation.headline,
@@ -135,23 +161,30 @@ def _by_metrics(
 
 @torch.inference_mode()
 def _call(model: pl.LightningModule, features: Any) -> Any:
-    return model(features)
+    return move_data_to_device(model(features), torch.device("cpu"))
 
 
 def _outputs(
-    model: pl.LightningModule, normalize: Normalizer, batches: Iterable[Batch], column: str = ""
-) -> Iterator[tuple[Any, torch.Tensor]]:
-    """Yield what `forward` gives of each batch's column, or of the batch where it has none, and the labels."""
+    model: pl.LightningModule, normalize: Normalizer, batches: Iterable[Batch], device: torch.device,
+    column: str,
+) -> Iterator[tuple[Any, torch.Tensor]]:  # fmt: skip
+    """Yield what `forward` gives of each batch's column, or of the batch where it has none, and the labels.
+
+    Both are on the CPU, where they are counted.
+
+    Args:
+        column: Of the batch, where that is a dict; `features` if it is empty.
+    """
     for batch in batches:
         if not isinstance(batch, dict):
-            yield _call(model, normalize(batch[0])), batch[1]
+            yield _call(model, normalize(batch[0].to(device))), batch[1]
             continue
         if "labels" not in batch:
             raise ConfigError(
                 f"evaluation.metrics is given, but rows have {', '.join(batch)}, expected a column labels; name the "
                 "column so, or define a test_step and log these metrics there"
             )
-        seen: Any = normalize.batch(batch)
+        seen: Any = normalize.batch(move_data_to_device(batch, device))
         yield _call(model, seen.get(column or "features", seen)), batch["labels"]
 
 

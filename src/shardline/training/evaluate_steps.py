@@ -1,9 +1,11 @@
 """Evaluating a sealed model by its own step: what `test_step` logs, or else `validation_step`."""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import pytorch_lightning as pl
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torchmetrics import Metric
 
@@ -13,6 +15,7 @@ from shardline.core.errors import ConfigError
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer, model_dtype
 from shardline.data.feed import Feed
+from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
 from shardline.training.logged import LoggedMetrics
 from shardline.training.named_metrics import tell_kept_outputs
@@ -36,26 +39,39 @@ class _HeldOut(pl.LightningDataModule):
 
 
 def by_test_step(
-    spec: RunSpec, model: pl.LightningModule, feed: Feed, loader: HeldOutLoader
-) -> dict[str, Any]:
-    """Evaluate a model by what its `test_step` logs over a split.
+    spec: RunSpec, model: pl.LightningModule, feed: Feed, loader: HeldOutLoader,
+    ranks: EvaluationRanks,
+) -> dict[str, Any]:  # fmt: skip
+    """Evaluate a model by what its `test_step` logs over a split; nothing but on rank 0.
+
+    Each rank tests its own blocks, and no process group stands until it has: ranks have unequally
+    many, so a step must not wait for another rank.
 
     Of these metrics `evaluation.headline` ranks the run, or else `checkpoint.monitor`, or else the
     first that was logged.
 
     Raises:
-        ConfigError: nothing is logged, the headline is not among it, or which end of it is better is
-            not known.
+        ConfigError: nothing is logged, the headline is not among it, which end of it is better is
+            not known, or the step would wait for other ranks.
     """
     settings = spec.settings
     what = f'run "{spec.title}": the model\'s test_step'
     normalize = Normalizer(feed, settings.data.normalize, model_dtype(settings.precision))
     metrics = {name: one for name, one in model.named_modules() if isinstance(one, Metric)}
     tell_kept_outputs(metrics)
-    logged = LoggedMetrics(model, what)
-    trainer = _trainer(spec, [logged])
-    (found,) = trainer.test(model, datamodule=_HeldOut(loader, normalize), verbose=False)
+    logged = LoggedMetrics(model, what, ranks)
+    trainer = _trainer(spec, [logged], ranks)
+    if ranks.size > 1:
+        model.all_gather = partial(_refuse, what)  # type: ignore[method-assign]
+    try:
+        (found,) = trainer.test(model, datamodule=_HeldOut(loader, normalize), verbose=False)
+    except (RuntimeError, ValueError) as error:
+        if ranks.size > 1 and "process group has not been initialized" in str(error):
+            _refuse(what)
+        raise
     values = logged.result(found)
+    if ranks.rank:
+        return {}
     headline = choose_headline(
         values,
         wanted=settings.evaluation.headline,
@@ -64,6 +80,13 @@ def by_test_step(
         usual=_monitored(settings, values),
     )
     return _result(spec, feed, loader, values, headline)
+
+
+def _refuse(what: str, *_: Any, **__: Any) -> NoReturn:
+    raise ConfigError(
+        f"{what} waits for other ranks (all_gather, all_reduce), expected none that does: ranks have unequally many "
+        "blocks; log a metric of torchmetrics, which is combined at the end, or a number, which Shardline combines"
+    )
 
 
 def by_validation_step(
@@ -86,7 +109,7 @@ def by_validation_step(
             "no features with a class or a number as the label, so nothing evaluates it; define test_step, and log "
             "there what is to be known of the model (self.log), or name evaluation.metrics for labels of other shapes"
         )
-    trainer = _trainer(spec, [])
+    trainer = _trainer(spec, [], EvaluationRanks())
     (logged,) = (trainer.test if is_test else trainer.validate)(model, loader, verbose=False)
     metrics = {name: float(value) for name, value in logged.items()}
     step = "test_step" if is_test else "validation_step"
@@ -115,10 +138,12 @@ def _monitored(settings: RunSettings, metrics: Mapping[str, float]) -> dict[str,
     return None if metric is None else {"metric": metric, "value": metrics[metric], "mode": mode}
 
 
-def _trainer(spec: RunSpec, callbacks: list[pl.Callback]) -> pl.Trainer:
+def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks) -> pl.Trainer:
     quieten_lightning()
+    is_cpu = ranks.device.type == "cpu"
     return pl.Trainer(
-        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        accelerator="cpu" if is_cpu else "gpu", devices=1 if is_cpu else [ranks.device.index],
+        plugins=[LightningEnvironment()], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
         precision="64-true" if spec.settings.precision == "64-true" else "32-true",
         callbacks=callbacks,

@@ -12,6 +12,7 @@ from pytorch_lightning.utilities.data import extract_batch_size
 from torchmetrics import Metric
 
 from shardline.core.errors import ConfigError
+from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import Mode
 
 _LOG = inspect.signature(pl.LightningModule.log)
@@ -32,13 +33,14 @@ class LoggedMetrics(Callback):
     Args:
         model: the model, which is listened to until the end of `trainer.test`.
         what: what messages call it.
+        ranks: those that test blocks of one split; they meet when all are tested.
 
     Attributes:
         modes: which end is better, of metrics of torchmetrics that know.
     """
 
-    def __init__(self, model: pl.LightningModule, what: str) -> None:
-        self._what = what
+    def __init__(self, model: pl.LightningModule, what: str, ranks: EvaluationRanks) -> None:
+        self._what, self._ranks = what, ranks
         self._batch: Any = None
         self._in_step = False
         self._names: dict[str, str] = {}
@@ -53,6 +55,11 @@ class LoggedMetrics(Callback):
         """Note the block that is tested."""
         self._batch, self._in_step = batch, True
 
+    def on_test_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+        """Meet the other ranks after the last block, before Lightning computes metrics of torchmetrics."""
+        if args[3] == int(trainer.num_test_batches[0]) - 1:
+            self._ranks.join()
+
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that all blocks were tested."""
         self._batch, self._in_step = None, False
@@ -62,17 +69,23 @@ class LoggedMetrics(Callback):
         del pl_module.log
 
     def result(self, logged: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics by name, in the order in which they were first logged.
+        """Return the metrics of all ranks by name, in the order in which they were first logged.
 
         Args:
-            logged: what `trainer.test` returned.
+            logged: what `trainer.test` returned on this rank.
 
         Raises:
-            ConfigError: nothing was logged.
+            ConfigError: nothing was logged, or another number on another rank.
         """
-        found = {
-            name: self._combined(name, kind) if kind else _of_lightning(logged, name)
+        mine = {
+            name: (kind, self._numbers(name) if kind else _of_lightning(logged, name))
             for name, kind in self._names.items()
+        }
+        ranks = self._ranks.gather(mine)
+        names = dict.fromkeys(name for rank in ranks for name in rank)
+        found = {
+            name: self._combined(name, [rank[name] for rank in ranks if name in rank])
+            for name in names
         }
         metrics = {name: value for name, value in found.items() if value is not None}
         if not metrics:
@@ -81,6 +94,22 @@ class LoggedMetrics(Callback):
                 "self.log, in test_step or on_test_epoch_end"
             )
         return metrics
+
+    def _numbers(self, name: str) -> list[tuple[float, float]]:
+        return [(float(value), weight) for value, weight in self._blocks[name]]
+
+    def _combined(self, name: str, logged: list[tuple[str, Any]]) -> float | None:
+        kind, first = logged[0]
+        if kind:
+            return _reduced(kind, [pair for _, pairs in logged for pair in pairs])
+        values = [value for _, value in logged]
+        if len({repr(value) for value in values}) > 1:
+            raise ConfigError(
+                f"{self._what}: on_test_epoch_end logs {name} as {' and '.join(map(str, values))} on different ranks, "
+                "expected one number; log a metric of torchmetrics, which is combined over ranks, or log in test_step"
+            )
+        value: float | None = first
+        return value
 
     def _heard(self, *args: Any, **options: Any) -> None:
         given = _LOG.bind(None, *args, **options)
@@ -107,14 +136,13 @@ class LoggedMetrics(Callback):
         size = given["batch_size"]
         return float(extract_batch_size(self._batch) if size is None else size)
 
-    def _combined(self, name: str, kind: str) -> float:
-        values = [float(value) for value, _ in self._blocks[name]]
-        if kind != "mean":
-            return _COMBINE[kind](values)
-        weights = [weight for _, weight in self._blocks[name]]
-        total = math.fsum(weights)
-        weighted = (value * weight for value, weight in zip(values, weights, strict=True))
-        return math.fsum(weighted) / total if total else math.nan
+
+def _reduced(kind: str, pairs: list[tuple[float, float]]) -> float:
+    if kind != "mean":
+        return _COMBINE[kind]([value for value, _ in pairs])
+    total = math.fsum(weight for _, weight in pairs)
+    # exact, so that neither the blocks' order nor their ranks decide the last bits
+    return math.fsum(value * weight for value, weight in pairs) / total if total else math.nan
 
 
 def _of_lightning(logged: Mapping[str, float], name: str) -> float | None:

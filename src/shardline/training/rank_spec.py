@@ -11,11 +11,11 @@ import msgspec
 from shardline.checkpoints.policy import CheckpointPolicy
 from shardline.config.geometry import ActualGeometry
 from shardline.config.run_spec import DatasetPlace
-from shardline.config.settings.run import Data
+from shardline.config.settings.run import Data, RunSettings
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 
-_Spec = TypeVar("_Spec", "RankSpec", "PreflightSpec")
+_Spec = TypeVar("_Spec", "RankSpec", "PreflightSpec", "EvaluationSpec")
 
 
 class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,44 @@ class PreflightSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     geometry: ActualGeometry
 
 
-def write_spec(path: Path, spec: RankSpec | PreflightSpec) -> None:
+class EvaluationSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the ranks of an evaluation are given.
+
+    Attributes:
+        run: its id, as is `name` what messages call it.
+        model_class: import path of the model now.
+        settings: of the run.
+        has_test_step: whether its evaluation is by `test_step`.
+        model: the sealed weights.
+        datasets: where the datasets are.
+        work: folder in the store, where a rank that fails records its error.
+        rank_logs: folder for the logs of all ranks but the first.
+        output: file for what they found.
+        verify: when a shard is verified against its checksum.
+        watch_reads: what to do about files that are read and count in no identity.
+        oversubscribe: allow ranks to share devices and cores.
+        rendezvous_timeout_s: seconds that ranks wait for one another.
+        geometry: the ranks that are started.
+    """
+
+    run: str
+    name: str
+    model_class: str
+    settings: RunSettings
+    has_test_step: bool
+    model: Path
+    datasets: tuple[DatasetPlace, ...]
+    work: Path
+    rank_logs: Path
+    output: Path
+    verify: Literal["off", "first", "always"]
+    watch_reads: Literal["off", "warn", "error"]
+    oversubscribe: bool
+    rendezvous_timeout_s: int
+    geometry: ActualGeometry
+
+
+def write_spec(path: Path, spec: RankSpec | PreflightSpec | EvaluationSpec) -> None:
     """Write what ranks are given, all or nothing."""
     write_bytes(path, msgspec.json.format(msgspec.json.encode(spec, enc_hook=str)) + b"\n")
 

@@ -1,0 +1,108 @@
+"""The ranks that evaluate one model: their devices, and what rank 0 gathers of them."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from shardline.core.world import World
+from shardline.launch.device import resolve_accelerator
+from shardline.order.blocks import BlockOrder
+from shardline.training.scoring import Columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRanks:
+    """The ranks that have a block.
+
+    Attributes:
+        rank: this one.
+        size: ranks in all; those without a block do not count.
+        device: of this rank.
+        world: where the ranks meet; None of one that was not started by a launcher.
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    world: World | None = None
+
+    @classmethod
+    def of(cls, world: World | None, accelerator: str, num_blocks: int) -> "EvaluationRanks":
+        """Return the ranks that have a block, of which this is one.
+
+        Args:
+            world: this rank's place; None: one process on the CPU.
+            accelerator: setting of the run.
+            num_blocks: blocks of all ranks.
+
+        Raises:
+            LaunchError: there are fewer GPUs than ranks.
+        """
+        if world is None:
+            return cls()
+        kind = resolve_accelerator(accelerator, devices=world.local_world_size)
+        device = torch.device("cpu" if kind == "cpu" else f"cuda:{world.local_rank}")
+        if kind == "gpu":
+            torch.cuda.set_device(device)
+            torch.backends.cudnn.allow_tf32 = False  # as on the CPU, whole float32
+            torch.backends.cudnn.deterministic = True
+        return cls(
+            rank=world.rank, size=min(world.world_size, num_blocks), device=device, world=world
+        )
+
+    def join(self) -> None:
+        """Form the process group, where there are several ranks."""
+        if self.size == 1 or self.world is None or dist.is_initialized():
+            return
+        os.environ["MASTER_ADDR"] = self.world.master_addr
+        os.environ["MASTER_PORT"] = str(self.world.master_port)
+        backend = "gloo" if self.device.type == "cpu" else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(backend, init_method="env://", rank=self.rank, world_size=self.size)
+
+    def gather(self, mine: Any) -> list[Any]:
+        """Return what every rank gives, on every rank, after `join`."""
+        if self.size == 1:
+            return [mine]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, mine)
+        return found
+
+    def in_order(self, own: Iterator[Columns], order: BlockOrder) -> Iterator[Columns]:
+        """Yield the columns of all ranks' blocks by block on rank 0, after `join`; none on another rank.
+
+        Args:
+            own: columns of this rank's blocks, numbers that float64 holds exactly.
+            order: this rank's.
+        """
+        if self.size == 1:
+            yield from own
+            return
+        for start in range(0, order.num_blocks, self.size):
+            blocks = np.arange(start, min(start + self.size, order.num_blocks))
+            firsts, lasts = order.bounds(blocks)
+            sizes = (lasts - firsts).tolist()
+            columns = next(own, None)
+            if start == 0:
+                assert columns is not None
+                names, width = {n: of.dtype for n, of in columns.items()}, len(columns)
+            sent = torch.zeros(max(sizes), width, dtype=torch.float64)
+            if columns is not None:
+                rows = np.stack([column.astype(np.float64) for column in columns.values()], axis=1)
+                sent[: len(rows)] = torch.from_numpy(rows)
+            for size, block in zip(sizes, self._collect(sent), strict=False):
+                table = block[:size].numpy()
+                yield {
+                    name: np.ascontiguousarray(table[:, place], dtype=dtype)
+                    for place, (name, dtype) in enumerate(names.items())
+                }
+
+    def _collect(self, sent: torch.Tensor) -> list[torch.Tensor]:
+        """Return what each rank sends, on rank 0; nothing elsewhere."""
+        received = [torch.empty_like(sent) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(sent, received)
+        return received or []

@@ -1,0 +1,84 @@
+"""One rank of an evaluation: `python -m shardline.training.evaluation_worker rank.json`, started by a launcher."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from shardline.config.run_spec import RunSpec
+from shardline.core.files import write_json
+from shardline.core.imports import short_traceback
+from shardline.core.world import World
+from shardline.identity import counted_files, watch_reads
+from shardline.supervision.rank import run_rank
+from shardline.training.preflight import preflight_run
+from shardline.training.rank_spec import EvaluationSpec, read_spec
+
+
+def main() -> int:
+    """Evaluate as one rank; rank 0 writes what was found. Returns the exit code."""
+    rank = _read_rank()
+    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    return run_rank(
+        lambda world: _run(rank, world),
+        work=rank.work,
+        logs=rank.rank_logs,
+        shorten=short_traceback,
+    )
+
+
+def _read_rank() -> EvaluationSpec:
+    parser = argparse.ArgumentParser(
+        prog="python -m shardline.training.evaluation_worker", description=__doc__
+    )
+    parser.add_argument("spec", type=Path, help="what the ranks are given, see `EvaluationSpec`")
+    return read_spec(parser.parse_args().spec, EvaluationSpec)
+
+
+def _run(rank: EvaluationSpec, world: World) -> None:
+    # torch is imported only once what the ranks are given is good
+    import torch
+    import torch.distributed as dist
+
+    from shardline.training.evaluate import evaluate
+
+    preflight_run(
+        world,
+        rank.geometry,
+        accelerator=rank.settings.accelerator,
+        run=rank.name,
+        timeout_s=rank.rendezvous_timeout_s,
+        oversubscribe=rank.oversubscribe,
+    )
+    torch.set_num_threads(
+        1
+    )  # whatever the launcher gave: their number changes the last bits of sums
+    _watch_reads(rank)
+    found = evaluate(
+        RunSpec(run=rank.run, name=rank.name, model_class=rank.model_class, settings=rank.settings),
+        model_file=rank.model,
+        datasets=rank.datasets,
+        verify=rank.verify,
+        has_test_step=rank.has_test_step,
+        world=world,
+    )
+    if warning := watch_reads.finish():
+        print(f"warning: {warning}", flush=True)
+    if world.rank == 0:
+        write_json(rank.output, found)
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def _watch_reads(rank: EvaluationSpec, *, is_spawned: bool = False) -> None:
+    if rank.watch_reads != "off":
+        known = counted_files.read_counted(rank.work / counted_files.COUNTED_FILE)
+        watch_reads.start(
+            watch_reads.Watch(known=known, mode=rank.watch_reads, is_spawned=is_spawned)
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+elif __name__ == "__mp_main__":  # of a process that user code has multiprocessing spawn
+    _watch_reads(_read_rank(), is_spawned=True)
