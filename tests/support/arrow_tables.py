@@ -58,7 +58,7 @@ def rows_of(source: Source) -> dict[int, Row]:
     columns = source.schema.to_json()["columns"]
     for shard in reversed(range(source.num_shards)):
         for row in source.iter_rows(shard):
-            number = row.pop("id")
+            number = row.pop("ids")
             assert number not in found
             kinds = {name: Column.parse(name, columns[name]) for name in row}
             found[number] = {

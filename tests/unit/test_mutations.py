@@ -69,10 +69,16 @@ OF_SAMPLES: dict[str, Any] = {
 }
 
 
+OF_EVALUATION: dict[str, Any] = {
+    "evaluation.headline": {"metric": "loss", "mode": "min"},
+    "evaluation.metrics": [{"type": "torchmetrics.classification:MulticlassF1Score", "num_classes": 10}],
+}  # fmt: skip
+
+
 def others(key: str) -> list[Any]:
     """Return other values of a setting than the default; the first that fits the rest is taken."""
-    if key in OF_SAMPLES:
-        return [OF_SAMPLES[key]]
+    if given := {**OF_SAMPLES, **OF_EVALUATION}.get(key):
+        return [given]
     form, default = form_at(RunSettings, key), SETTINGS[key]
     if form.choices:
         return [value for value in reversed(form.choices) if value != default]
@@ -88,14 +94,16 @@ def others(key: str) -> list[Any]:
 
 @pytest.mark.parametrize("key", SETTINGS)
 def test_setting(key: str, place: Place) -> None:
-    if key == "elastic" or key in OF_SAMPLES:  # which no script can be
+    if key in {"elastic", "evaluation.metrics", *OF_SAMPLES}:  # which no script takes
         place.edit("config/runs.tsv", lambda text: text.partition("program")[0])
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
     before = place.stages()
     # a script reads what the evaluation is to be, and one row has its own strategy
     expected = (
-        of_runs("program") | EVALUATES if key.startswith("evaluation.") else TRAINS | EVALUATES
+        (of_runs("program") & before.keys()) | EVALUATES
+        if key.startswith("evaluation.")
+        else TRAINS | EVALUATES
     )
     if key == "strategy":
         expected = expected - of_runs("sharded")

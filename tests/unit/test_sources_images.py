@@ -283,7 +283,7 @@ def test_bytes_of_files(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     files = {path.read_bytes(): path.parent.name for path in source.files}
     assert {row["image"]: source.schema.classes[row["labels"]] for row in rows} == files
     pixels = read(make(tmp_path, write_flowers(tmp_path), shards=1))
-    assert sorted(row["id"] for row in rows) == list(pixels.ids), "splits stay the same"
+    assert sorted(row["ids"] for row in rows) == list(pixels.ids), "splits stay the same"
 
 
 def test_image_of_16_bits_is_not_clipped(tmp_path: Path) -> None:

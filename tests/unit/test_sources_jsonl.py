@@ -29,7 +29,7 @@ REMEDY = "; fix it, or leave such out with source.on_bad: skip"
 def rows_of(source: Source) -> dict[int, dict[str, Any]]:
     """Return all rows by id."""
     rows = [row for shard in range(source.num_shards) for row in source.iter_rows(shard)]
-    found = {row.pop("id"): row for row in rows}
+    found = {row.pop("ids"): row for row in rows}
     assert len(found) == len(rows)
     return found
 

@@ -108,7 +108,7 @@ def test_features_left_out_are_the_columns_of_numbers(kind: str, tmp_path: Path)
     assert source.schema.feature_shape == (2,)
     assert source.schema.feature_dtype == "float32"
     row = next(source.iter_rows(2))
-    assert (row["id"], list(row["features"]), row["labels"]) in [
+    assert (row["ids"], list(row["features"]), row["labels"]) in [
         (n, [n + 0.5, -n], n % 2) for n in range(5)
     ]
 

@@ -29,7 +29,7 @@ LINES = st.lists(st.sampled_from(["", "a", "ä b", " ", "日本", "x" * 40, "\r"
 def rows_of(source: Source, shards: list[int] | None = None) -> dict[int, dict[str, Any]]:
     """Return all rows by id."""
     rows = [row for shard in shards or range(source.num_shards) for row in source.iter_rows(shard)]
-    found = {row.pop("id"): row for row in rows}
+    found = {row.pop("ids"): row for row in rows}
     assert len(found) == len(rows)
     return found
 

@@ -10,11 +10,17 @@ from shardline.pipeline.watched import end_watch, watch, write_watched_files
 from tests.support.fake_project import FakeProject
 
 
+NET = "class Net:\n    layer = layers.Layer\n    def validation_step(self): pass\n"
+
+
 @pytest.fixture
 def net(fake: FakeProject):
     """A project with a model that imports a module and reads a file beside itself."""
     model = "from pathlib import Path\nfrom mypkg import layers\nV = (Path(__file__).parent / 'v.txt').read_text()\n"
-    fake.workspace.write("mypkg/models.py", f"{model}class Net:\n    layer = layers.Layer\n")
+    fake.workspace.write(
+        "mypkg/models.py",
+        f"{model}class Net:\n    layer = layers.Layer\n    def validation_step(self): pass\n",
+    )
     fake.workspace.write("mypkg/layers.py", "class Layer:\n    pass\n")
     for name in ("mypkg/v.txt", "mypkg/plugin.py", "conf/a.yaml", "other.txt"):
         fake.workspace.write(name, "")

@@ -7,10 +7,11 @@ import numpy as np
 
 from shardline.data.columns import features_of
 from shardline.data.dataset import Dataset
+from shardline.data.transforms.steps import TransformSpec
 from shardline.data.units import RowUnits
 from shardline.data.windowmap import WindowMap
 from shardline.order.pieces import Line, Piece, num_rows, split_pieces
-from shardline.training.pictures import MAX_SIDE, is_image, picture
+from shardline.training.pictures import is_image, picture
 
 NUM_BINS = 15
 MAX_POINTS = 300
@@ -167,12 +168,12 @@ def _image(dataset: Dataset, piece: Sequence[Piece]) -> dict[str, Any]:
     column = dataset.shards.columns.get("image")
     if column is None or (column.kind == "array" and column.dtype != "uint8"):
         return {}
-    from shardline.data.transforms.decoding import Encoded  # packages of the extra `images`
-
     units = RowUnits(shards=dataset.shards, pieces=tuple(piece))
     image = units.load(WindowMap(dataset.shards, piece), piece).sample(0)["image"]
-    pixels = Encoded(image, "RGB").pixels(MAX_SIDE, MAX_SIDE) if isinstance(image, bytes) else image
-    return {"image": picture(pixels, {})} if pixels is not None and is_image(pixels.shape) else {}
+    if isinstance(image, bytes):
+        decode = TransformSpec(written="decode", what="samples of the page", has_chance=False)
+        image = decode.make()((0, 0, 0, 0), {"image": image})["image"]
+    return {"image": picture(image, {})} if image is not None and is_image(image.shape) else {}
 
 
 def _short(values: np.ndarray) -> list[float]:

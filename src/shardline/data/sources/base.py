@@ -13,7 +13,7 @@ import numpy as np
 
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
-from shardline.data.columns import parse_columns
+from shardline.data.columns import IDS, parse_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,10 +163,10 @@ class Source(ABC):
         """
 
     def iter_rows(self, shard: int) -> Iterator[dict[str, Any]]:
-        """Yield the rows of one shard one at a time, for a look at them: a value by column, and the id."""
+        """Yield the rows of one shard one at a time, for a look at them: a value by column, and the id as `ids`."""
         for table in self.iter_tables(shard):
             for place, row in enumerate(table.ids):
-                yield {"id": int(row)} | {n: _row_of(of, place) for n, of in table.given.items()}
+                yield {IDS: int(row)} | {n: _row_of(of, place) for n, of in table.given.items()}
 
     @property
     def content_digest(self) -> str:
