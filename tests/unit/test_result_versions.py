@@ -44,8 +44,6 @@ MASKING = {"detect_secrets": "masks secrets in what is sealed; only a page is ma
 TOKENS = {"tokenizers": "counts by the history `tokenizer` where a source names a tokenizer's file"}
 WANTED = {
     "lightning_fabric": "moves batches, and has Lightning guess nothing of other ranks",
-    "PIL": "draws a column of image files among the samples, and decides no metric",
-    "simplejpeg": "likewise",
     "scipy": "counts where `evaluation.headline` may have an interval",
     "torchmetrics": "counts where `evaluation.metrics` or the model's code names it",
 }

@@ -9,7 +9,6 @@ from shardline.identity import counted_files, watch_reads
 from shardline.pipeline.watched import end_watch, watch, write_watched_files
 from tests.support.fake_project import FakeProject
 
-
 NET = "class Net:\n    layer = layers.Layer\n    def validation_step(self): pass\n"
 
 
