@@ -46,7 +46,7 @@ def checkout(tmp_path):
     for name in files.stdout.splitlines():
         if not name.startswith(("tests/", "docs/")) and (REPOSITORY / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(REPOSITORY / name, target / name)
+            shutil.copy(REPOSITORY / name, target / name, follow_symlinks=False)
     shutil.copytree(target / "profiles" / "slurm", target / "profiles" / "mine")
     return target
 

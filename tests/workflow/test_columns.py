@@ -63,6 +63,7 @@ def test_the_language_model_of_the_docs_is_trained_evaluated_reported_and_up_to_
     assert "held-out perplexity" in page
     assert "held-out mse" not in page
     monkeypatch.chdir(workspace.path)
+    monkeypatch.setenv("COLUMNS", "200")  # no cell is wrapped
     listed = shardline("ls").stdout
     assert f"perplexity {value:#.4g}" in listed
     differs = shardline("diff", "lm", "lm").stdout
