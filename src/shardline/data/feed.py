@@ -64,6 +64,7 @@ class Feed:
         self.datasets = [Dataset(one.manifest, one.shards, verify=verify) for one in places]
         self._weights = [one.share for one in places]
         self._settings, self._num_sharing = settings, num_sharing
+        self._packs: dict[tuple[str, str], Packed] = {}
         first = self.datasets[0].manifest
         for dataset in self.datasets[1:]:
             if dataset.manifest["schema"] != first["schema"]:
@@ -193,10 +194,6 @@ class Feed:
         if key not in self._packs:
             self._packs[key] = packed(dataset, split, pack)
         return self._packs[key]
-
-    @cached_property
-    def _packs(self) -> dict[tuple[str, str], Packed]:
-        return {}
 
     def packs(self) -> dict[str, Any] | None:
         """Return what is recorded of the blocks or packs of the train split; None without `data.pack`.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardline.identity.code import CodeIndex
+from shardline.identity.scopes import Imported, imported_names
 from shardline.identity.syntax import parse_quietly
 
 # whose classes have nothing of the user's
@@ -12,10 +13,10 @@ _PLAIN = {"abc", "builtins", "lightning", "pytorch_lightning", "torch", "typing"
 
 
 class _Source(NamedTuple):
-    """A module: its classes by name, and what its imports bind: a module, and a name in it or nothing."""
+    """A module: its classes, and what its imports bind, by name."""
 
     classes: dict[str, ast.ClassDef]
-    imports: dict[str, tuple[str, str]]
+    imports: dict[str, Imported]
 
 
 def has_method(code: CodeIndex, path: str, method: str) -> bool | None:
@@ -54,8 +55,8 @@ class _Search:
         if name in source.classes:
             return self._in_class(module, source, source.classes[name])
         if name in source.imports:
-            origin, attribute = source.imports[name]
-            return self.in_module(origin, attribute) if attribute else None
+            found = source.imports[name]
+            return self.in_module(found.module, found.name) if found.name else None
         return False if name == "object" else None
 
     def _in_class(self, module: str, source: _Source, node: ast.ClassDef) -> bool | None:
@@ -71,7 +72,8 @@ class _Search:
         if first not in source.imports or not rest.replace(".", "").isidentifier():
             return None
         inner, _, name = rest.rpartition(".")
-        return self.in_module(".".join(filter(None, (*source.imports[first], inner))), name)
+        found = source.imports[first]
+        return self.in_module(".".join(filter(None, (found.module, found.name, inner))), name)
 
 
 def _bound(statement: ast.stmt) -> set[str]:
@@ -86,22 +88,10 @@ def _read(file: Path, module: str) -> _Source:
     tree = parse_quietly(file.read_bytes())
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     classes: dict[str, ast.ClassDef] = {}
-    imports: dict[str, tuple[str, str]] = {}
+    imports: dict[str, Imported] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             classes.setdefault(node.name, node)
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                whole = alias.asname or alias.name.partition(".")[0]
-                imports[whole] = (alias.name if alias.asname else whole, "")
-        elif isinstance(node, ast.ImportFrom):
-            origin = _origin(node, package)
-            imports |= {alias.asname or alias.name: (origin, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imports |= imported_names(node, package)
     return _Source(classes, imports)
-
-
-def _origin(node: ast.ImportFrom, package: str) -> str:
-    if not node.level:
-        return node.module or ""
-    parent = package.split(".")[: package.count(".") + 2 - node.level]
-    return ".".join([*parent, *filter(None, [node.module])])

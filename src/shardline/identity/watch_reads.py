@@ -186,6 +186,19 @@ def start(watch: Watch | None) -> None:
         _has_hook = True
 
 
+def start_rank(work: Path, mode: str, *, is_spawned: bool = False) -> None:
+    """Watch the reads of a rank, unless `mode` is `off`.
+
+    Args:
+        work: the folder in which the job has written what its ranks may read.
+
+    Raises:
+        DataError: it has not.
+    """
+    if mode != "off":
+        start(Watch(known=read_counted(work / COUNTED_FILE), mode=mode, is_spawned=is_spawned))
+
+
 def found() -> dict[str, str]:
     """Return the files that were reported so far, see `Watch.found`."""
     return dict(_watch.found) if _watch else {}

@@ -1,6 +1,5 @@
 """One rank of an evaluation: `python -m shardline.training.evaluation_worker rank.json`, started by a launcher."""
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -8,10 +7,10 @@ from shardline.config.run_spec import RunSpec
 from shardline.core.files import write_json
 from shardline.core.imports import short_traceback
 from shardline.core.world import World
-from shardline.identity import counted_files, watch_reads
+from shardline.identity import watch_reads
 from shardline.supervision.rank import run_rank
 from shardline.training.preflight import preflight_run
-from shardline.training.rank_spec import EvaluationSpec, read_spec
+from shardline.training.rank_spec import EvaluationSpec, spec_of_command
 
 
 def main() -> int:
@@ -27,11 +26,7 @@ def main() -> int:
 
 
 def _read_rank() -> EvaluationSpec:
-    parser = argparse.ArgumentParser(
-        prog="python -m shardline.training.evaluation_worker", description=__doc__
-    )
-    parser.add_argument("spec", type=Path, help="what the ranks are given, see `EvaluationSpec`")
-    return read_spec(parser.parse_args().spec, EvaluationSpec)
+    return spec_of_command(EvaluationSpec, "shardline.training.evaluation_worker", __doc__)
 
 
 def _run(rank: EvaluationSpec, world: World) -> None:
@@ -71,11 +66,7 @@ def _run(rank: EvaluationSpec, world: World) -> None:
 
 
 def _watch_reads(rank: EvaluationSpec, *, is_spawned: bool = False) -> None:
-    if rank.watch_reads != "off":
-        known = counted_files.read_counted(rank.work / counted_files.COUNTED_FILE)
-        watch_reads.start(
-            watch_reads.Watch(known=known, mode=rank.watch_reads, is_spawned=is_spawned)
-        )
+    watch_reads.start_rank(rank.work, rank.watch_reads, is_spawned=is_spawned)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,12 @@ def guess_mode(metric: str) -> Mode | None:
     return "min" if is_lower else "max"
 
 
+def mode_of(metric: Any) -> Mode | None:
+    """Return which end of a metric of torchmetrics is better, where its class tells."""
+    is_higher = metric.higher_is_better
+    return None if is_higher is None else "max" if is_higher else "min"
+
+
 def choose_headline(
     metrics: Mapping[str, Any], *, wanted: Headline | None, what: str, modes: Mapping[str, Mode] = {},
     usual: Mapping[str, Any] | None = None,

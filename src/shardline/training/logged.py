@@ -13,7 +13,7 @@ from torchmetrics import Metric
 
 from shardline.core.errors import ConfigError
 from shardline.training.evaluation_ranks import EvaluationRanks
-from shardline.training.headline import Mode
+from shardline.training.headline import Mode, mode_of
 
 _LOG = inspect.signature(pl.LightningModule.log)
 _REDUCTIONS: dict[Any, str] = {
@@ -126,8 +126,8 @@ class LoggedMetrics(Callback):
         if given.arguments["on_epoch"] is False:  # a number of the step alone
             return
         self._names.setdefault(name, kind)
-        if isinstance(value, Metric) and value.higher_is_better is not None:
-            self.modes[name] = "max" if value.higher_is_better else "min"
+        if isinstance(value, Metric) and (mode := mode_of(value)):
+            self.modes[name] = mode
         if is_number:
             scalar = torch.as_tensor(value).detach().clone()
             self._blocks.setdefault(name, []).append((scalar, self._weight(given.arguments)))

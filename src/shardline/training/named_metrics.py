@@ -9,7 +9,7 @@ from torchmetrics import Metric
 from shardline.config.named_metrics import import_path, metric_name, metrics_of
 from shardline.core.errors import ConfigError
 from shardline.core.imports import import_class
-from shardline.training.headline import Mode
+from shardline.training.headline import Mode, mode_of
 
 
 class NamedMetrics:
@@ -30,19 +30,12 @@ class NamedMetrics:
         self._what = f'run "{run}": evaluation.metrics'
         tables = metrics_of({"metrics": written})
         self._metrics = {metric_name(one): _made(one, self._what) for one in tables}
-        known = {name: one.higher_is_better for name, one in self._metrics.items()}
-        self.modes: dict[str, Mode] = {
-            name: "max" if is_higher else "min" for name, is_higher in known.items() if is_higher is not None
-        }  # fmt: skip
+        known = {name: mode_of(one) for name, one in self._metrics.items()}
+        self.modes: dict[str, Mode] = {name: mode for name, mode in known.items() if mode}
         tell_kept_outputs(self._metrics)
 
     def __bool__(self) -> bool:
         return bool(self._metrics)
-
-    def to(self, device: torch.device) -> None:
-        """Keep their states on a device."""
-        for metric in self._metrics.values():
-            metric.to(device)
 
     def update(self, outputs: Any, labels: torch.Tensor) -> None:
         """Add a batch.

@@ -1,16 +1,14 @@
 """The preflight check of a run: `python -m shardline.training.preflight preflight.json` is one rank of it."""
 
-import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from shardline.config.geometry import ActualGeometry
 from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.supervision.rank import run_rank
-from shardline.training.rank_spec import PreflightSpec, read_spec
+from shardline.training.rank_spec import PreflightSpec, spec_of_command
 
 
 def preflight_run(
@@ -46,11 +44,7 @@ def preflight_run(
 
 def main() -> int:
     """Be one rank; rank 0 writes what was found. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m shardline.training.preflight", description=__doc__
-    )
-    parser.add_argument("spec", type=Path, help="what the ranks are given, see `PreflightSpec`")
-    spec = read_spec(parser.parse_args().spec, PreflightSpec)
+    spec = spec_of_command(PreflightSpec, "shardline.training.preflight", __doc__)
 
     def body(world: World) -> None:
         found = preflight_run(

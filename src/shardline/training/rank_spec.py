@@ -3,6 +3,7 @@
 msgspec reads it, since it checks names and types by the classes below, and takes 40 ms to import.
 """
 
+import argparse
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -168,6 +169,13 @@ def read_spec(path: Path, kind: type[_Spec]) -> _Spec:
     except (OSError, msgspec.DecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"{path} cannot be read ({why}); start the run again to write it") from None
+
+
+def spec_of_command(kind: type[_Spec], program: str, description: str | None) -> _Spec:
+    """Read what the command line of a rank's program names, see `read_spec`."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
+    parser.add_argument("spec", type=Path, help=f"what the ranks are given, see `{kind.__name__}`")
+    return read_spec(parser.parse_args().spec, kind)
 
 
 def _to_path(kind: type, value: Any) -> Any:

@@ -1,6 +1,5 @@
 """The program of one rank: `python -m shardline.training.worker rank.json`, started by a launcher."""
 
-import argparse
 import importlib
 import sys
 import time
@@ -22,7 +21,7 @@ from shardline.core.imports import short_traceback
 from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, find_differences, machine
-from shardline.identity import counted_files, watch_reads
+from shardline.identity import watch_reads
 from shardline.order import VERSION as ORDER_VERSION
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
@@ -39,7 +38,7 @@ from shardline.supervision.watchdog import Watch
 from shardline.tracking.run_links import read_places
 from shardline.training.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.training.preflight import preflight_run
-from shardline.training.rank_spec import FirstSteps, RankSpec, read_spec
+from shardline.training.rank_spec import FirstSteps, RankSpec, spec_of_command
 from shardline.training.resources import gather, used_by_rank
 
 # The preflight check has as long for each of its parts: to meet, to form a group, for a message.
@@ -67,11 +66,7 @@ def main() -> int:
 
 
 def _read_rank() -> RankSpec:
-    parser = argparse.ArgumentParser(
-        prog="python -m shardline.training.worker", description=__doc__
-    )
-    parser.add_argument("spec", type=Path, help="what the ranks are given, see `RankSpec`")
-    return read_spec(parser.parse_args().spec, RankSpec)
+    return spec_of_command(RankSpec, "shardline.training.worker", __doc__)
 
 
 def _run(rank: RankSpec, world: World) -> None:
@@ -138,10 +133,7 @@ def _run(rank: RankSpec, world: World) -> None:
 
 
 def _watch_reads(rank: RankSpec, *, is_spawned: bool = False) -> None:
-    mode = rank.runtime.watch_reads
-    if mode != "off":
-        known = counted_files.read_counted(rank.work / counted_files.COUNTED_FILE)
-        watch_reads.start(watch_reads.Watch(known=known, mode=mode, is_spawned=is_spawned))
+    watch_reads.start_rank(rank.work, rank.runtime.watch_reads, is_spawned=is_spawned)
 
 
 def _read_run(rank: RankSpec) -> RunSpec:
