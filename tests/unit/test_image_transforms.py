@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
@@ -13,6 +14,7 @@ from shardline.config.checks import SHIPPED_TRANSFORMS
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.transforms import decoding
 from shardline.data.transforms.checking import check_samples
+from shardline.data.transforms.decoding import Encoded
 from shardline.data.transforms.resizing import resize_crop
 from shardline.data.transforms.steps import TransformSpec
 from shardline.order.chance import generator_of
@@ -40,7 +42,7 @@ def photo(height: int = 60, width: int = 80, channels: int = 3) -> np.ndarray:
 
 def file_of(pixels: np.ndarray, kind: str = "jpeg", mode: str = "RGB", **options) -> bytes:
     file = io.BytesIO()
-    image = Image.fromarray(pixels.squeeze())
+    image = Image.fromarray(pixels.squeeze(2) if pixels.shape[2:] == (1,) else pixels)
     image.convert(mode).save(file, kind, **options)
     return file.getvalue()
 
@@ -359,3 +361,36 @@ def test_without_the_decoder_the_message_names_the_extra(monkeypatch):
         ConfigError, match=r"simplejpeg, which is not installed.*shardline\[images\]"
     ):
         Decode()
+
+
+BY_PILLOW = ("4:4:4", "4:2:2", "4:2:0")
+SUBSAMPLINGS = [*BY_PILLOW, "440", "411"]
+
+
+@given(
+    st.integers(1, 90), st.integers(1, 40), st.integers(0, 2**16), st.sampled_from(SUBSAMPLINGS),
+    st.sampled_from(["RGB", "L"]), st.sampled_from(["RGB", "L"]),
+    st.sampled_from([{}, {"progressive": True}, {"restart_marker_rows": 1}, {"optimize": True}]),
+    st.sampled_from([b"", b"abc"]), st.data(),
+)  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_the_first_rows_of_a_jpeg_are_those_of_the_whole(
+    height, width, seed, subsampling, mode, wanted, options, rest, data
+):
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    if subsampling in BY_PILLOW:
+        content = file_of(pixels, mode=mode, subsampling=subsampling, quality=70, **options)
+    else:
+        content = simplejpeg.encode_jpeg(pixels, 70, "RGB", subsampling)
+    content = extended(content, rest) if rest else content
+    rows = data.draw(st.integers(1, height))
+    found = Encoded(content, wanted).top(rows)
+    assert found.shape[0] >= rows
+    assert (found[:rows] == Encoded(content, wanted).pixels()[:rows]).all()
+
+
+def test_most_jpegs_are_decoded_no_further_than_asked():
+    content = file_of(photo(320, 480))
+    assert Encoded(content, "RGB").top(100).shape == (112, 480, 3)
+    with pytest.raises(DataError, match="Premature end"):
+        Encoded(content[:-200], "RGB").top(100)

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from shardline.core.errors import ConfigError, DataError
+from shardline.data.transforms.jpeg_header import JpegHeader
 
 try:
     import simplejpeg
@@ -26,6 +27,9 @@ _NO_IMAGE = (
     OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error, Image.DecompressionBombError,
 )  # fmt: skip
 _DEEP = ("I", "F")  # 16 or 32 bits a channel, which a conversion to 8 bits would clip
+_REMAINING_ROWS = (
+    "extraneous bytes before marker 0xd9"  # as libjpeg reports what follows the last row
+)
 # how an image is turned upright: transposed, then rows and columns in reverse
 _TURNS = {
     2: (False, 1, -1), 3: (False, -1, -1), 4: (False, -1, 1), 5: (True, 1, 1),
@@ -63,6 +67,7 @@ class Encoded:
     def __init__(self, content: bytes, mode: Mode) -> None:
         self._content, self._mode, self._turn = content, mode, _TURNS.get(1)
         self._is_plain = False  # a JPEG that simplejpeg decodes
+        self._segments = JpegHeader()
         try:
             height, width = self._read_header()
         except _NO_IMAGE as error:
@@ -80,13 +85,43 @@ class Encoded:
         if content[:3] == b"\xff\xd8\xff":
             height, width, colors, _ = simplejpeg.decode_jpeg_header(content, strict=False)
             self._is_plain = colors in ("YCbCr", "Gray", "RGB")
-            if content.find(b"Exif\0\0", 0, 2**17) < 0:
+            self._segments = JpegHeader.of(content)
+            if self._segments.is_read and not self._segments.has_exif:
                 return height, width
         with Image.open(io.BytesIO(content)) as image:
             if image.mode.startswith(_DEEP):
                 raise ValueError(f"more than 8 bits a channel, mode {image.mode}; convert it")
             self._turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
             return image.height, image.width
+
+    def top(self, num_rows: int) -> np.ndarray:
+        """Return the image's first rows [at least num_rows, width, channels] uint8, as `pixels` has them.
+
+        Most JPEGs are decoded no further than that: their data are in order from top to bottom, and
+        a decoder stops at the height that the header has. Damage below is then not seen.
+
+        Args:
+            num_rows: from 1 to `height`.
+
+        Raises:
+            DataError: the file is cut off, or damaged in these rows.
+        """
+        if self._is_plain and not self._turn and self._mode == "RGB":
+            shorter = self._segments.shortened(self._content, num_rows + 1, self.height)
+            pixels = self._shortened(*shorter) if shorter else None
+            if pixels is not None:
+                return pixels
+        return self.pixels()
+
+    def _shortened(self, content: bytes, height: int) -> np.ndarray | None:
+        """Return the pixels of a file whose header was given fewer rows; None of one that seems damaged."""
+        pixels = np.empty((height, self.width, 3), np.uint8)
+        try:
+            simplejpeg.decode_jpeg(content, buffer=pixels)
+        except ValueError as error:  # has the first thing that was found: here that data remain
+            if _REMAINING_ROWS not in str(error):
+                return None
+        return pixels
 
     def pixels(self, min_height: int = 0, min_width: int = 0) -> np.ndarray:
         """Return the image [height, width, channels] uint8.

@@ -19,7 +19,7 @@ def resize_crop(image: "np.ndarray | Encoded", box: Box, size: tuple[int, int]) 
     Args:
         image: [height, width, channels] uint8 or float32; or a file, whose JPEG is decoded at a
             fraction of its size where the part has at least `size` pixels of it. The part's edges
-            are then moved to whole pixels of it.
+            are then moved to whole pixels of it. What lies below the part need not be decoded.
         box: within the image.
 
     Raises:
@@ -30,8 +30,8 @@ def resize_crop(image: "np.ndarray | Encoded", box: Box, size: tuple[int, int]) 
         full = image.height, image.width
         factor = min(height / size[0], width / size[1])
         least = [math.ceil(edge / factor) for edge in full] if factor >= 2 else []
-        pixels = image.pixels(*least)
-        if pixels.shape[:2] != full:
+        pixels = image.pixels(*least) if least else image.top(top + height)
+        if least and pixels.shape[:2] != full:
             (top, height), (left, width) = (
                 _scaled(first, count, edge, now)
                 for first, count, edge, now in zip(
