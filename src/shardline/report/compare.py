@@ -139,7 +139,7 @@ def _results(run: Run) -> dict[str, Any]:
     throughput = (run.provenance.get("throughput") or {}).get("samples_per_s")
     share = (run.provenance.get("goodput") or {}).get("share")
     trained = {
-        **({f"best {best[0]}": best[1]} if best else {}),
+        **({f"{best[0]} of the sealed weights": best[1]} if best else {}),
         "steps": run.num_steps,
         "training time (s)": run.provenance.get("duration_s"),
         "samples per second": throughput,

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -11,10 +11,11 @@ from typing import Any
 
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
-from shardline.report.run import Run, is_share
+from shardline.report.run import GroupKey, Run, is_share
 from shardline.report.seeds import name_of_repeats, repeats_of
 from shardline.report.significance import Repeats, Verdict, compare_with_best
 
+MAX_PANELS = 6  # of metrics that are no loss and no headline
 WHISKER_WIDTH = 84  # of the template's drawing
 
 
@@ -95,11 +96,18 @@ class Group:
 
     @cached_property
     def chart(self) -> dict[str, Any] | None:
-        """Learning curves of losses and headline metric; None where nothing was recorded."""
+        """Learning curves of losses and headline metric, else of what was recorded; None of nothing."""
         names = ["train_loss", "val_loss"]
         if any(not _repeats_loss(entry.run) for entry in self.entries):
             names.append(self.entries[0].run.validation_metric)
-        return learning_curves([entry.series for entry in self.entries], names)
+        recorded = {
+            name
+            for entry in self.entries
+            for name, curve in entry.run.curves.items()
+            if curve.steps
+        }
+        chosen = [name for name in names if name in recorded] or sorted(recorded)[:MAX_PANELS]
+        return learning_curves([entry.series for entry in self.entries], chosen)
 
     @property
     def mode(self) -> str:
@@ -139,18 +147,27 @@ def rank(runs: Sequence[Run]) -> list[Group]:
     ordered = sorted(
         (run for run in runs if run.in_table), key=lambda run: (run.group_key, run.name, run.key)
     )
-    num_ids = Counter(dataset for dataset, _ in {run.group_key[:2] for run in ordered})
+    titles = titles_of({run.group_key for run in ordered})
     return [
-        _group(
-            list(members),
-            anchors,
-            title=dataset if num_ids[dataset] == 1 else dataset_id,
-            anchor=f"group-{index}",
-        )
-        for index, ((dataset, dataset_id, *_), members) in enumerate(
+        _group(list(members), anchors, title=titles[key], anchor=f"group-{index}")
+        for index, (key, members) in enumerate(
             groupby(ordered, key=lambda run: run.group_key), start=1
         )
     ]
+
+
+def titles_of(keys: Collection[GroupKey]) -> dict[GroupKey, str]:
+    """Return each group's title: its dataset's name, with what tells it from others of that name.
+
+    Args:
+        keys: As `Run.group_key` gives them, distinct.
+    """
+    found = {}
+    for key in keys:
+        columns = zip(*(other for other in keys if other[0] == key[0]), strict=True)
+        differing = [one for one, column in zip(key, columns, strict=True) if len(set(column)) > 1]
+        found[key] = f"{key[0]} ({', '.join(differing)})" if differing else key[0]
+    return found
 
 
 def anchors_of(runs: Sequence[Run]) -> dict[str, str]:

@@ -11,6 +11,8 @@ from shardline.config.trained_on import manifests_of, weights_of
 from shardline.core.intervals import Interval, wilson_interval
 from shardline.report.charts.series import Curve
 
+GroupKey = tuple[str, str, str, str, str]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -128,7 +130,7 @@ class Run:
         return {self.dataset_id: then} if then else {}
 
     @property
-    def group_key(self) -> tuple[str, str, str, str, str]:
+    def group_key(self) -> GroupKey:
         """Dataset, its id, split, metric and mode: runs of equal ones are ranked against each other."""
         return self.dataset_name, self.dataset_id, self.split, self.metric, self.mode
 
@@ -209,12 +211,28 @@ class Run:
         return f"val_{self.metric.removeprefix('test_').removeprefix('val_')}"
 
     @property
+    def sealed_step(self) -> int | None:
+        """The step of the sealed weights: where the monitored metric had its sealed score; None if not known."""
+        curve = self.curves.get(str(self.setting("checkpoint.monitor")))
+        sealed = (self.provenance.get("training") or {}).get("best_score")
+        if sealed is None or not (curve and curve.values):
+            return None
+        return min(zip(curve.values, curve.steps, strict=True), key=lambda at: abs(at[0] - sealed))[
+            1
+        ]
+
+    @property
     def best_validation(self) -> tuple[str, float, int] | None:
-        """Metric, best value and its first step: of the headline metric, else of the loss."""
-        best = max if self.mode == "max" else min
+        """Metric, value and step of the sealed weights' validation: of the headline metric, else of the loss.
+
+        Where their step is not known, as in a training script, the best value and its first step.
+        """
+        best, step = max if self.mode == "max" else min, self.sealed_step
         for metric, best_of in ((self.validation_metric, best), ("val_loss", min)):
             curve = self.curves.get(metric)
             if curve and curve.values:
+                if step is not None:
+                    return metric, curve.at(step), step
                 value = best_of(curve.values)
                 return metric, value, curve.steps[curve.values.index(value)]
         return None

@@ -4,12 +4,12 @@ Field names in a specification are ours and fixed (run, label, step, value); a u
 name only ever appears as a value, so no name can be misread as a Vega expression or a nested field.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
+from shardline.report.charts.axes import short, y_axis
 from shardline.report.charts.series import Curve, Series, thin
 
 MAX_POINTS_PER_CURVE = 300
@@ -76,7 +76,7 @@ def _columns(one: Series, curve: Curve, unit: str) -> dict[str, Any]:
     }
     return {
         "step": curve.steps,
-        **{name: [float(f"{x:.5g}") for x in column] for name, column in columns.items()},
+        **{name: list(map(short, column)) for name, column in columns.items()},
     }
 
 
@@ -86,14 +86,16 @@ def _panel(series: Sequence[Series], metric: str, index: int, max_points: int, u
         {"run": one.run, "label": one.label, **_columns(one, curve, unit)}
         for one, curve in reversed(drawn)
     ]
-    colors = {one.label: one.color for one, _ in drawn}
+    values = [value for _, curve in drawn for value in curve.values]
+    # of all runs: panels share the scale, and Vega warns where their domains differ
+    colors = {one.label: one.color for one in series}
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     base = (
         alt.Chart(alt.InlineData(values=rows))
         .transform_flatten(["step", "epoch", "time", "value"])
         .encode(
-            x=alt.X("step:Q", title="step", axis=alt.Axis(tickCount=4)),
-            y=_y([value for _, curve in drawn for value in curve.values], metric.replace("_", " ")),
+            x=alt.X("step:Q", title="step", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=4)),
+            y=y_axis("value:Q", values, metric.replace("_", " ")),
             color=alt.Color("label:N", scale=scale, legend=None),
             detail="run:N",
         )
@@ -136,16 +138,3 @@ def _hover_params(index: int) -> dict[str, Any]:
         "clear": "pointerout",
     }
     return {"name": f"hover_{index}", "select": select, "views": [f"points_{index}"]}
-
-
-def _y(values: Sequence[float], title: str) -> alt.Y:
-    low, high = min(values), max(values)
-    if low <= 0 or high / low <= 50:
-        scale, axis = alt.Scale(zero=False), alt.Axis(tickCount=5)
-        return alt.Y("value:Q", title=title, scale=scale, axis=axis)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    # Vega would rule a line at every multiple of every power of ten.
-    ticks = [float(f"{factor}e{power}") for power in powers for factor in (1, 3)]
-    ticks = ticks if len(powers) <= 3 else ticks[:: 2 * (1 + len(powers) // 9)]
-    scale, axis = alt.Scale(type="log", nice=False), alt.Axis(values=ticks, format="~g")
-    return alt.Y("value:Q", title=f"{title} (log scale)", scale=scale, axis=axis)

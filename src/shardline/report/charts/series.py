@@ -1,5 +1,6 @@
 """A run's curves, and the colour that it has in every chart."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,6 +39,10 @@ class Curve:
     num_non_finite: int = 0
     epochs: tuple[int, ...] = ()
     wall_s: tuple[float, ...] = ()
+
+    def at(self, step: int) -> float:
+        """Return the value at a step, or the last one before it; the first where there is none."""
+        return self.values[max(0, bisect_right(self.steps, step) - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import altair as alt
 
+from shardline.report.charts.axes import short, y_axis
 from shardline.report.charts.series import Series
 
 # From the worst result to the best; distinguished by the colour-blind, legible on both backgrounds.
@@ -86,7 +87,7 @@ class _Axis:
         every = -(-(len(values) - 1) // (_MAX_TICKS - 1)) or 1
         kept = [*values[:-1:every], values[-1]]
         at = self.at if self.is_numeric else lambda v: values.index(v) / max(1, len(values) - 1)
-        return [{"axis": index, "at": _short(at(v)), "text": shown(v)} for v in kept]
+        return [{"axis": index, "at": short(at(v)), "text": shown(v)} for v in kept]
 
 
 def effects(trials: Sequence[Trial], metric: str) -> dict[str, Any] | None:
@@ -107,24 +108,30 @@ def effects(trials: Sequence[Trial], metric: str) -> dict[str, Any] | None:
         {
             **_tip(trial, axes, metric),
             "label": trial.series.label,
-            "value": _short(trial.value),
+            "value": short(trial.value),
             **{f"s{index}": axis.plotted(trial) for index, axis in enumerate(axes)},
         }
         for trial in reversed(trials)
     ]
     colors = {trial.series.label: trial.series.color for trial in trials}
-    panels = [_panel(axis, index, metric, colors) for index, axis in enumerate(axes)]
+    results = [trial.value for trial in trials]
+    panels = [_panel(axis, index, metric, colors, results) for index, axis in enumerate(axes)]
     return dict(alt.concat(*panels, columns=3, data=alt.InlineData(values=rows)).to_dict())
 
 
-def _panel(axis: _Axis, index: int, metric: str, colors: Mapping[str, str]) -> Any:
+def _panel(
+    axis: _Axis, index: int, metric: str, colors: Mapping[str, str], results: Sequence[float]
+) -> Any:
     x = _x(axis, f"s{index}")
-    y = alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5))
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     points = (
         alt.Chart()
         .mark_point(filled=True, size=48, opacity=0.85, tooltip=alt.TooltipContent("data"))
-        .encode(x=x, y=y, color=alt.Color("label:N", scale=scale, legend=None))
+        .encode(
+            x=x,
+            y=y_axis("value:Q", results, metric),
+            color=alt.Color("label:N", scale=scale, legend=None),
+        )
     )
     # between categories there is no line to be drawn
     style: dict[str, Any] = {"color": _RULE_COLOR}
@@ -132,7 +139,7 @@ def _panel(axis: _Axis, index: int, metric: str, colors: Mapping[str, str]) -> A
         alt.Chart().mark_line(strokeWidth=1.25, strokeDash=[4, 3], **style)
         if axis.is_numeric
         else alt.Chart().mark_tick(thickness=2, width=36, **style)
-    ).encode(x=x, y=alt.Y("mean(value):Q", title=metric))
+    ).encode(x=x, y=y_axis("mean(value):Q", results, metric))
     layers = (mean.properties(name=f"means_{index}"), points.properties(name=f"trials_{index}"))
     return alt.layer(*layers).properties(height=170, width=280)
 
@@ -176,9 +183,9 @@ def parallel_coordinates(trials: Sequence[Trial], metric: str, mode: str) -> dic
     rows = [
         {
             **_tip(trial, axes, metric),
-            "result": _short(trial.value),
+            "result": short(trial.value),
             "axis": list(range(len(share))),
-            "at": [_short(one) for one in share],
+            "at": [short(one) for one in share],
         }
         for trial, share in zip(trials, shares, strict=True)
     ]
@@ -203,7 +210,7 @@ def _trial_lines(rows: Sequence[Mapping[str, Any]], mode: str) -> Any:
     )
     values = [row["result"] for row in rows]
     # the median, so that one run that went astray does not make all others look alike
-    domain = [min(values), _short(median(values)), max(values)]
+    domain = [min(values), short(median(values)), max(values)]
     colors = RESULT_COLORS if mode == "max" else RESULT_COLORS[::-1]
     scale = alt.Scale(type="linear", domain=domain, range=list(colors), interpolate="rgb")
     return (
@@ -248,7 +255,3 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.5g}")
