@@ -85,6 +85,21 @@ wildcard_constraints:
     steps=r"[1-9]\d*",
 
 
+# Jobs are started with --no-hooks, so that this is the main process's alone.
+def check_first():
+    from shardline.results.check.all import check_before_building
+
+    jobs = workflow.dag.needrun_jobs()
+    outputs = {str(file) for job in jobs for file in job.output}
+    is_elsewhere = bool(
+        {DeploymentMethod.APPTAINER, DeploymentMethod.CONDA} & {*methods}
+    )
+    try:
+        check_before_building(PROJECT, outputs, logger, is_elsewhere=is_elsewhere)
+    except ShardlineError as error:
+        raise WorkflowError(str(error)) from None
+
+
 def files_of_runs(name):
     return [declared(run.folder / name) for run in PROJECT.runs.values()]
 

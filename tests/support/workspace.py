@@ -44,8 +44,12 @@ class Workspace:
         return path
 
     def configure(self, config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write config and run table."""
-        self.write("config/config.yaml", yaml.safe_dump(dict(config)))
+        """Write config and run table.
+
+        Models are not checked first, which takes some seconds, unless the config asks for it.
+        """
+        runtime = {"check": False, **config.get("runtime", {})}
+        self.write("config/config.yaml", yaml.safe_dump({**config, "runtime": runtime}))
         columns = list(dict.fromkeys(key for row in rows for key in row))
         lines = ["\t".join(columns)]
         lines += ["\t".join(str(row.get(column, "")) for column in columns) for row in rows]

@@ -14,7 +14,18 @@ from shardline.cli.display.terminal import console, say, say_json, table_of
 from shardline.core.visible import from_here
 from tests.support.command_line import lines, shardline
 
-COMMANDS = ("ls", "why", "preflight", "gc", "verify", "replay", "diff", "lineage", "export")
+COMMANDS = (
+    "ls",
+    "why",
+    "check",
+    "preflight",
+    "gc",
+    "verify",
+    "replay",
+    "diff",
+    "lineage",
+    "export",
+)
 
 
 def help_of(*command: str) -> str:

@@ -106,7 +106,7 @@ def add_comments(workspace: Workspace) -> None:
 
 
 def set_runtime(workspace: Workspace) -> None:
-    runtime = {"launcher": "torchrun", "verify": "always", "threads_per_rank": 1}
+    runtime = {"launcher": "torchrun", "verify": "always", "threads_per_rank": 1, "check": False}
     path = workspace.path / "config" / "config.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "runtime": runtime}))
 

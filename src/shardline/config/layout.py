@@ -164,6 +164,15 @@ class ResultsLayout:
         return self.all_work / run
 
     @property
+    def checks(self) -> Path:
+        """The folder of what was found of models before their training."""
+        return self.store / "checks"
+
+    def check(self, identity: str) -> Path:
+        """Return what was found of a model that is well."""
+        return self.checks / f"{identity}.json"
+
+    @property
     def prefixes(self) -> Path:
         """The folder of conda environments."""
         return self.store / "envs"

@@ -1,7 +1,11 @@
 """CPUs and GPUs that this process may use."""
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+_UNKNOWN_BYTES = 1 << 40  # of memory, where nobody tells
 
 
 def num_cpus() -> int:
@@ -15,3 +19,26 @@ def num_gpus() -> int:
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
     return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+
+
+def free_memory_bytes() -> int:
+    """Return the memory that this process may still take: of the machine, or of its control group."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:  # no Linux
+        return _UNKNOWN_BYTES
+    found = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    return min([*found, *_of_groups()], default=_UNKNOWN_BYTES)
+
+
+def _of_groups() -> Iterator[int]:
+    """Yield what the control groups above this process leave (version 2)."""
+    with suppress(OSError, ValueError):
+        name = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+        root = Path("/sys/fs/cgroup")
+        for folder in (root / name, *(root / name).parents):
+            if not folder.is_relative_to(root) or not (folder / "memory.max").exists():
+                continue
+            most = (folder / "memory.max").read_text().strip()
+            if most.isdecimal():
+                yield max(0, int(most) - int((folder / "memory.current").read_text()))

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from shardline.core.errors import DataError
+from shardline.core.errors import ConfigError, DataError
 from shardline.data.columns import Column, varying_arrays
 from shardline.data.shard_map import ShardMap
 from shardline.data.units import LoadedRows, Sample
@@ -119,3 +120,25 @@ def rows_of_classes(
             if len(rows):
                 of_class[piece.shard] = rows + piece.first
     return [SelectedRows(shards=shards, chosen=of_class) for of_class in chosen]
+
+
+def weights_of_classes(
+    wanted: str | Mapping[str, float] | None, manifest: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return the weight of each class that has one, by its name.
+
+    Args:
+        wanted: `data.class_weights`.
+        manifest: of the dataset.
+
+    Raises:
+        ConfigError: a name is no class of the dataset.
+    """
+    names = [str(name) for name in manifest["schema"]["classes"]]
+    weights = dict.fromkeys(names, 1.0) if isinstance(wanted, str) else dict(wanted or {})
+    if unknown := weights.keys() - set(names):
+        raise ConfigError(
+            f"data.class_weights={wanted} names {min(unknown)}, expected classes of dataset "
+            f"{manifest['dataset']}: {', '.join(names) or 'it has none'}; name these, or use `balanced`"
+        )
+    return weights

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Pack, Pad, RunSettings
-from shardline.core.errors import ConfigError, DataError
+from shardline.core.errors import DataError
 from shardline.core.imports import import_class
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES
-from shardline.data.classes import rows_of_classes
+from shardline.data.classes import rows_of_classes, weights_of_classes
 from shardline.data.collate import Collate
 from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
@@ -209,13 +209,8 @@ class Feed:
     def _classes(self) -> _Parts:
         """Return the rows of each class that has a weight, as parts."""
         dataset, wanted = self.datasets[0], self._settings.data.class_weights
+        weights = weights_of_classes(wanted, dataset.manifest)
         names = [str(name) for name in dataset.manifest["schema"]["classes"]]
-        weights = dict.fromkeys(names, 1.0) if isinstance(wanted, str) else dict(wanted or {})
-        if unknown := weights.keys() - set(names):
-            raise ConfigError(
-                f"data.class_weights={wanted} names {min(unknown)}, expected classes of dataset "
-                f"{dataset.manifest['dataset']}: {', '.join(names) or 'it has none'}; name these, or use `balanced`"
-            )
         chosen = rows_of_classes(
             dataset.shards, split_pieces(dataset.manifest, "train"), len(names)
         )

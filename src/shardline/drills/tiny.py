@@ -111,6 +111,7 @@ def make_tiny(
         "defaults": _settings(sizes, epochs),
         "runtime": {
             **runtime,
+            "check": False,
             "checkpoint": {**(runtime.get("checkpoint") or {}), **_CADENCE},
             "log_every_steps": 1,
             "ledger": True,

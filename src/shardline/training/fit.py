@@ -137,7 +137,7 @@ def _fit(
     if settings.precision == "64-true":
         model.double()  # Lightning does it after a state is restored, which would round its weights
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=rank.set_by_row)
-    _check_validates(settings, model)
+    check_validates(settings, model)
     check_policy(settings, model, spec.title)
     # an unnamed error of torch must not come before the watchdog's
     timeout_s = max(_TORCH_TIMEOUT_S, 2 * rank.runtime.hang_timeout_s)
@@ -172,7 +172,7 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
     )
 
 
-def _check_validates(settings: RunSettings, model: pl.LightningModule) -> None:
+def check_validates(settings: RunSettings, model: pl.LightningModule) -> None:
     """Refuse a model that never validates: nothing could choose its weights."""
     if not is_overridden("validation_step", model):
         raise ConfigError(

@@ -60,6 +60,8 @@ class Runtime(Settings, frozen=True, kw_only=True):
     """What a file is that the code of a model, source or script reads and no identity holds; `warn`
     names it in the log, `error` ends the stage where it is read. Reads by compiled code are not
     seen (Shardline's `docs/identity.md`)."""
+    check: bool = True
+    """Check models, transforms and this machine before anything is built, as `shardline check` does."""
     launcher_args: list[str] = []
     """The site's own arguments for the launcher, such as `--cpu-bind=cores` for srun."""
     hosts: Annotated[list[Host], _UNIQUE] = []

@@ -1,0 +1,175 @@
+"""A dataset of a source's first rows: enough for one step of a training, without reading the rest."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardline.config.run_spec import DatasetPlace
+from shardline.config.settings.run import Pack
+from shardline.core.errors import DataError
+from shardline.core.files import write_json
+from shardline.data.build import build_shards, describe_part, seal
+from shardline.data.columns import IDS, Column, columns_of
+from shardline.data.dataset import Dataset
+from shardline.data.sources import SPLITS, Schema, Source
+from shardline.data.sources.base import Table, combine_digests
+from shardline.data.units import RowUnits
+from shardline.data.windowmap import WindowMap
+from shardline.order.pieces import Piece, split_pieces
+
+Row = dict[str, Any]  # by column, and the id as `ids`
+_PACKED_ROWS = 64  # read to fill packs; if these are too short, they are repeated
+_MOST_ROWS = 100_000
+
+
+def rows_of_source(source: Source, number: int) -> list[Row]:
+    """Return the first rows of a source, reading no further than the block that holds the last of them.
+
+    Raises:
+        DataError: the source has no rows in any shard.
+    """
+    shards = (source.iter_rows(shard) for shard in range(source.num_shards))
+    rows = list(islice(chain.from_iterable(shards), number))
+    if not rows:
+        raise DataError(
+            f"source {type(source).__name__} has no rows, expected one at least; check what it reads"
+        )
+    return rows
+
+
+def rows_of_dataset(manifest: Path, shards: Path, number: int) -> list[Row]:
+    """Return the first training rows of a sealed dataset; no shard is verified against its checksum.
+
+    Raises:
+        DataError: manifest or shards are missing or damaged.
+    """
+    dataset = Dataset(manifest, shards, verify="off")
+    rows: list[Row] = []
+    for piece in split_pieces(dataset.manifest, "train"):
+        last = min(piece.last, piece.first + number - len(rows))
+        if piece.first < last:
+            part = [Piece(piece.shard, piece.first, last)]
+            units = RowUnits(shards=dataset.shards, pieces=tuple(part))
+            loaded = units.load(WindowMap(dataset.shards, units.rows(part)), part)
+            ids = loaded.ids
+            rows += [_copied(loaded.sample(n)) | {IDS: int(ids[n])} for n in range(len(ids))]
+        if len(rows) == number:
+            break
+    return rows
+
+
+def schema_of(manifest: Mapping[str, Any]) -> Schema:
+    """Return the schema of a sealed dataset."""
+    found = manifest["schema"]
+    if "columns" in found:
+        return Schema(columns=found["columns"], classes=tuple(found["classes"]))
+    return Schema(
+        feature_shape=tuple(found["feature_shape"]),
+        feature_dtype=found["feature_dtype"],
+        task=found["task"],
+        classes=tuple(found["classes"]),
+    )
+
+
+def rows_needed(pack: Pack | None) -> int:
+    """Return how many rows are read for two samples."""
+    return 2 if pack is None else _PACKED_ROWS
+
+
+def build_first_rows(
+    rows: Sequence[Row], schema: Schema, folder: Path, *, name: str, source: str, pack: Pack | None = None
+) -> DatasetPlace:  # fmt: skip
+    """Write rows as a dataset whose three splits hold the same ones.
+
+    Args:
+        folder: where to.
+        name: of the dataset, with its identity at the end, as messages name it.
+        source: class of the source, as messages name it.
+        pack: repeats the rows until they fill two packs.
+
+    Raises:
+        DataError: the rows are not what the schema allows.
+    """
+    repeated = list(rows) * _repeats(rows, pack)
+    kind = type(source, (_FirstRows,), {})
+    made = kind(repeated, schema)
+    shards = folder / "shards"
+    shards.mkdir(parents=True)
+    part = describe_part(name, build_shards(made, [0], {}, shards), {})
+    document = seal([part], dataset=name, source=made, document={})
+    write_json(folder / "manifest.json", document)
+    return DatasetPlace(manifest=folder / "manifest.json", shards=shards)
+
+
+def _repeats(rows: Sequence[Row], pack: Pack | None) -> int:
+    if pack is None:
+        return 1 if len(rows) > 1 else 2
+    values = sum(len(row.get(pack.column, ())) for row in rows if row.get(pack.column) is not None)
+    wanted = math.ceil((2 * pack.length + 1) / values) if values else 1
+    return max(1, min(wanted, _MOST_ROWS // len(rows)))
+
+
+class _FirstRows(Source):
+    """Rows that have been read, once for each split.
+
+    Args:
+        rows: by column; those of the training split keep their ids.
+    """
+
+    def __init__(self, rows: Sequence[Row], schema: Schema) -> None:
+        super().__init__(num_shards=1)
+        self._rows, self._schema = rows, schema
+
+    @property
+    def schema(self) -> Schema:
+        """That of the source."""
+        return self._schema
+
+    @property
+    def content_digest(self) -> str:
+        """That of no file, as the manifest's identity document has it."""
+        return combine_digests([])
+
+    def iter_tables(self, shard: int) -> Iterator[Table]:
+        """Yield one block."""
+        rows = [row for _ in SPLITS for row in self._rows]
+        columns = columns_of(self._schema.to_json())
+        yield Table(
+            ids=_unique([row[IDS] for row in self._rows], len(rows)),
+            splits=np.repeat(np.arange(len(SPLITS)), len(self._rows)),
+            columns={
+                name: _column([row[name] for row in rows], columns.get(name))
+                for name in rows[0]
+                if name != IDS
+            },
+        )
+
+
+def _copied(row: Row) -> Row:
+    return {
+        name: np.array(of) if isinstance(of, np.ndarray | np.generic) else of
+        for name, of in row.items()
+    }
+
+
+def _column(values: list[Any], column: Column | None) -> Any:
+    """Return the values of a column as a source gives them: arrays of one shape as one array."""
+    if column and column.varies:
+        if column.kind == "array":
+            return values
+        return [column.value(one) if isinstance(one, np.ndarray) else one for one in values]
+    is_array = all(isinstance(one, np.ndarray | np.generic) for one in values)
+    if is_array and len({np.shape(one) for one in values}) == 1:
+        return np.stack(values)
+    return values
+
+
+def _unique(first: Iterable[int], number: int) -> np.ndarray:
+    """Return ids [number] int64: the first ones as they are, where none stands twice."""
+    ids = list(dict.fromkeys(first))
+    free = np.setdiff1d(np.arange(number + len(ids)), np.array(ids, dtype=np.int64))
+    return np.concatenate([np.array(ids, dtype=np.int64), free[: number - len(ids)]])

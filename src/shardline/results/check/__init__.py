@@ -1,0 +1,1 @@
+"""What is wrong with runs, found before anything is built."""

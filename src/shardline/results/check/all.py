@@ -1,0 +1,64 @@
+"""The whole check of runs: models, samples and this machine."""
+
+import logging
+import os
+from collections.abc import Collection, Mapping
+
+from shardline.config.project import Project
+from shardline.config.run import Run
+from shardline.core.errors import ConfigError
+from shardline.core.redaction import mask
+from shardline.results.check.found import Finding, errors_of, merged
+from shardline.results.check.machine import check_machine
+from shardline.results.check.models import check_models
+
+_BEFORE_S = (
+    120.0  # for models that are not known to be well; what takes longer counts as not checked
+)
+
+
+def check_runs(
+    project: Project, runs: Mapping[str, Run], env: Mapping[str, str], *, limit_s: float | None = None,
+    is_elsewhere: bool = False,
+) -> list[Finding]:  # fmt: skip
+    """Return what is wrong with runs, errors first.
+
+    Args:
+        runs: by key of the project.
+        env: this process's environment.
+        limit_s: seconds after which models that are not checked yet count as not checked.
+        is_elsewhere: whether jobs have packages of their own, as those in a container.
+    """
+    models = check_models(project, runs, limit_s=limit_s, is_elsewhere=is_elsewhere)
+    machine = check_machine(project, runs, models.results, env, is_elsewhere=is_elsewhere)
+    return merged([*models.findings, *machine])
+
+
+def check_before_building(
+    project: Project,
+    outputs: Collection[str],
+    logger: logging.Logger,
+    *,
+    is_elsewhere: bool = False,
+) -> None:
+    """Refuse models, data and a machine with which a training would fail, before any job.
+
+    Args:
+        outputs: files that are to be made, as they are declared.
+        is_elsewhere: whether jobs have packages of their own, as those in a container.
+
+    Raises:
+        ConfigError: a sentence for each mistake.
+    """
+    runs = {
+        key: run
+        for key, run in project.runs.items()
+        if project.layout.name_of(run.model) in outputs
+    }
+    if not runs or not project.runtime.check:
+        return
+    findings = check_runs(project, runs, os.environ, limit_s=_BEFORE_S, is_elsewhere=is_elsewhere)
+    if errors := errors_of(findings):
+        raise ConfigError("\n".join(one.text for one in errors))
+    for one in findings:
+        logger.warning("%s: %s", one.kind, mask(one.text))

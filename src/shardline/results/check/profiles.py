@@ -1,0 +1,94 @@
+"""A profile of Snakemake's, checked before it is used: its options, rules and what it sets of the config."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from shardline.core.errors import ConfigError
+from shardline.core.package import workflow_folder
+from shardline.core.suggest import did_you_mean
+
+_BY_RULE = ("set-resources", "set-threads")
+_PLUGINS = {
+    "executor": "snakemake_executor_plugin_",
+    "default-storage-provider": "snakemake_storage_plugin_",
+}
+_OWN_EXECUTORS = ("local", "dryrun", "touch")
+
+
+def read_profile(file: Path) -> dict[str, Any]:
+    """Read a profile.
+
+    Raises:
+        ConfigError: it is no YAML, or no table.
+    """
+    try:
+        profile = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{file} cannot be read ({reason}); write it as YAML") from None
+    if not isinstance(profile or {}, dict):
+        raise ConfigError(f"{file} holds no table of options; write them as key: value")
+    return profile or {}
+
+
+def problems_of_profile(
+    profile: Mapping[str, Any], file: Path, options: Iterable[str], installed: Iterable[str]
+) -> Iterator[str]:
+    """Yield what Snakemake would not take, or would pass over in silence.
+
+    What a profile sets under `config` is checked with the config itself.
+
+    Args:
+        options: Snakemake's, and those of the plugins that are installed, without dashes.
+        installed: names of the modules of installed plugins.
+    """
+    known = {*options, "config"}
+    absent: list[str] = []
+    for key, prefix in _PLUGINS.items():
+        name = str(profile.get(key, ""))
+        if name and name not in _OWN_EXECUTORS and prefix + name.replace("-", "_") not in installed:
+            absent += [f"{name}-", f"storage-{name}-"]
+            package = (prefix + name).replace("_", "-")
+            wanted = "'shardline[azureml]'" if name in ("azureml", "azure") else package
+            yield (
+                f"{file}: {key}={name} needs the package {package}, which is not installed; "
+                f"pip install {wanted}"
+            )
+    for key in profile:
+        name = str(key)
+        if name not in known and not name.startswith(tuple(absent) or ("\0",)):
+            remedy = did_you_mean(name, known, otherwise="see `snakemake --help`")
+            yield f"{file}: {name} is no option of Snakemake or of its installed plugins; {remedy}"
+    rules = rule_names()
+    for key in _BY_RULE:
+        named = profile.get(key) or {}
+        for rule in named if isinstance(named, Mapping) else ():
+            if rule not in rules:
+                remedy = did_you_mean(
+                    str(rule), rules, otherwise=f"rules are {', '.join(sorted(rules))}"
+                )
+                yield f"{file}: {key}.{rule} names no rule of Shardline's; {remedy}"
+
+
+def rule_names() -> set[str]:
+    """Return the names of the workflow's rules, and of those of the project's own Snakefile."""
+    shipped = workflow_folder()
+    files = [shipped / "Snakefile", *(shipped / "rules").glob("*.smk"), Path("Snakefile")]
+    lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
+    named = [line.split()[1] for line in lines if line.startswith(("rule ", "checkpoint "))]
+    return {name.rstrip(":") for name in named}
+
+
+def snakemake_options() -> tuple[set[str], set[str]]:
+    """Return the options of Snakemake and of its installed plugins, and the names of the plugins' modules."""
+    import pkgutil
+
+    from snakemake.cli import get_argument_parser
+
+    parser = get_argument_parser()
+    written = [option for action in parser._actions for option in action.option_strings]
+    modules = {one.name for one in pkgutil.iter_modules() if one.name.startswith("snakemake_")}
+    return {option[2:] for option in written if option.startswith("--")}, modules

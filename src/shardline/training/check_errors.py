@@ -1,0 +1,80 @@
+"""An error of a model's check: a mistake of the model, or what only another machine can tell."""
+
+import re
+from collections.abc import Iterator
+
+from shardline.config.run_spec import RunSpec
+from shardline.core.errors import ShardlineError
+from shardline.core.imports import short_traceback
+from shardline.training.check_spec import ModelResult
+
+# What an error tells of a machine, and not of the model.
+_OF_GPU = re.compile(
+    r"cuda|nvidia|nccl|cudnn|triton|\bgpus?\b|\brocm\b|\bhip\b|not implemented for 'cpu'|device-side assert",
+    re.IGNORECASE,
+)
+_OF_RANKS = re.compile(
+    r"process group has not been initialized|init_process_group|device_?mesh|fully_shard|fsdp|dtensor",
+    re.IGNORECASE,
+)
+_OF_PACKAGES = re.compile(r"\b(ModuleNotFoundError|ImportError)\b")
+_OF_NETWORK = re.compile(
+    r"couldn't connect|could ?n[o']t (connect|resolve)|name resolution|connection (refused|reset|error|aborted)|"
+    r"max retries|network is unreachable|timed out|offline mode",
+    re.IGNORECASE,
+)
+_OF_MEMORY = re.compile(
+    r"can(?:'|no)t allocate memory|unable to mmap|out of memory|\bMemoryError\b", re.IGNORECASE
+)
+_OF_STATE = re.compile(r"Weights only load failed.*?GLOBAL (\S+)", re.DOTALL)
+
+
+def sort_error(
+    error: Exception, spec: RunSpec, doing: str, found: ModelResult, *, is_elsewhere: bool = False
+) -> None:
+    """Add an error to what is wrong with the model, or to what this machine cannot tell.
+
+    Args:
+        doing: what the model was doing, as a message has it behind its name.
+        is_elsewhere: whether jobs have packages of their own.
+    """
+    text = " ".join(f"{type(one).__name__}: {one}" for one in _chain(error))
+    model = f"model={spec.model or spec.model_class}"
+    if why := _not_of_model(text, spec, is_elsewhere=is_elsewhere):
+        line = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        found.not_checked.append(f"{model} was not checked where it {doing}: it {why} ({line})")
+        return
+    if isinstance(error, ShardlineError):
+        sentence = str(error).removeprefix(f'run "{spec.title}": ')
+        found.problems.append(sentence)
+        return
+    if unsafe := _OF_STATE.search(text):
+        found.problems.append(
+            f"{model}: its training state holds a {unsafe[1]}, expected tensors, numbers, texts and tables of these, "
+            "which a training checkpoint can be loaded from; change what on_save_checkpoint or save_hyperparameters "
+            "add, or the optimiser's state"
+        )
+        return
+    found.problems.append(
+        f"{model} fails where it {doing}; correct the model or its arguments: {short_traceback(error)}"
+    )
+
+
+def _not_of_model(text: str, spec: RunSpec, *, is_elsewhere: bool) -> str:
+    if _OF_MEMORY.search(text):
+        return "needs more memory than is free on this machine"
+    if is_elsewhere and _OF_PACKAGES.search(text):
+        return "needs packages of the environment that its jobs run in"
+    if spec.settings.accelerator != "cpu" and _OF_GPU.search(text):
+        return "needs a GPU, and this check runs on the CPU"
+    if spec.settings.nodes * spec.settings.devices > 1 and _OF_RANKS.search(text):
+        return "needs several ranks, and this check has one"
+    return "needs the network" if _OF_NETWORK.search(text) else ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]

@@ -1,0 +1,169 @@
+"""The program that checks models: `python -m shardline.training.check_worker REQUEST.json`."""
+
+import resource
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, TYPE_CHECKING
+
+from msgspec import structs
+
+from shardline.config.run_spec import DatasetPlace
+from shardline.core.errors import DataError, ShardlineError
+from shardline.core.files import read_json
+from shardline.core.imports import short_traceback
+from shardline.core.masked_output import masked_output
+from shardline.core.process import die_with_parent
+from shardline.core.urls import is_url
+from shardline.training.check_errors import sort_error
+from shardline.training.check_spec import (
+    CheckedDataset,
+    CheckedModel,
+    CheckRequest,
+    ModelResult,
+    encode,
+    read_request,
+)
+
+if TYPE_CHECKING:
+    from shardline.data.first_rows import Row
+    from shardline.data.sources import Schema
+
+_Known = dict[tuple[str, int], "tuple[list[Row], Schema]"]
+
+
+class NotReadableError(Exception):
+    """The rows of a dataset are not on this machine yet."""
+
+
+def main() -> int:
+    """Check each model, and write a line for it as soon as it is checked."""
+    die_with_parent()
+    request = read_request(Path(sys.argv[1]))
+    sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    with masked_output(), request.output.open("ab") as output:
+        _check(request, output)
+    return 0
+
+
+def _check(request: CheckRequest, output: IO[bytes]) -> None:
+    import shardline.training.model_check  # noqa: F401  # of what libraries map, little is used: limited is what follows
+
+    _limit_memory(request.memory_bytes)
+    known: _Known = {}
+    with TemporaryDirectory(dir=request.folder) as folder:
+        for number, model in enumerate(request.models):
+            result = check_one(
+                model, Path(folder) / str(number), known, is_elsewhere=request.is_elsewhere
+            )
+            result.identity = model.identity
+            output.write(encode(result))
+            output.flush()
+
+
+def check_one(
+    model: CheckedModel, folder: Path, known: "_Known | None" = None, *, is_elsewhere: bool = False
+) -> ModelResult:
+    """Check a model on the first rows of its datasets.
+
+    Args:
+        folder: for what is written meanwhile; it is made.
+        known: rows that were read for other models, by dataset and number; more are added.
+        is_elsewhere: as in `CheckRequest`.
+    """
+    from shardline.training.model_check import check_model
+
+    found = ModelResult()
+    try:
+        places = [
+            _first_rows(one, model, folder / str(number), {} if known is None else known)
+            for number, one in enumerate(model.datasets)
+        ]
+        return check_model(
+            model.spec,
+            places,
+            folder,
+            set_by_row=model.set_by_row,
+            has_test_step=model.has_test_step,
+            is_elsewhere=is_elsewhere,
+        )
+    except NotReadableError as error:
+        name = model.spec.model or model.spec.model_class
+        found.not_checked.append(f"model={name} was not checked: {error}")
+    except (ShardlineError, MemoryError) as error:
+        sort_error(error, model.spec, "is given its first rows", found, is_elsewhere=is_elsewhere)
+    return found
+
+
+def _first_rows(
+    dataset: CheckedDataset, model: CheckedModel, folder: Path, known: _Known
+) -> DatasetPlace:
+    from shardline.data.first_rows import build_first_rows, rows_needed
+
+    pack = model.spec.settings.data.pack
+    key = (dataset.id, rows_needed(pack))
+    if key not in known:
+        known[key] = _read(dataset, key[1])
+    rows, schema = known[key]
+    place = build_first_rows(
+        rows,
+        schema,
+        folder,
+        name=f"{dataset.name}-{dataset.id}",
+        source=dataset.source_class.rpartition(":")[2],
+        pack=pack,
+    )
+    return structs.replace(place, weight=dataset.weight)
+
+
+def _read(dataset: CheckedDataset, number: int) -> "tuple[list[Row], Schema]":
+    """Return rows of a dataset's shards, or of its source where these are not written yet.
+
+    Raises:
+        NotReadableError: the source lies elsewhere, and was not fetched.
+        DataError: the source is wrong; the message names it.
+    """
+    from shardline.data.build import make_source
+    from shardline.data.first_rows import rows_of_dataset, rows_of_source, schema_of
+
+    with suppress(ShardlineError):
+        manifest = read_json(dataset.manifest, remedy="")
+        if rows := rows_of_dataset(dataset.manifest, dataset.shards, number):
+            return rows, schema_of(manifest)
+    if missing := [path for path in dataset.files if not path.exists()]:
+        raise NotReadableError(f"{missing[0].name} of dataset {dataset.name} is not fetched yet")
+    if is_url(str(dataset.source.get("table", ""))):
+        raise NotReadableError(f"dataset {dataset.name} is a remote table")
+    try:
+        source = make_source(
+            dataset.source_class, dataset.source, num_shards=dataset.num_shards, files=dataset.files
+        )
+        return rows_of_source(source, number), source.schema
+    except (ShardlineError, MemoryError):
+        raise
+    except Exception as error:
+        raise DataError(
+            f"dataset {dataset.name}: source {dataset.source_class} fails where its first rows are read; correct the "
+            f"source, or the files that it reads: {short_traceback(error)}"
+        ) from error
+
+
+def _limit_memory(free_bytes: int) -> None:
+    """Let an allocation fail before the machine has no memory left."""
+    with suppress(OSError, ValueError):
+        used = _data_bytes(Path("/proc/self/status").read_text())
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (used + free_bytes, hard))
+
+
+def _data_bytes(status: str) -> int:
+    found: Mapping[str, str] = dict(
+        line.split(":", 1) for line in status.splitlines() if ":" in line
+    )
+    return int(found["VmData"].split()[0]) << 10
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Mistakes of model and data, each found by one step on two rows: what is told of it, and that it is told once."""
+
+import importlib
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from shardline.config.forms import fill, form_of
+from shardline.config.resolved import as_type
+from shardline.config.run_spec import RunSpec
+from shardline.config.settings.run import RunSettings
+from shardline.core.nested import unflatten
+from shardline.training.check_spec import CheckedDataset, CheckedModel, ModelResult
+from shardline.training.check_worker import check_one
+
+REPOSITORY = Path(__file__).parents[2]
+PROJECT = REPOSITORY / "config" / "project" / "mypkg"
+MODEL, SOURCE = (PROJECT / "models.py").read_text(), (PROJECT / "sources.py").read_text()
+LAST, FORWARD = "torch.nn.Linear(width, num_classes)", "    def forward(self, features)"
+PLATEAU = """optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_lss"}}"""
+UNSAFE = """    def on_save_checkpoint(self, checkpoint):
+        checkpoint["mine"] = type(self)"""
+COUNTED = """        self.val_loss = MeanMetric()
+        Net.made = getattr(Net, "made", 0) + 1
+        self.add_module(f"part{Net.made}", torch.nn.Linear(1, 1))
+"""
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Check a model and a source of the project that `init` writes, changed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(tmp_path)
+    data = tmp_path / "rings.csv"
+    data.write_bytes((REPOSITORY / "config/project/data/rings.csv").read_bytes())
+
+    def run(
+        *changes: tuple[str, str],
+        file: Path = data,
+        model: str = MODEL,
+        source: str = SOURCE,
+        is_elsewhere: bool = False,
+        **settings,
+    ):
+        for old, new in changes:
+            assert old in model + source, old
+            model, source = model.replace(old, new), source.replace(old, new)
+        for name, text in (("checked_models", model), ("checked_sources", source)):
+            (tmp_path / f"{name}.py").write_text(text)
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        given = unflatten({"global_batch": 32, "nodes": 1, "devices": 2, **settings})
+        wanted = RunSpec(
+            run="0123456789ab",
+            name="net",
+            model="mypkg.models:Net",
+            model_class="checked_models:Net",
+            settings=as_type(fill(given, form_of(RunSettings)), RunSettings),
+        )
+        dataset = CheckedDataset(
+            id="ba9876543210", name="rings", manifest=tmp_path / "none", shards=tmp_path / "none",
+            source_class="checked_sources:Rings", source={"options": {}}, num_shards=4, files=[file],
+        )  # fmt: skip
+        return check_one(
+            CheckedModel(identity="", spec=wanted, datasets=[dataset], set_by_row=list(settings)),
+            Path(tempfile.mkdtemp(dir=tmp_path)) / "work",
+            is_elsewhere=is_elsewhere,
+        )
+
+    return run
+
+
+def test_a_model_that_is_well_is_found_well_with_its_sizes(check):
+    found = check(**{"model_args.width": 16})
+    assert found == ModelResult(weights_bytes=found.weights_bytes, state_bytes=found.state_bytes)
+    assert found.weights_bytes == 4 * (2 * 16 + 16 + 16 * 2 + 2)
+    assert found.state_bytes > 3 * found.weights_bytes, "Adam has two values for each weight"
+
+
+OPTIMIZER = """    def configure_optimizers(self):
+        {}
+
+    def forward(self, features)"""
+MISTAKES = {
+    "an unknown argument": ([], {"model_args.wdth": 16}),
+    "a package that is not there": ([("import torch\n", "import torch\nimport timmm\n")], {}),
+    "no LightningModule": ([("class Net(LightningModule)", "class Net(torch.nn.Module)")], {}),
+    "no training_step": ([("def training_step", "def train_step")], {}),
+    "no validation_step": ([("def validation_step", "def valid_step")], {}),
+    "a monitor that is not logged": ([], {"checkpoint.monitor": "val_lss"}),
+    "early stopping by what is not logged": ([], {"early_stopping.monitor": "accuracy"}),
+    "nothing is logged": (
+        [('self.log("train_loss", loss)', "..."), ('self.log("val_loss", self.val_loss)', "...")], {}
+    ),
+    "layers that do not fit": ([(LAST, "torch.nn.Linear(width + 1, num_classes)")], {}),
+    "one logit for two classes": ([(LAST, "torch.nn.Linear(width, 1)")], {}),
+    "three logits for two classes": ([(LAST, "torch.nn.Linear(width, 3)")], {}),
+    "a loss for each row": ([('labels)\n        self.log("train_loss", loss)', "labels, reduction='none')")], {}),
+    "a loss that is infinite": ([("        return loss", "        return loss + (loss * 0).log()")], {}),
+    "no loss": ([("        return loss", "        pass")], {}),
+    "a loss without gradient": ([("        return loss", "        return loss.detach()")], {}),
+    "an optimiser that fails": ([(FORWARD, OPTIMIZER.format("return torch.optim.SGD(self.parameter(), 0.1)"))], {}),
+    "no optimiser": ([(FORWARD, OPTIMIZER.format("return 3"))], {}),
+    "a schedule by a metric that is not logged": ([(FORWARD, OPTIMIZER.format(PLATEAU))], {}),
+    "settings of an optimiser that is not used": (
+        [(FORWARD, OPTIMIZER.format("return torch.optim.SGD(self.parameters(), 0.1)"))], {"optim.lr": 0.1}
+    ),
+    "a state that cannot be loaded": ([("        return loss", f"        return loss\n\n{UNSAFE}")], {}),
+    "weights of other names each time": ([("        self.val_loss = MeanMetric()\n", COUNTED)], {}),
+    "a NaN in the data": ([("points + noise,", "points + noise + np.where(ids == 1, np.nan, 0)[:, None],")], {}),
+    "a label beyond the classes": ([("labels=radius[ids] > 1.5", "labels=(radius[ids] > 0) * 7")], {}),
+    "a label below the classes": ([("labels=radius[ids] > 1.5", "labels=(radius[ids] > 0) * -1")], {}),
+    "an option that the source lacks": ([("*, noise=0.1, **arguments", "*, nois, **arguments")], {}),
+    "a source that fails": ([("radius, angle = np", "radius, angle = nonsense and np")], {}),
+    "a column to be packed that is none": ([], {"data.pack": {"column": "tokens", "length": 4}}),
+    "a class that has a weight and is none": ([], {"data.class_weights": {"innr": 1.0}}),
+    "a metric that takes other arguments": ([], {"evaluation.metrics": [{"type": "CohenKappa", "task": "multiclass"}]}),
+    "a headline that is not measured": ([], {"evaluation.headline": {"metric": "accuracies", "mode": "max"}}),
+}  # fmt: skip
+
+
+def test_every_mistake_is_one_sentence_that_comes_once(check, golden, tmp_path):
+    lines = []
+    for name, (changes, settings) in MISTAKES.items():
+        found = check(*changes, **settings)
+        assert len(found.problems) == 1, name
+        assert not found.not_checked, name
+        assert "site-packages" not in found.problems[0], "frames are the user's own"
+        lines += [name, f"  {found.problems[0]}".replace(str(tmp_path), "PROJECT"), ""]
+    golden(REPOSITORY / "tests/golden/messages/models.txt", "\n".join(lines))
+
+
+def test_all_monitors_that_are_wrong_come_at_once(check):
+    found = check(**{"checkpoint.monitor": "a", "early_stopping.monitor": "b"})
+    assert [one.partition("=")[0] for one in found.problems] == [
+        "checkpoint.monitor",
+        "early_stopping.monitor",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.ones(1, device='cuda')",
+        "assert features.is_cuda, 'this kernel needs a GPU'",
+        "raise RuntimeError('expected CUDA tensor')",
+        "raise NotImplementedError('\"scaled_mm\" not implemented for \\'CPU\\'')",
+        "raise ImportError('libcuda.so.1: cannot open shared object file')",
+        "torch.distributed.get_world_size()",
+        "raise OSError('Max retries exceeded with url')",
+    ],
+)
+def test_what_another_machine_can_do_is_not_checked_and_no_mistake(line, check):
+    forward = "        return self.net(features)"
+    found = check((forward, f"        {line}\n{forward}"))
+    assert not found.problems
+    (sentence,) = found.not_checked
+    assert "was not checked where it does a training step on two rows: it needs " in sentence
+
+
+def test_a_run_that_asks_for_the_cpu_needs_no_gpu(check):
+    forward = "        return self.net(features)"
+    found = check((forward, f"        torch.ones(1, device='cuda')\n{forward}"), accelerator="cpu")
+    assert "CUDA" in found.problems[0]
+
+
+@pytest.mark.parametrize("file", ["import torch\n", "import numpy as np\n"])
+def test_a_package_that_only_the_jobs_have_is_no_mistake_where_they_run_elsewhere(file, check):
+    found = check((file, f"{file}import timmm\n"), is_elsewhere=True)
+    assert not found.problems
+    assert "it needs packages of the environment that its jobs run in" in found.not_checked[0]
+
+
+def test_memory_that_is_not_there_is_no_mistake(check):
+    found = check(
+        (
+            "super().__init__()\n        self.net",
+            "super().__init__()\n        raise MemoryError\n        self.net",
+        )
+    )
+    assert not found.problems
+    assert "it needs more memory than is free on this machine" in found.not_checked[0]
+
+
+TRANSFORM = textwrap.dedent(
+    """
+    import random
+    class Noise:
+        def __call__(self, sample, generator):
+            return {**sample, "features": sample["features"] + np.float32(DRAWN)}
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "named"),
+    [
+        ("random.random()", "random"),
+        ("np.random.rand()", "numpy.random"),
+        ("__import__('torch').rand(()).item()", "torch"),
+    ],
+)
+def test_a_transform_that_draws_from_a_global_generator_is_found(drawn, named, check):
+    source = SOURCE + TRANSFORM.replace("DRAWN", drawn)
+    found = check(source=source, **{"data.transform": "checked_sources:Noise"})
+    assert (
+        f"draws random numbers from the global generator of {named}, expected" in found.problems[0]
+    )
+    assert found.problems[0].startswith("dataset rings-ba9876543210: row id ")
+
+
+def test_a_transform_that_draws_from_its_own_generator_is_well(check):
+    source = SOURCE + TRANSFORM.replace("DRAWN", "generator.random()")
+    assert not check(source=source, **{"data.transform": "checked_sources:Noise"}).problems
