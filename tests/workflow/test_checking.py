@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from shardline.core.canonical import digest, short_digest
 from shardline.core.files import write_json
 from tests.support.command_line import lines, shardline
+from tests.support.exported import lines_of_card, predicted
 from tests.support.workspace import TINY_CONFIG, Workspace
 
 pytestmark = pytest.mark.slow
@@ -297,6 +298,12 @@ def test_an_export_judges_stored_features_as_the_evaluation_did(project, to):
         logits = outputs_of(folder, shard["features"][test].numpy())
         correct += int((logits.argmax(1) == shard["labels"][test].numpy()).sum())
     assert correct / manifest["splits"]["test"] == evaluation["metrics"]["accuracy"]
+    if to == "onnx":
+        features = shard["features"][test][:1]
+        row = ",".join(map(str, features.flatten().tolist()))
+        outputs, shown = predicted(folder, lines_of_card(folder), row)
+        assert np.array_equal(outputs, outputs_of(folder, features.numpy()))
+        assert shown == str(outputs.argmax())
     again = shardline("export", "cnn", "--to", to)
     assert again.exit_code == 2
     assert "nothing is overwritten" in again.stderr

@@ -1,10 +1,20 @@
 """The shipped models of the field, each trained, evaluated and reported through the real pipeline."""
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
+
+from shardline.config.run_spec import RunSpec
+from shardline.training.model import make_model
+from shardline.transforms import Normalize, Resize
+from tests.support.command_line import shardline
+from tests.support.exported import lines_of_card, predicted
 
 CELLS = """
 import numpy as np
@@ -52,7 +62,7 @@ ROWS = [
 
 @pytest.mark.slow
 @pytest.mark.rotating
-def test_models_of_the_field_are_trained_evaluated_and_reported(tiny):
+def test_models_of_the_field_are_trained_evaluated_reported_and_exported(tiny, monkeypatch):
     workspace = tiny(*ROWS, datasets=DATASETS, runtime={"log_every_steps": 1})
     workspace.write("mypkg/__init__.py", "")
     workspace.write("mypkg/sources.py", CELLS)
@@ -81,3 +91,38 @@ def test_models_of_the_field_are_trained_evaluated_and_reported(tiny):
     assert "val_miou" in workspace.the("results/reports/*/index.html").read_text()
     again = workspace.snakemake("--dry-run")
     assert "Nothing to be done" in again.stdout
+
+    monkeypatch.chdir(workspace.path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    photo = workspace.path / "photos/light/1.jpg"
+    Image.fromarray(np.full((13, 11, 3), 200, np.uint8)).save("cell.png")
+    given = {"gpt": "abab", "unet": str(workspace.path / "cell.png"), "resnet": str(photo)}
+    for name, raw in given.items():
+        done = shardline("export", name, "--to", "onnx", "--output", name)
+        assert done.exit_code == 0, done.output
+        outputs, shown = predicted(workspace.path / name, lines_of_card(workspace.path / name), raw)
+        expected, tolerance = sealed_outputs(workspace, name, raw)
+        assert np.abs(outputs - expected).max() <= tolerance * max(1, np.abs(expected).max())
+        if name == "resnet":
+            assert shown == ("dark", "light")[int(expected.argmax())]
+
+
+def sealed_outputs(workspace, name, raw):
+    """Return what the sealed model gives for raw input, as an evaluation does, and how near the export is."""
+    folder = (workspace.path / "results/latest" / name).resolve()
+    spec = RunSpec.of(json.loads((folder / "run.json").read_text()))
+    (dataset,) = spec.datasets
+    path = workspace.path / "results/datasets" / dataset / "manifest.json"
+    model = make_model(spec, json.loads(path.read_text())["schema"])
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    model.eval()
+    tolerance = 1e-4
+    if name == "gpt":
+        given = torch.tensor([list(raw.encode())])
+    elif name == "unet":
+        given = torch.from_numpy(np.asarray(Image.open(raw)).copy())[None]
+    else:  # Pillow resizes, and a pixel differs by 1 of 255
+        sample = Normalize()(Resize([16, 16])({"image": Path(raw).read_bytes()}))
+        given, tolerance = torch.from_numpy(sample["image"])[None], 0.02
+    with torch.inference_mode():
+        return model(given).numpy(), tolerance

@@ -22,9 +22,11 @@ class Tokenizer(Protocol):
 
     Attributes:
         dtype: NumPy name of the smallest type that holds all tokens and that batches have.
+        end: tokens behind each text.
     """
 
     dtype: str
+    end: tuple[int, ...]
 
     def encode(self, texts: Sequence[str], where: Callable[[int], str]) -> Ragged:
         """Return the tokens of N texts.
@@ -61,9 +63,7 @@ class TokenSource(FileSource):
         Raises:
             DataError: the tokenizer's file cannot be read, or has no such end token.
         """
-        if self._file is None:
-            return _Bytes(self._end)
-        return _FromFile(self._file, self._special_tokens, self._end)
+        return make_tokenizer(self._file, self._special_tokens, self._end)
 
     @property
     def content_digest(self) -> str:
@@ -72,11 +72,23 @@ class TokenSource(FileSource):
         return combine_digests(file_digests([*self.files, *beside]))
 
 
+def make_tokenizer(file: Path | None, special_tokens: bool, end: str | int | None) -> Tokenizer:
+    """Return what makes tokens: bytes without a file; see `TokenSource`.
+
+    Raises:
+        DataError: the file cannot be read, or has no such end token.
+    """
+    if file is None:
+        return _Bytes(end)
+    return _FromFile(file, special_tokens, end)
+
+
 class _Bytes:
-    dtype = "uint8"
+    dtype: str = "uint8"
 
     def __init__(self, end: str | int | None) -> None:
         self._end = bytes([end]) if isinstance(end, int) else (end or "").encode()
+        self.end = tuple(self._end)
 
     def encode(self, texts: Sequence[str], where: Callable[[int], str]) -> Ragged:
         pieces = [text.encode() + self._end for text in texts]
@@ -98,7 +110,7 @@ class _FromFile:
             raise DataError(
                 f"source.end={end} is no token of {file}; give a token of it, or its number"
             )
-        self._end = [] if end is None else [end]
+        self.end: tuple[int, ...] = () if end is None else (end,)
 
     def _number(self, end: str, known: dict[str, int]) -> int:
         if end in known:
@@ -113,7 +125,7 @@ class _FromFile:
         rows: list[np.ndarray] = []
         for batch in _batches(texts):
             for encoding in self._encode(batch, len(rows), where):
-                rows.append(np.array(encoding.ids + self._end, dtype=self.dtype))
+                rows.append(np.array([*encoding.ids, *self.end], dtype=self.dtype))
         values = np.concatenate([np.zeros(0, self.dtype), *rows])
         return Ragged(values=values, offsets=_offsets(rows))
 

@@ -289,6 +289,9 @@ class Normalize(_OfImage):
     Args:
         mean: of each channel, or one of all.
         std: the same.
+
+    Attributes:
+        scale, shift: [channels or 1, 1, 1] float32 of `value * scale - shift`.
     """
 
     def __init__(
@@ -301,19 +304,19 @@ class Normalize(_OfImage):
             raise ConfigError(
                 f"mean={mean}, std={std} cannot normalise, expected a number or one for each channel, std above 0"
             )
-        self._scale = (1 / (255 * stds)).astype(np.float32)[:, None, None]
-        self._shift = (means / stds).astype(np.float32)[:, None, None]
+        self.scale = (1 / (255 * stds)).astype(np.float32)[:, None, None]
+        self.shift = (means / stds).astype(np.float32)[:, None, None]
 
     def __call__(self, sample: Sample, generator: np.random.Generator | None = None) -> Sample:
         """Return the sample with its image as float32 [channels, height, width]."""
         image = self._pixels(sample).transpose(2, 0, 1)
-        channels = {len(self._scale), len(self._shift)} - {1, len(image)}
+        channels = {len(self.scale), len(self.shift)} - {1, len(image)}
         if channels:
             raise DataError(
                 f"column {self.column} has {len(image)} channels, expected as many as mean and std have, which is "
                 f"{channels.pop()}; give one number for each channel"
             )
         result = np.empty(image.shape, np.float32)
-        np.multiply(image, self._scale, out=result)
-        result -= self._shift
+        np.multiply(image, self.scale, out=result)
+        result -= self.shift
         return {**sample, self.column: result}

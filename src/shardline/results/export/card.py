@@ -13,6 +13,7 @@ from shardline.core.nested import flatten
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
+from shardline.results.export.program import program
 from shardline.results.recorded import Recorded
 
 _LIBRARIES = {"onnx": "onnx", "torchscript": "pytorch", "safetensors": "pytorch"}
@@ -39,7 +40,7 @@ def make_card(
         keep_trailing_newline=True,
         autoescape=False,  # Markdown; what a user wrote goes through `text`
     )
-    environment.filters["text"] = _text
+    environment.filters |= {"text": _text, "step": _step, "sizes": _sizes, "literal": repr}
     template = environment.get_template("model_card.md.j2")
     source = manifest["identity"]["source"]
     card = template.render(
@@ -56,6 +57,8 @@ def make_card(
         source_files=dict(list(source.items())[:_SHOWN_FILES]),
         num_source_files=len(source),
         config=config,
+        program=program(config) if config["format"] == "onnx" else [],
+        has_features=config["inputs"][0]["name"] == "features",
         changes=changes,
         num_parameters=num_parameters,
     )
@@ -75,14 +78,41 @@ def _front_matter(recorded: Recorded, config: Mapping[str, Any]) -> dict[str, An
             for name, value in evaluation["metrics"].items()
         ],
     }
-    is_table = len(config["input"]["shape"]) == 1
     return {
         "library_name": _LIBRARIES[config["format"]],
         "tags": ["shardline", config["format"], config["task"]],
-        **({"pipeline_tag": f"tabular-{config['task']}"} if is_table else {}),
+        **({"pipeline_tag": tag} if (tag := _pipeline_tag(config)) else {}),
         "metrics": list(evaluation["metrics"]),
         "model-index": [{"name": recorded.title, "results": [result]}],
     }
+
+
+def _pipeline_tag(config: Mapping[str, Any]) -> str:
+    """Return the Hub's name of what the model does; empty for what has none."""
+    raw, meaning = config["preprocessing"]["raw_input"], config["outputs"][0]["meaning"]
+    if raw == "numbers" and len(config["inputs"][0]["shape"]) == 2:
+        return f"tabular-{config['task']}"
+    if raw == "text" and meaning.startswith("logits of the token that follows"):
+        return "text-generation"
+    if raw == "image" and meaning.startswith("logits of each pixel"):
+        return "image-segmentation"
+    kinds = {"image": "image-classification", "text": "text-classification"}
+    return kinds.get(raw, "") if meaning.startswith("logits of the classes") else ""
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    """Return a step of the preprocessing as a table's cell."""
+    known = {k: v for k, v in step.items() if k not in ("step", "does") and v is not None}
+    arguments = ", ".join(f"{key}={value}" for key, value in known.items())
+    return _text(
+        f"{step['step']}({arguments}){': ' if step.get('does') else ''}{step.get('does', '')}"
+    )
+
+
+def _sizes(shape: Sequence[int | str]) -> str:
+    """Return a shape of one row, as of an example."""
+    sizes = {"batch": 1}
+    return ", ".join(str(sizes.get(n, 8) if isinstance(n, str) else n) for n in shape)
 
 
 def _text(value: object) -> str:

@@ -1,13 +1,15 @@
 """Exporting a run: checks first, then a folder that appears whole or not at all."""
 
 import importlib.util
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardline.config.project import Project
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import (
@@ -17,11 +19,11 @@ from shardline.core.files import (
     write_bytes,
     write_json,
 )
-from shardline.core.redaction import mask_values
+from shardline.results.export.preprocessing import tokenizer_digest
 from shardline.results.recorded import Recorded, check_repeatable
 
 if TYPE_CHECKING:
-    from shardline.results.export.formats import Original
+    from pytorch_lightning import LightningModule
 
 FORMATS = {"onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors"}
 _ONNX = ("onnx", "onnxruntime", "onnxscript")
@@ -82,12 +84,20 @@ def export_run(
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
     changes = check_repeatable(project, recorded, "exported", anyway=anyway)
-    from shardline.results.export.formats import load_original
+    from shardline.results.export.card import make_card
 
-    original = load_original(recorded)
+    manifest = read_json(recorded.manifest, remedy="run the pipeline again")
+    tokenizer = find_tokenizer(project, manifest)
     with _whole(folder) as scratch:
-        check = _write(original, recorded, to, scratch)
-        _describe(original, recorded, to, check, changes, scratch)
+        model, config, check = checked_export(
+            recorded.run_spec, recorded.datasets, recorded.model, manifest,
+            to=to, tokenizer=tokenizer, folder=scratch, title=recorded.title,
+        )  # fmt: skip
+        config["run"] = recorded.id
+        write_json(scratch / "config.json", config)
+        num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        card = make_card(recorded, manifest, config, changes, num_parameters)
+        write_bytes(scratch / "README.md", card.encode())
         files = sorted(path.name for path in scratch.iterdir())
     return Exported(
         run=recorded.id, format=to, folder=folder, files=files, check=check, code=changes
@@ -121,66 +131,71 @@ def _whole(folder: Path) -> Iterator[Path]:
         ) from error
 
 
-def _write(original: "Original", recorded: Recorded, to: str, folder: Path) -> Check:
-    from shardline.results.export import formats
+def find_tokenizer(project: Project, manifest: Mapping[str, Any]) -> Path | None:
+    """Return the tokenizer.json that a dataset was made with; None where it was made without one.
 
-    path, (write, read) = folder / FORMATS[to], formats.CONVERTERS[to]
-    write(original, path)
-    outputs, largest = read(original, path), float(original.outputs.abs().max())
-    allowed = 0.0 if to == "safetensors" else _TOLERANCE * max(1.0, largest)
+    Args:
+        manifest: the dataset's.
+
+    Raises:
+        DataError: no dataset of the config names a file with the recorded content.
+    """
+    if not (wanted := tokenizer_digest(manifest)):
+        return None
+    named = [one.tokenizer for one in project.datasets.values() if one.tokenizer]
+    for path in dict.fromkeys(named):
+        if path.is_file() and file_sha256(path) == wanted:
+            return path
+    raise DataError(
+        f"dataset {manifest['dataset']} was made with a tokenizer of SHA-256 {wanted}, which no dataset of the config "
+        "names now; an export holds it: put the file back where it was, with its dataset in the config"
+    )
+
+
+def checked_export(
+    spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, manifest: Mapping[str, Any], *,
+    to: str, tokenizer: Path | None, folder: Path, title: str = "",
+) -> tuple["LightningModule", dict[str, Any], Check]:  # fmt: skip
+    """Write a sealed model and what goes with it into a folder, and compare it with the original.
+
+    Args:
+        weights: the sealed ones.
+        manifest: of the first dataset.
+        tokenizer: the file that it was made with.
+        title: what messages call the run.
+
+    Returns:
+        The original, what `config.json` is to hold, and the comparison.
+
+    Raises:
+        ConfigError: the format cannot hold the model.
+        DataError: the export's outputs are not the original's.
+    """
+    from shardline.results.export.description import describe
+    from shardline.results.export.formats import outputs_of, write
+    from shardline.results.export.original import load_original
+
+    original = load_original(spec, datasets, weights, with_inside=to != "safetensors")
+    is_free = write(original, to, folder / FORMATS[to])
     check = Check(
         split=original.split,
-        rows=len(original.features),
-        max_difference=original.difference(outputs),
-        allowed=allowed,
+        rows=original.num_rows,
+        max_difference=original.difference(outputs_of(original, to, folder / FORMATS[to])),
+        allowed=0.0 if to == "safetensors" else _TOLERANCE * max(1.0, original.largest),
     )
-    if not check.max_difference <= allowed:  # not a number is refused as well
+    if not check.max_difference <= check.allowed:  # not a number is refused as well
         raise DataError(
-            f"{recorded.title}: the outputs of its export to {to} differ from the original's by "
-            f"{check.max_difference:.3g} on {check.rows:,} {check.split} rows, at most {allowed:.3g} is allowed; its "
-            "forward may depend on values or on the batch's size in a way that the format cannot hold: export it "
-            "--to safetensors, or fix it"
+            f"{title}: the outputs of its export to {to} differ from the original's by {check.max_difference:.3g} on "
+            f"{check.rows:,} {check.split} rows, at most {check.allowed:.3g} is allowed; its forward may depend on "
+            "values or on the batch's size in a way that the format cannot hold: export it --to safetensors, or fix it"
         )
-    return check
-
-
-def _describe(
-    original: "Original",
-    recorded: Recorded,
-    to: str,
-    check: Check,
-    changes: list[str],
-    folder: Path,
-) -> None:
-    """Write `config.json` and the card."""
-    from shardline.results.export.card import make_card
-    from shardline.training.model import arguments_of
-
-    manifest = read_json(recorded.manifest, remedy="run the pipeline again")
-    schema, spec = manifest["schema"], original.spec
-    mode = spec.settings.data.normalize
-    where = {"safetensors": "normalization.safetensors"}.get(to, "the model's first step")
+    if tokenizer:
+        shutil.copyfile(tokenizer, folder / "tokenizer.json")
     config = {
-        "format": to,
-        "file": FORMATS[to],
-        "model_class": spec.model_class,
-        "model_args": mask_values(arguments_of(spec, schema)),
-        "input": {
-            "name": "features",
-            "dtype": str(original.features.dtype).removeprefix("torch."),
-            "shape": list(original.features.shape[1:]),
-        },
-        "output": {"name": "outputs", "shape": list(original.outputs.shape[1:])},
-        "task": schema["task"],
-        "classes": schema["classes"],
-        "normalization": {"mode": mode, "where": "none" if mode == "none" else where},
-        "run": recorded.id,
+        **describe(original, manifest, to, is_free=is_free, tokenizer=tokenizer),
         "identity": spec.identity,
         "dataset": ", ".join(spec.datasets),
         "check": vars(check),
         "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())},
     }
-    write_json(folder / "config.json", config)
-    num_parameters = sum(parameter.numel() for parameter in original.model.parameters())
-    card = make_card(recorded, manifest, config, changes, num_parameters)
-    write_bytes(folder / "README.md", card.encode())
+    return original.model, config, check

@@ -35,6 +35,9 @@ class UNet(LightningModule):
         depth: how often the resolution is halved.
         channels: of an image; left out, those of the dataset, or 3 where only samples tell.
 
+    Attributes:
+        column: what `forward` takes of a batch, the images.
+
     Raises:
         ConfigError: the dataset has no such columns or no classes.
     """
@@ -53,7 +56,8 @@ class UNet(LightningModule):
             )
         shape = image_shape(sample_columns, image, "model_args.image")
         _check_mask(sample_columns, mask)
-        self.image, self.mask, self.ignore_index = image, mask, ignore_index
+        self.image = self.column = image
+        self.mask, self.ignore_index = mask, ignore_index
         self.channels = channels or (shape[0] if shape else 3)
         widths = [width * 2**level for level in range(depth + 1)]
         self.first = _twice(self.channels, width)

@@ -1,0 +1,220 @@
+"""A sealed model, and what it makes of held-out rows: what an export is compared with."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from msgspec import structs
+from safetensors.torch import load_file
+
+from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.core.errors import DataError
+from shardline.data.columns import columns_of
+from shardline.data.datamodule import Normalizer
+from shardline.data.feed import Feed
+from shardline.results.export.calls import Call, Tensors, find_call, named_outputs
+from shardline.results.export.deployed import Deployed, Features, Pixels
+from shardline.results.export.steps import Steps, steps_of
+from shardline.training.model import make_model
+
+_ROWS, _BYTES = 512, 1 << 26  # of rows that are compared, with their outputs
+_TABLE_ROWS, _ROWS_OF_COLUMNS = 128, 4  # of a batch: rows of columns may be long
+
+Constants = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """The sealed model, held-out rows, and what it makes of them.
+
+    Attributes:
+        spec: the run.
+        schema: the dataset's.
+        weights: the sealed weights.
+        model: in evaluation mode.
+        call: what `forward` takes.
+        steps: what samples go through before it.
+        constants: of `data.normalize`, shift and scale [*feature_shape] float32.
+        split: the held-out rows' split.
+        batches: tensors of some rows by name, as the exported model takes them.
+        outputs: of the model on the same rows after all steps, by name, for each batch.
+        varying: names of the tensors whose second dimension is a row's own length.
+    """
+
+    spec: RunSpec
+    schema: dict[str, Any]
+    weights: Path
+    model: pl.LightningModule
+    call: Call
+    steps: Steps
+    constants: Constants | None
+    split: str
+    batches: list[Tensors]
+    outputs: list[Tensors]
+    varying: frozenset[str]
+
+    def deployed(self, model: torch.nn.Module | None = None) -> Deployed:
+        """Return the model, or another one in its place, with its normalisation inside."""
+        return deployed(model or self.model, self.call, self.steps, self.constants)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are compared."""
+        return sum(len(next(iter(batch.values()))) for batch in self.batches)
+
+    @property
+    def sample(self) -> tuple[torch.Tensor, ...]:
+        """Two rows to trace with: from one alone a batch of 1 would be taken for fixed."""
+        batch = max(
+            self.batches, key=lambda one: sum(tensor[:2].numel() for tensor in one.values())
+        )
+        rows = [tensor[:2] for tensor in batch.values()]
+        return tuple(one if len(one) > 1 else one.repeat_interleave(2, 0) for one in rows)
+
+    @property
+    def is_one_length(self) -> bool:
+        """Whether all batches have rows of one length."""
+        return len({tuple(self._lengths(batch).items()) for batch in self.batches}) == 1
+
+    @property
+    def lengths(self) -> dict[str, str]:
+        """By name of a varying tensor, what its length is called; those that are always equal share a name."""
+        of_batches = [self._lengths(batch) for batch in self.batches]
+        seen = {name: tuple(one[name] for one in of_batches) for name in sorted(self.varying)}
+        known = list(dict.fromkeys(seen.values()))
+        return {
+            name: f"length_{known.index(of) + 1}" if len(known) > 1 else "length"
+            for name, of in seen.items()
+        }
+
+    def _lengths(self, batch: Tensors) -> dict[str, int]:
+        return {name: batch[name].shape[1] for name in sorted(self.varying)}
+
+    def difference(self, outputs: Sequence[Sequence[torch.Tensor]]) -> float:
+        """Return the largest absolute difference of each batch's outputs; inf for another shape."""
+        found = 0.0
+        for batch, mine in zip(outputs, self.outputs, strict=True):
+            for one, other in zip(batch, mine.values(), strict=True):
+                if one.shape != other.shape:
+                    return float("inf")
+                if one.numel():
+                    difference = (one.double() - other.double()).abs().max()
+                    found = float(torch.maximum(torch.tensor(found), difference))  # keeps NaN
+        return found
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute output."""
+        found = [of.double().abs() for batch in self.outputs for of in batch.values()]
+        return max((float(of.max()) for of in found if of.numel()), default=0.0)
+
+
+def deployed(
+    model: torch.nn.Module, call: Call, steps: Steps, constants: Constants | None
+) -> Deployed:
+    """Return a model with its normalisation inside, in evaluation mode."""
+    first: dict[str, torch.nn.Module] = {
+        name: Pixels(of) for name, of in steps.normalize.items() if name in call.names
+    }
+    if "features" in call.names and (call.is_table or constants):
+        last = Features(constants)
+        first["features"] = (
+            torch.nn.Sequential(first["features"], last) if "features" in first else last
+        )
+    whole = Deployed(model, call, first)
+    whole.eval()
+    return whole
+
+
+def load_original(
+    spec: RunSpec, datasets: Sequence[DatasetPlace], weights: Path, *, with_inside: bool
+) -> Original:
+    """Load a sealed model, and evaluate it on held-out rows.
+
+    Args:
+        weights: the sealed ones.
+        with_inside: whether the export holds the transform's normalisation itself.
+
+    Raises:
+        DataError: a shard is damaged, or there is no held-out row.
+        ConfigError: the model cannot be made, or `forward` cannot be called with the batches.
+    """
+    # few rows, for which it is not worth while to find the best number of threads
+    data = structs.replace(spec.settings.data, workers=0)
+    spec = structs.replace(spec, settings=structs.replace(spec.settings, data=data))
+    feed = Feed(datasets, spec.settings, verify="always")
+    schema = feed.manifest["schema"]
+    steps = steps_of(spec.settings.data, schema, with_inside=with_inside)
+    model = make_model(spec, schema)
+    model.load_state_dict(load_file(weights))
+    model.eval()
+    normalize = Normalizer(feed, spec.settings.data.normalize, torch.float32)
+    call: Call | None = None
+    batches: list[Tensors] = []
+    outputs: list[Tensors] = []
+    size = 0
+    for whole, batch in _pairs(feed, datasets, spec, steps):
+        call = call or find_call(model, whole)
+        batches.append({name: of.clone() for name, of in call.tensors(batch).items()})
+        with torch.inference_mode():
+            found = call(model, [*call.tensors(normalize.batch(whole)).values()])
+        outputs.append({n: _float(of).clone() for n, of in named_outputs(model, found).items()})
+        size += sum(of.nbytes for part in (batches[-1], outputs[-1]) for of in part.values())
+        if size > _BYTES or sum(len(next(iter(one.values()))) for one in batches) >= _ROWS:
+            break
+    if call is None:
+        raise DataError(
+            f"the {spec.settings.evaluation.split} split of {feed.manifest['dataset']} has no rows, expected some to "
+            "compare the export with; give it a share in the dataset's `splits`"
+        )
+    return Original(
+        spec=spec, schema=schema, weights=weights, model=model, call=call, steps=steps,
+        constants=normalize.constants, split=spec.settings.evaluation.split,
+        batches=batches, outputs=outputs, varying=_varying(spec, schema, call, batches),
+    )  # fmt: skip
+
+
+def _float(output: torch.Tensor) -> torch.Tensor:
+    return output.float() if output.is_floating_point() else output
+
+
+def _pairs(
+    feed: Feed, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: Steps
+) -> Iterator[tuple[Any, Any]]:
+    """Yield held-out batches as the evaluation has them, and without the steps that the export holds itself."""
+    split = spec.settings.evaluation.split
+    is_table = "columns" not in feed.manifest["schema"]
+    place: dict[str, Any] = {
+        "batch": _TABLE_ROWS if is_table else _ROWS_OF_COLUMNS,
+        "num_epochs": 1,
+    }
+    whole, _ = feed.held_out(split, **place)
+    if not steps.inside:
+        yield from ((batch, batch) for batch in whole.batches())
+        return
+    written = [step.written for step in steps.before] or None
+    data = structs.replace(spec.settings.data, eval_transform=written)
+    # the shards are verified by the other one
+    other = Feed(datasets, structs.replace(spec.settings, data=data), verify="off")
+    before, _ = other.held_out(split, **place)
+    yield from zip(whole.batches(), before.batches(), strict=True)
+
+
+def _varying(
+    spec: RunSpec, schema: dict[str, Any], call: Call, batches: Sequence[Tensors]
+) -> frozenset[str]:
+    data, columns = spec.settings.data, columns_of(schema)
+    packed = {data.pack.column, *data.pack.with_} if data.pack else set()
+    return frozenset(
+        name
+        for name in call.names
+        if batches[0][name].ndim > 1
+        and (
+            name in packed
+            or (name in columns and columns[name].varies and columns[name].kind == "array")
+            or len({batch[name].shape[1] for batch in batches}) > 1
+        )
+    )

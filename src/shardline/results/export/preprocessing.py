@@ -1,0 +1,172 @@
+"""What turns raw input into what an exported model takes, described so that no Shardline is needed to do it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shardline.core.redaction import mask_values
+from shardline.data.columns import LENGTHS, columns_of
+from shardline.results.export.steps import Step, Steps
+
+Raw = Literal["image", "text", "numbers", "arrays"]
+
+TEXT_SOURCES = ("text", "jsonl")
+_DOES = {
+    "decode": "decode the image file, upright by its EXIF orientation, as uint8 [height, width, channels]",
+    "resize": "resize by an antialiased bilinear filter, a number being the shorter edge; a JPEG that is at least "
+    "twice as large is decoded at a fraction of its size",
+    "center_crop": "cut out the middle, with zeros around where the image is smaller",
+    "normalize": "(value / 255 - mean) / std, as float32 [channels, height, width]",
+}
+_READS = {
+    "image": "an image file",
+    "text": "a text",
+    "numbers": "the features' numbers in the order of the source's columns, as the shards store them",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """How a source makes tokens of texts.
+
+    Attributes:
+        sha256: digest of its tokenizer.json; empty for the texts' UTF-8 bytes.
+        special_tokens: whether the tokenizer adds those of its template.
+        end: what stands behind each text, as tokens.
+    """
+
+    sha256: str = ""
+    special_tokens: bool = False
+    end: tuple[int, ...] = ()
+
+
+def tokenizer_digest(manifest: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the tokenizer.json that a dataset was made with; empty for none."""
+    found = {key.partition("/")[2]: of for key, of in manifest["identity"]["source"].items()}
+    type_ = manifest["identity"]["settings"]["source"].get("type")
+    return str(found.get("tokenizer", "")) if type_ in TEXT_SOURCES else ""
+
+
+def describe(
+    manifest: Mapping[str, Any], steps: Steps, shapes: Mapping[str, Mapping[str, Any]], *,
+    is_table: bool, tokens: Tokens | None, pad_to: Mapping[str, int], context: int | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what `config.json` has as `preprocessing`.
+
+    Args:
+        manifest: the dataset's.
+        shapes: `dtype` and `shape` by input.
+        is_table: whether batches are features and labels.
+        tokens: how the source makes tokens; None where it makes none.
+        pad_to: lengths that `data.collate` fills rows up to.
+        context: most values of a row that the model takes, where it has such a number.
+    """
+    source, columns = manifest["identity"]["settings"]["source"], manifest["schema"].get("columns")
+    raw, before = _raw(source, manifest["schema"], steps, shapes, is_table, tokens)
+    if raw == "text":
+        assert tokens is not None
+        (name,) = (name for name in shapes if not name.endswith(LENGTHS))
+        before = _text_steps(name, tokens, pad_to.get(name), context)
+    described: dict[str, Any] = mask_values(
+        {
+            "raw_input": raw,
+            "reads": _READS.get(raw) or _before_arrays(steps, source),
+            "source": {key: value for key, value in source.items() if key != "files"},
+            "columns": dict(columns) if columns else _table_columns(manifest["schema"]),
+            "steps": before,
+            "inside_the_model": [_described(step) for step in steps.inside],
+        }
+    )
+    return described
+
+
+def _table_columns(schema: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(column) for name, column in columns_of(schema).items()}
+
+
+def _raw(
+    source: Mapping[str, Any], schema: Mapping[str, Any], steps: Steps,
+    shapes: Mapping[str, Mapping[str, Any]], is_table: bool, tokens: Tokens | None,
+) -> tuple[Raw, list[dict[str, Any]]]:  # fmt: skip
+    """Return what the model can be given from, and the steps that lead from there to its inputs."""
+    described = [_described(step) for step in steps.before]
+    names = [name for name in shapes if not name.endswith(LENGTHS)]
+    if steps.collate or len(names) != 1 or any(not step.kind for step in steps.before):
+        return "arrays", described
+    name, kind = names[0], source.get("type")
+    is_changed = any(step.column == name for step in steps.before)
+    if tokens and name in _columns_of_tokens(source) and not is_changed:
+        return "text", described
+    if len(shapes) > 1:
+        return "arrays", described
+    column = columns_of(schema).get(name)
+    if is_table and kind == "image_folder" and not steps.before:
+        return "image", _folder_steps(source)
+    is_pixels = shapes[name]["dtype"] == "uint8" and len(shapes[name]["shape"]) == 4
+    if column and is_pixels and shapes[name]["shape"][-1] in (1, 3):
+        is_array = column.kind == "array" and column.dtype == "uint8"
+        if column.kind == "bytes" or (
+            is_array and column.shape[-1:] == (shapes[name]["shape"][-1],)
+        ):
+            return "image", described
+    return ("numbers" if is_table and not steps.before else "arrays"), described
+
+
+def _columns_of_tokens(source: Mapping[str, Any]) -> list[str]:
+    if source.get("type") == "text":
+        return ["tokens"]
+    return [*source.get("tokenize", {})]
+
+
+def _described(step: Step) -> dict[str, Any]:
+    if not step.kind:
+        return {"step": "own code", "class": step.type, "arguments": dict(step.arguments)}
+    return {"step": step.kind, **step.arguments, "does": _DOES.get(step.kind, "")}
+
+
+def _folder_steps(source: Mapping[str, Any]) -> list[dict[str, Any]]:
+    does = {
+        "crop": "scale by Pillow's bicubic filter until the image covers the size, and cut off what stands over",
+        "stretch": "resize by Pillow's bicubic filter",
+    }
+    fit = source.get("fit", "crop")
+    size, mode = [*source["size"]], source.get("mode", "RGB")
+    return [
+        {"step": "decode", "column": "features", "mode": mode, "does": _DOES["decode"]},
+        {"step": "fit" if fit == "crop" else "stretch", "size": size, "does": does[fit]},
+        {"step": "channels_first", "does": "as uint8 [channels, height, width]"},
+    ]
+
+
+def _text_steps(
+    name: str, tokens: Tokens, pad_to: int | None, context: int | None
+) -> list[dict[str, Any]]:
+    if tokens.sha256:
+        first: dict[str, Any] = {
+            "step": "tokenize",
+            "column": name,
+            "file": "tokenizer.json",
+            "sha256": tokens.sha256,
+            "special_tokens": tokens.special_tokens,
+            "does": "encode by the library tokenizers, without truncation and padding",
+        }
+    else:
+        first = {"step": "bytes", "column": name, "does": "the text's UTF-8 bytes"}
+    found = [first]
+    if tokens.end:
+        found.append({"step": "append", "tokens": [*tokens.end], "does": "the end of each text"})
+    if context:
+        found.append({"step": "last", "length": context, "does": "the model takes no more"})
+    if pad_to:
+        found.append({"step": "pad", "length": pad_to, "does": "fill up with zeros"})
+    return found
+
+
+def _before_arrays(steps: Steps, source: Mapping[str, Any]) -> str:
+    """Return where the arrays come from that the model takes."""
+    if steps.collate:
+        return f"arrays as {steps.collate} (data.collate) gives them"
+    own = [step.type for step in steps.before if not step.kind]
+    if own:
+        return f"arrays as {own[-1]} (data.eval_transform) and the steps behind it give them"
+    return f"arrays as the columns of the source ({source.get('type', 'own class')}) have them, after the steps below"

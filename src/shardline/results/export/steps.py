@@ -1,0 +1,100 @@
+"""The steps of an evaluation's transform, and which of them an exported model holds itself."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardline.config.checks import SHIPPED_TRANSFORMS
+from shardline.config.sample_code import COLLATE, transforms_of
+from shardline.config.settings.run import Data
+from shardline.core.imports import import_class
+from shardline.data.columns import columns_of
+from shardline.data.transforms.image import Normalize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One transform of `data.eval_transform`.
+
+    Attributes:
+        kind: name of a shipped transform; empty for code of the user's.
+        type: as it is written.
+        arguments: those written; of a shipped transform those left out as well.
+    """
+
+    kind: str
+    type: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def column(self) -> str:
+        """The column that a shipped transform changes."""
+        return str(self.arguments.get("column", ""))
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The step as settings hold it."""
+        return {"type": self.type, **self.arguments}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What happens to a sample before `forward`.
+
+    Attributes:
+        before: what comes before the model.
+        inside: normalisations that the exported model holds, each of another column.
+        collate: import path of the user's function that makes batches; empty without one.
+    """
+
+    before: tuple[Step, ...] = ()
+    inside: tuple[Step, ...] = ()
+    collate: str = ""
+
+    @property
+    def normalize(self) -> dict[str, Normalize]:
+        """By column, the transform that the model holds."""
+        return {step.column: Normalize(**step.arguments) for step in self.inside}
+
+
+def steps_of(data: Data, schema: Mapping[str, Any], *, with_inside: bool) -> Steps:
+    """Return the steps of a run's evaluation.
+
+    Args:
+        schema: the dataset's.
+        with_inside: whether normalisations at the end belong to the model. Where the user's own
+            function makes the batches they do not: it may have changed what they gave.
+    """
+    before = [_step(one) for one in transforms_of(data.eval_transform)]
+    collate = data.collate if isinstance(data.collate, str) and data.collate not in COLLATE else ""
+    inside: list[Step] = []
+    while with_inside and not collate and before and _is_last(before[-1], inside):
+        inside.insert(0, before.pop())
+    for step in inside:
+        if not any(step.column == other.column for other in before) and _is_file(step, schema):
+            decode = {key: step.arguments[key] for key in ("column", "mode")}
+            before.append(Step(kind="decode", type="decode", arguments=decode))
+    return Steps(before=tuple(before), inside=tuple(inside), collate=collate)
+
+
+def _step(written: Mapping[str, Any]) -> Step:
+    arguments = {key: value for key, value in written.items() if key != "type"}
+    name = str(written["type"])
+    cls = import_class(SHIPPED_TRANSFORMS.get(name, name), "data.eval_transform")
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    kind = next((known for known, of in SHIPPED_TRANSFORMS.items() if of == path), "")
+    if kind:
+        bound = inspect.signature(cls).bind(**arguments)
+        bound.apply_defaults()
+        arguments = dict(bound.arguments)
+    return Step(kind=kind, type=name, arguments=arguments)
+
+
+def _is_last(step: Step, inside: list[Step]) -> bool:
+    return step.kind == "normalize" and step.column not in {one.column for one in inside}
+
+
+def _is_file(step: Step, schema: Mapping[str, Any]) -> bool:
+    column = columns_of(schema).get(step.column)
+    return column is None or column.kind == "bytes"
