@@ -68,10 +68,11 @@ def make_card(
 def _front_matter(recorded: Recorded, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the Hub reads; the licence is left to the author."""
     evaluation, ids = recorded.evaluation, list(recorded.run_spec.datasets)
+    tag = _pipeline_tag(config)
     known = names_that_have_been(recorded.layout, "dataset")
     names = ", ".join(known.get(one, [one])[-1] for one in ids)
     result = {
-        "task": {"type": config["task"]},
+        "task": {"type": tag or config["task"]},
         "dataset": {"name": names, "type": ", ".join(ids), "split": evaluation["split"]},
         "metrics": [
             {"type": name, "name": name, "value": value}
@@ -80,8 +81,8 @@ def _front_matter(recorded: Recorded, config: Mapping[str, Any]) -> dict[str, An
     }
     return {
         "library_name": _LIBRARIES[config["format"]],
-        "tags": ["shardline", config["format"], config["task"]],
-        **({"pipeline_tag": tag} if (tag := _pipeline_tag(config)) else {}),
+        "tags": [one for one in ("shardline", config["format"], config["task"]) if one != "none"],
+        **({"pipeline_tag": tag} if tag else {}),
         "metrics": list(evaluation["metrics"]),
         "model-index": [{"name": recorded.title, "results": [result]}],
     }
