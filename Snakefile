@@ -45,6 +45,9 @@ onstart:
 
 onerror:
     settle(PROJECT, STORAGE, logger)
+    from shardline.pipeline.late_report import report_on_failure
+
+    report_on_failure(config, PROJECT, workflow, logger)
 
 
 onsuccess:

@@ -3,5 +3,5 @@
 from shardline.pipeline.common import job
 from shardline.pipeline.envs import build_image
 
-with job(snakemake.log[0]) as log:
+with job(snakemake.log[0], snakemake.config) as log:
     build_image(snakemake.config, log, snakemake.output.image)

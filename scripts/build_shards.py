@@ -3,7 +3,7 @@
 from shardline.pipeline.common import job
 from shardline.pipeline.datasets import build_shards
 
-with job(snakemake.log[0]):
+with job(snakemake.log[0], snakemake.config):
     build_shards(
         snakemake.config,
         snakemake.wildcards.dataset,

@@ -3,7 +3,7 @@
 from shardline.pipeline.common import job
 from shardline.pipeline.runs import evaluate
 
-with job(snakemake.log[0]) as log:
+with job(snakemake.log[0], snakemake.config) as log:
     evaluate(
         snakemake.config,
         snakemake.wildcards.run,

@@ -3,5 +3,5 @@
 from shardline.pipeline.common import job
 from shardline.pipeline.envs import lock_envs
 
-with job(snakemake.log[0]):
+with job(snakemake.log[0], snakemake.config):
     lock_envs(snakemake.config)

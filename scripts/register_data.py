@@ -9,7 +9,7 @@ from shardline.core.files import write_json
 from shardline.pipeline.common import job
 from shardline.pipeline.datasets import describe_asset
 
-with job(snakemake.log[0]):
+with job(snakemake.log[0], snakemake.config):
     try:
         from snakemake_executor_plugin_azureml.assets import register_folder
     except ModuleNotFoundError:

@@ -3,7 +3,7 @@
 from shardline.pipeline.common import job
 from shardline.pipeline.reports import report
 
-with job(snakemake.log[0]):
+with job(snakemake.log[0], snakemake.config):
     report(
         snakemake.config,
         snakemake.output.page,

@@ -3,7 +3,7 @@
 from shardline.pipeline.common import job
 from shardline.pipeline.runs import resolve_run
 
-with job(snakemake.log[0]):
+with job(snakemake.log[0], snakemake.config):
     resolve_run(
         snakemake.config,
         snakemake.wildcards.run,

@@ -3,7 +3,7 @@
 from shardline.pipeline.common import job
 from shardline.pipeline.datasets import seal_dataset
 
-with job(snakemake.log[0]):
+with job(snakemake.log[0], snakemake.config):
     seal_dataset(
         snakemake.config,
         snakemake.wildcards.dataset,

@@ -3,7 +3,7 @@
 from shardline.pipeline.common import job
 from shardline.pipeline.training import train
 
-with job(snakemake.log[0]) as log:
+with job(snakemake.log[0], snakemake.config) as log:
     train(
         snakemake.config,
         snakemake.wildcards.run,

@@ -140,7 +140,7 @@ def test_ls_as_json(fake):
     run = fake.run("net")
     assert records[0] == {
         "run": "net", "names": ["net"], "id": run.id, "dataset": "rows",
-        "model": "mypkg.models:Net", "state": "done", "step": None,
+        "model": "mypkg.models:Net", "state": "done", "step": None, "progress": None, "failure": None,
         "headline": {"metric": "accuracy", "mode": "max", "value": 0.9778}, "folder": from_here(str(run.folder)),
     }  # fmt: skip
 
@@ -210,6 +210,8 @@ def test_why_as_json(fake):
         "state": "stale",
         "compared_with": f"{from_here(str(old.folder))}/identity.json",
         "causes": [{"kind": "settings", "text": "model_args.hidden unset -> 64"}],
+        "failure": None,
+        "progress": None,
     }
 
 

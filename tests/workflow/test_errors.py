@@ -59,12 +59,12 @@ def test_a_model_that_fails_in_a_step_shows_the_users_own_frames_only(tiny):
     )
     done = workspace.snakemake()
     assert done.returncode != 0
-    assert "AttributeError: 'Net' object has no attribute 'nett'" in done.stdout
+    assert done.stdout.count("AttributeError: 'Net' object has no attribute 'nett'") == 1
     assert "mypkg/models.py, line 21, in forward: return self.nett(features)" in done.stdout
     assert "site-packages" not in done.stdout
-    log = workspace.the("logs/train/*/attempt-1.log")
-    assert "site-packages" in log.read_text(), "the log has all of it"
-    assert f"the log is {log.with_name('attempt-2.log').relative_to(workspace.path)}" in done.stdout
+    assert not workspace.matching("logs/train/*/attempt-2.log"), "a retry would end alike"
+    log = workspace.the("logs/train/*.log").read_text()
+    assert "site-packages" in log, "the log has all of it, after the retries too"
 
 
 def test_a_store_that_cannot_be_written_to_is_one_sentence_before_any_job(tiny):

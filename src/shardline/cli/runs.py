@@ -1,5 +1,8 @@
-"""The commands about the runs of the config: `ls`, `why`, `preflight`."""
+"""The commands about the runs of the config: `ls`, `report`, `why`, `preflight`."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +19,8 @@ from shardline.core.errors import LaunchError
 from shardline.core.files import read_json
 from shardline.core.package import remake
 from shardline.launch.preflight.table import PreflightReport
+from shardline.results.findings import count
+from shardline.results.reports import present_report
 from shardline.results.select import find_run
 from shardline.results.staleness import explain
 from shardline.results.states import describe_runs
@@ -27,6 +32,8 @@ def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
 
     [green]done[/green]         trained and evaluated
     [cyan]trained[/cyan]      trained; the evaluation is missing or stale
+    [yellow]running[/yellow]      it trains now: step, rate, time left
+    [red]failed[/red]       a job that it needs failed; the error and the log are shown
     [yellow]in progress[/yellow]  training has begun and continues from its checkpoint
     [magenta]stale[/magenta]        sealed under an earlier identity only: `shardline why RUN`
     [blue]new[/blue]          nothing of this name is sealed
@@ -37,8 +44,33 @@ def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
         say_json(records)
         return
     show_runs(records)
-    if project.report.exists():
-        say(f"report: {project.report}")
+    if report := present_report(project):
+        say(f"report: {report}")
+
+
+@app.command("report", epilog=EPILOG)
+def report(context: typer.Context, as_json: AsJson = False) -> None:
+    """Write the report over what is there now.
+
+    Snakemake writes it by itself; this command does so after a crash of Snakemake, while
+    trainings run, or without Snakemake. Runs without a result are listed with the cause.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "shardline.pipeline.late_report"],
+        input=json.dumps({"config_file": str(context.obj)}),
+        text=True,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode:  # which the program has explained
+        raise typer.Exit(done.returncode)
+    found = json.loads(done.stdout.splitlines()[-1])
+    if as_json:
+        say_json(found)
+        return
+    states = "".join(f", {number} {state}" for state, number in found["outcomes"].items())
+    say(f"{count(found['results'], 'run')} with a result{states}")
+    say(f"report: {found['report']}")
 
 
 @app.command("why", epilog=EPILOG)

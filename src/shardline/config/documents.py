@@ -1,6 +1,6 @@
 """The identity documents of datasets, trainings, evaluations and reports."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -188,17 +188,26 @@ class Documents:
             steps = {"measured_by": "test_step", "ranks": _ranks_of_steps(settings)}
         return self._made_by("evaluation", programs, settings) | steps
 
-    def report(self, settings: Mapping[str, Any], evaluations: Mapping[str, str]) -> Document:
+    def report(
+        self,
+        settings: Mapping[str, Any],
+        evaluations: Mapping[str, str],
+        outcomes: Sequence[Any] = (),
+    ) -> Document:
         """Return the document of a report.
 
         Args:
             settings: what the page names and draws beside the runs.
             evaluations: digest of each run's evaluation.
+            outcomes: what became of the runs without a result; none of a complete report.
         """
+        inputs: Document = {"evaluations": dict(evaluations)}
+        if outcomes:
+            inputs["outcomes"] = list(outcomes)
         return {
             "stage": "report",
             "settings": without_before(settings, settings_of("report")),
-            "inputs": {"evaluations": dict(evaluations)},
+            "inputs": inputs,
             "template": short_digest(_page_files()),
             **self._made_by("report", {}, settings),
         }

@@ -173,6 +173,11 @@ class ResultsLayout:
         return self.checks / f"{identity}.json"
 
     @property
+    def failures(self) -> Path:
+        """The folder of the errors with which jobs ended, see `supervision.job_failures`."""
+        return self.store / "failures"
+
+    @property
     def prefixes(self) -> Path:
         """The folder of conda environments."""
         return self.store / "envs"

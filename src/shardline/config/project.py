@@ -1,7 +1,7 @@
 """The whole of what a config asks for: datasets and runs with identities and paths."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,7 @@ class Project:
         runs: by id, in the order of the table; those that studies alone ask for come last. A second
             evaluation of one training stands under `{id}/{evaluation}`.
         scaling: the scaling studies.
+        outcomes: what became of further runs, which have no result; see `over_results`.
     """
 
     layout: ResultsLayout
@@ -57,6 +58,7 @@ class Project:
     datasets: dict[str, Dataset] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
+    outcomes: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def workdir(self) -> Path:
@@ -88,6 +90,21 @@ class Project:
         self.runs[key] = run
         return self.runs[key]
 
+    def over_results(self, outcomes: Mapping[str, Mapping[str, Any]]) -> "Project":
+        """Return the project without the runs that have no result: what a report can be made of now.
+
+        Args:
+            outcomes: what became of these runs, by key; see `results.outcomes`.
+        """
+        runs = {key: run for key, run in self.runs.items() if key not in outcomes}
+        needed = {part.dataset.id for run in runs.values() for part in run.parts}
+        return replace(
+            self,
+            runs=runs,
+            datasets={key: one for key, one in self.datasets.items() if key in needed},
+            outcomes=tuple(outcomes.values()),
+        )
+
     def named_runs(self) -> dict[str, Run]:
         """Return the runs by each of their names."""
         return {name: run for run in self.runs.values() for name in run.names}
@@ -115,6 +132,7 @@ class Project:
                 "notes": {name: [one.text, *one.tags] for name, one in self.notes.items()},
             },
             {run.evaluation_id: run.id for run in self.runs.values()},
+            self.outcomes,
         )
 
     @cached_property

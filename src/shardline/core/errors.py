@@ -46,6 +46,27 @@ class LaunchError(ShardlineError):
     exit_code = 4
 
 
+# Exit code of a rank whose model, or another class of the user's, raised what it would raise again.
+CODE_ERROR = 5
+_PROGRAMMING_ERRORS = (
+    TypeError, AttributeError, NameError, LookupError, ValueError, ArithmeticError, AssertionError,
+    NotImplementedError, ImportError, SyntaxError,
+)  # fmt: skip
+
+
+def exit_code_of(error: Exception) -> int:
+    """Return the exit code for an error that is not ours: `CODE_ERROR`, or 1 where a retry may help.
+
+    Of torch's RuntimeErrors only those of shapes and types repeat for certain; others come of a device or a network.
+    """
+    is_shape = type(error) is RuntimeError and any(
+        words in str(error)
+        for words in ("shapes cannot be multiplied", "The size of tensor", "must have the same dtype",
+                      "does not require grad", "is invalid for input of size")
+    )  # fmt: skip
+    return CODE_ERROR if isinstance(error, _PROGRAMMING_ERRORS) or is_shape else 1
+
+
 class Stopped(ShardlineError):
     """A training was asked to stop: started again, it resumes.
 

@@ -1,6 +1,7 @@
 """What is the same in every job: how it ends, and that it is about what the config still names."""
 
 import logging
+import os
 import socket
 import sys
 import traceback
@@ -9,48 +10,95 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.run import Run
-from shardline.core.errors import ConfigError, ShardlineError
+from shardline.core.errors import ConfigError, ShardlineError, Stopped
+from shardline.core.files import utc_stamp
 from shardline.core.masked_output import MaskingFormatter, masked_output
 from shardline.core.redaction import mask
 from shardline.environments.installed import explain_differences, find_differences
 from shardline.launch.slurm.sacct import write_reason
+from shardline.pipeline import started
 from shardline.provenance.run_spec import locked
+from shardline.supervision.job_failures import FailureFile, JobFailure, is_final
 
 _T = TypeVar("_T")
 REMAKE = "delete it and run the pipeline again to write it"
 
 
 @contextmanager
-def job(log: str) -> Iterator[Path]:
+def job(log: str, config: Mapping[str, Any] | None = None) -> Iterator[Path]:
     """Run a rule's job: one clear sentence for a user's mistake, a traceback for a bug of ours.
+
+    The error with which it ends is recorded in the store until the job succeeds. A retry of the same
+    command that could only end alike leaves at once, and repeats nothing on the terminal.
 
     Args:
         log: path of the rule's log; gets everything.
+        config: as Snakemake merged it; without one nothing is recorded.
     """
     path = Path(log)
     path.parent.mkdir(parents=True, exist_ok=True)
+    record = FailureFile(_failures(config), path) if config is not None else None
+    if record:
+        _refuse_again(record)
     handler = logging.FileHandler(path)
     handler.setFormatter(MaskingFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     with masked_output():
-        yield from _told(path)
+        yield from _told(path, record)
+    if record:
+        record.clear()
 
 
-def _told(path: Path) -> Iterator[Path]:
+def _failures(config: Mapping[str, Any]) -> Path:
+    named = os.environ.get("SHARDLINE_STORE") or config.get("runtime", {}).get("store", "store")
+    return ResultsLayout(root=Path(), named_store=Path(named)).failures
+
+
+def _refuse_again(record: FailureFile) -> None:
+    """Leave where an earlier attempt of this command has failed for good; a record of another command is removed."""
+    earlier, command = record.read(), started.recorded()
+    if earlier and earlier.is_final and command and earlier.command == command:
+        record.restore_log()
+        write_reason(earlier.sentence)
+        sys.exit(earlier.code)
+    record.clear()
+
+
+def _told(path: Path, record: FailureFile | None) -> Iterator[Path]:
     try:
         yield path
     except ShardlineError as error:
         logging.error("%s", error)
+        if not isinstance(error, Stopped):  # which the same command resumes
+            _record(record, error, str(error), error.exit_code)
         _leave(str(error), error.exit_code)
     except KeyboardInterrupt:
         _leave("interrupted; the next run continues from what is on disk", 130)
-    except Exception:
+    except Exception as error:
         logging.exception("unexpected error")
+        _record(record, error, f"unexpected error: {type(error).__name__}: {error}", 1)
         _leave(traceback.format_exc(), 1)
+
+
+def _record(record: FailureFile | None, error: Exception, sentence: str, code: int) -> None:
+    if record is None:
+        return
+    failure = JobFailure(
+        rule=record.rule,
+        key=record.key,
+        sentence=mask(sentence),
+        log=record.declared_log,
+        when=utc_stamp(timespec="seconds"),
+        code=code,
+        is_final=is_final(error),
+        command=started.recorded(),
+    )
+    record.write(failure)
 
 
 def _leave(message: str, code: int) -> None:

@@ -27,12 +27,21 @@ def report(
         inputs: `runs`, `identities`, `metrics`, `evaluations` and `provenances`, in one order,
             the `manifests` that are there, and `datasets` (their provenances).
     """
+    project = load_project(config)
+    of_this_identity({project.report.parent.name: project}, Path(page).parent.name)
+    write(project, Path(page), Path(crate), inputs)
+
+
+def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequence[str]]) -> None:
+    """Write the report over a project's runs.
+
+    Args:
+        page: see `report`, as are `crate` and `inputs`.
+    """
     from shardline.provenance.crate.pack import write_metadata
     from shardline.report import RunFiles, write_report
 
-    action = Action(id=f"render_report/{Path(page).parent.name}")
-    project = load_project(config)
-    of_this_identity({project.report.parent.name: project}, Path(page).parent.name)
+    action = Action(id=f"render_report/{page.parent.name}")
     check_environment(project, project.report_document)
     kinds = ("runs", "identities", "metrics", "evaluations", "provenances")
     each = zip(*(map(Path, inputs[kind]) for kind in kinds), strict=True)
@@ -52,20 +61,21 @@ def report(
     record = action.record()
     write_report(
         files,
-        Path(page),
+        page,
         generated_from=project.table,
         studies=project.scaling,
         manifests=[Path(path) for path in inputs["manifests"]],
         started=started.recorded(),
         action=record,
+        outcomes=project.outcomes,
     )
     at = {
         str(_declared(project, Path(path))): Path(path)
         for paths in inputs.values()
         for path in paths
     }
-    at[project.layout.name_of(project.report)] = Path(page)
-    write_metadata(project, Path(crate), at=at, report_action=record)
+    at[project.layout.name_of(project.report)] = page
+    write_metadata(project, crate, at=at, report_action=record)
 
 
 def _asked(project: Project, run: Run) -> "Asked":

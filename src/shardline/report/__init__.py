@@ -31,7 +31,7 @@ __all__ = ["Asked", "Report", "RunFiles", "read_report", "write_report"]
 def read_report(
     run_dirs: Sequence[RunFiles], *, generated_from: str, studies: Sequence[Study] = (),
     manifests: Iterable[Path] = (), started: str | None = None,
-    action: Mapping[str, Any] | None = None,
+    action: Mapping[str, Any] | None = None, outcomes: Sequence[Mapping[str, Any]] = (),
 ) -> Report:  # fmt: skip
     """Read the runs' files and rank the runs.
 
@@ -43,11 +43,12 @@ def read_report(
         manifests: The datasets' manifests, as far as they are there.
         started: When the pipeline run began that writes this (UTC, ISO 8601), if that is known.
         action: The record of the action that writes this, kept in `report.json`.
+        outcomes: What became of the runs that have no result, as `results.outcomes` describes it.
 
     Raises:
-        DataError: there is no run, or a file is missing or malformed; names file and remedy.
+        DataError: there is no run at all, or a file is missing or malformed; names file and remedy.
     """
-    if not run_dirs:
+    if not run_dirs and not outcomes:
         raise DataError(
             "the report was given no runs; expected at least one finished run: "
             "add a row to config/runs.tsv and run `snakemake` again"
@@ -67,6 +68,7 @@ def read_report(
         generated_from=generated_from, **({"action": action} if action else {}),
         notes=notes_on(ordered, datasets, images), workflow=graph, datasets=datasets,
         studies=[asdict(study) for study in studies],
+        **({"outcomes": list(outcomes)} if outcomes else {}),
     )  # fmt: skip
     return Report(groups=groups, apart=apart, studies=studies, images=images, document=document)
 

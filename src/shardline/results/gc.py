@@ -14,10 +14,12 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, names_that_have_been
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.environments.pins import pin_file, read_pins
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES
+from shardline.results.reports import present_report
 from shardline.results.states import IDENTITY, is_trained
 
 _DOWNLOAD = re.compile(r"[0-9a-f]{64}")
@@ -57,15 +59,16 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
     datasets = _Known(layout, "dataset", project.datasets)
     used = {name for dataset in project.datasets.values() for name in dataset.names}
     unused = set(dataset_names) - used
+    present = present_report(project)
+    kept_reports = {project.report.parent.name} | ({present.parent.name} if present else set())
     found = [
         *runs.unnamed(layout.folder_of("run")),
         *datasets.unnamed(layout.folder_of("dataset"), unused),
-        *_outdated(
-            layout.folder_of("report"), IDENTITY, {project.report.parent.name}, "earlier report"
-        ),
+        *_outdated(layout.folder_of("report"), IDENTITY, kept_reports, "earlier report"),
         *_old_evaluations(project),
         *datasets.unnamed(layout.all_shards, unused, only_had=True),
         *runs.unnamed(layout.all_work, only_had=True),
+        *_old_failures(project),
         *runs.unnamed(layout.tracker("tensorboard"), only_had=True),
         *_unused_prefixes(project),
         *([] if unused else _unused_downloads(project)),
@@ -130,6 +133,21 @@ def _unused_prefixes(project: Project) -> Iterator[Garbage]:
             yield _garbage(
                 path, f"earlier {env}" if env in kept.values() else "no pin file is of it"
             )
+
+
+def _old_failures(project: Project) -> Iterator[Garbage]:
+    """Yield the recorded failures of jobs about identities that this project had and the config does not name."""
+    asked: list[Run | Dataset] = [*project.runs.values(), *project.datasets.values()]
+    kept = {one.id for one in asked}
+    kinds: tuple[Kind, ...] = ("run", "dataset")
+    had = {key for kind in kinds for key in names_that_have_been(project.layout, kind)}
+    folder = project.layout.failures
+    if folder.is_symlink():
+        return
+    for path in sorted(folder.glob("*/*")):
+        identity = path.name[:DIGEST_LENGTH]
+        if identity in had and identity not in kept:
+            yield _garbage(path, "failure of an earlier run or dataset")
 
 
 def _old_evaluations(project: Project) -> Iterator[Garbage]:

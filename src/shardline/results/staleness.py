@@ -19,7 +19,10 @@ from shardline.config.run import Run
 from shardline.config.trained_on import weights_of_inputs
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
-from shardline.results.states import State, sealed_names, state_of
+from shardline.results.outcomes import failure_of
+from shardline.results.running import Progress, progress_of
+from shardline.results.states import State, is_trained, sealed_names, state_of
+from shardline.supervision.job_failures import JobFailure
 
 # names, identity document, and what is known of the user's code
 _KnownDataset = tuple[Sequence[str], Mapping[str, Any], Mapping[str, Any]]
@@ -32,12 +35,16 @@ class Explanation:
     Attributes:
         compared_with: file of the nearest older identity document, None if there is none.
         causes: what differs from it.
+        failure: the error with which a job of the run ended, if it failed.
+        progress: how far its training is, if it runs.
     """
 
     run: Run
     state: State
     compared_with: Path | None = None
     causes: tuple[Cause, ...] = ()
+    failure: JobFailure | None = None
+    progress: Progress | None = None
 
 
 # --- the nearest older document -----------------------------------------------------------------
@@ -52,15 +59,20 @@ def explain(project: Project, run: Run) -> Explanation:
     state = state_of(run, sealed_names(project.layout))
     if state is State.DONE:
         return Explanation(run=run, state=state)
-    if state is State.TRAINED:
+    known: dict[str, Any] = {
+        "failure": failure_of(run) if state is State.FAILED else None,
+        "progress": progress_of(run) if state is State.RUNNING else None,
+    }
+    if is_trained(run):
         nearest = nearest_document(_evaluations(run), run.evaluation_document)
         causes = nearest and find_causes(nearest[1], run.evaluation_document)
     else:
         nearest = nearest_document(_trainings(run), run.document)
         causes = nearest and training_causes(nearest[1], run, nearest[0].parent)
     if nearest is None:
-        return Explanation(run=run, state=state)
-    return Explanation(run=run, state=state, compared_with=nearest[0], causes=tuple(causes or ()))
+        return Explanation(run=run, state=state, **known)
+    found = tuple(causes or ())
+    return Explanation(run=run, state=state, compared_with=nearest[0], causes=found, **known)
 
 
 def nearest_document(

@@ -1,6 +1,7 @@
-"""What there is of each run: sealed, evaluated, begun, stale or new."""
+"""What there is of each run: sealed, evaluated, running, failed, begun, stale or new."""
 
 import re
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
 
@@ -11,6 +12,8 @@ from shardline.config.run import Run
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
+from shardline.results.outcomes import failure_of
+from shardline.results.running import progress_of
 from shardline.supervision.attempts import last_recorded_step
 
 # how folders of datasets and runs are named
@@ -22,6 +25,8 @@ class State(StrEnum):
 
     DONE = "done"
     TRAINED = "trained"
+    RUNNING = "running"
+    FAILED = "failed"
     IN_PROGRESS = "in progress"
     STALE = "stale"
     NEW = "new"
@@ -33,6 +38,8 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
     records = []
     for run in project.runs.values():
         state = state_of(run, names)
+        failure = failure_of(run) if state is State.FAILED else None
+        progress = progress_of(run) if state is State.RUNNING else None
         records.append(
             {
                 "run": run.name,
@@ -42,6 +49,8 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "model": run.row.model,
                 "state": state.value,
                 "step": last_step(run) if state is State.IN_PROGRESS else None,
+                "progress": asdict(progress) if progress else None,
+                "failure": asdict(failure) if failure else None,
                 "headline": _headline(run) if state is State.DONE else None,
                 "folder": run.folder,
             }
@@ -55,8 +64,14 @@ def state_of(run: Run, known_names: set[str]) -> State:
     Args:
         known_names: the names under which a model was ever sealed, from `sealed_names`.
     """
+    if run.is_sealed:
+        return State.DONE
+    if not is_trained(run) and progress_of(run):
+        return State.RUNNING
+    if failure_of(run):
+        return State.FAILED
     if is_trained(run):
-        return State.DONE if run.evaluation.exists() else State.TRAINED
+        return State.TRAINED
     checkpoints = run.layout.work(run.id) / "checkpoints"
     if any(not path.name.startswith(".") for path in checkpoints.glob("*")):
         return State.IN_PROGRESS  # a script's own are named as it likes

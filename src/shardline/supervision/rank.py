@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shardline.core.errors import ShardlineError
+from shardline.core.errors import ShardlineError, exit_code_of
 from shardline.core.masked_output import masked_output
 from shardline.core.process import die_with_parent
 from shardline.core.world import World
@@ -47,7 +47,7 @@ def run_rank(
             details = {name: getattr(error, name, None) for name in ("kind", "step", "reason")}
         except Exception as error:
             traceback.print_exc()  # the full traceback goes to the log
-            message, code = shorten(error), 1
+            message, code = shorten(error), exit_code_of(error)
         finally:
             heartbeat_memory.mine().leave()
         report_failure(

@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardline.core.errors import ConfigError, CrashLoop, DataError
+from shardline.core.errors import CODE_ERROR, ConfigError, CrashLoop, DataError
 from shardline.supervision.attempts import Attempt
 
-# A retry helps neither a wrong config nor damaged data; a user has to act.
-_FINAL = (ConfigError.exit_code, DataError.exit_code)
+# A retry helps neither a wrong config, damaged data nor an error of the user's code; a user has to act.
+_FINAL = (ConfigError.exit_code, DataError.exit_code, CODE_ERROR)
 # Ends that do not predict the next attempt: preemptions and machine failures
 # may happen twice before the first save.
 _BLAMELESS = ("sealed", "killed")

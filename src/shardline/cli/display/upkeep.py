@@ -14,12 +14,15 @@ from shardline.core.package import making
 from shardline.core.visible import from_here
 from shardline.results.findings import Verdict, count
 from shardline.results.gc import Garbage
+from shardline.results.outcomes import describe_progress
 from shardline.results.staleness import Explanation
 from shardline.results.states import State, last_step
 
 _STYLES = {
     State.DONE: "green",
     State.TRAINED: "cyan",
+    State.RUNNING: "yellow",
+    State.FAILED: "red",
     State.IN_PROGRESS: "yellow",
     State.STALE: "magenta",
     State.NEW: "blue",
@@ -35,6 +38,8 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
     rows = []
     for record in records:
         step = "" if record["step"] is None else f", step {record['step']:,}"
+        if record["progress"]:
+            step = f", {describe_progress(record['progress'])}"
         rows.append(
             [
                 *(record[key] for key in ("run", "dataset", "model")),
@@ -47,6 +52,10 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
     states = [record["state"] for record in records]
     tally = (f"{states.count(state)} {state}" for state in State if state in states)
     say(f"\n{count(len(records), 'run')}: {', '.join(tally)}")
+    for record in records:
+        if failure := record["failure"]:
+            say(Text.assemble((f"\n{record['run']}", "bold"), " failed: ", failure["sentence"]))
+            say(f"  log: {failure['log']}", style="dim")
 
 
 def _headline(headline: dict[str, Any] | None) -> Text:
@@ -67,6 +76,9 @@ def show_explanation(explanation: Explanation) -> None:
             (f" {_verdict(explanation)}", _STYLES[state]),
         )
     )
+    if explanation.failure:
+        say(f"  {explanation.failure.sentence}")
+        say(f"  log: {explanation.failure.log}", style="dim")
     if compared:
         say(f"compared with {compared} ({_age(compared.stat().st_mtime)})", style="dim")
     elif state is State.DONE:
@@ -80,6 +92,10 @@ def _verdict(explanation: Explanation) -> str:
     match explanation.state:
         case State.DONE:
             return "is fresh: nothing that it was made from has changed"
+        case State.RUNNING if explanation.progress:
+            return f"trains now: {describe_progress(explanation.progress)}"
+        case State.FAILED if explanation.failure:
+            return f"failed in {explanation.failure.rule} ({explanation.failure.when})"
         case State.TRAINED if explanation.compared_with:
             return "is trained, but its evaluation is stale"
         case State.TRAINED:
@@ -94,6 +110,8 @@ def _verdict(explanation: Explanation) -> str:
             return "is new; the nearest other run differs in this"
         case State.NEW:
             return "is new: nothing was trained before"
+        case _:  # it has ended, or began again, since its state was read
+            return f"was {explanation.state.value} a moment ago; ask again"
 
 
 def _age(timestamp: float) -> str:

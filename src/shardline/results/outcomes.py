@@ -1,0 +1,139 @@
+"""What became of the runs that have no result: which failed, run or are missing, why, and what to do."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from shardline.config.dataset import Dataset
+from shardline.config.project import Project
+from shardline.config.run import Run
+from shardline.results.running import Progress, progress_of
+from shardline.supervision.attempts import last_recorded_step
+from shardline.supervision.job_failures import JobFailure, failures_of
+
+FAILED, RUNNING, MISSING = "failed", "running", "missing"
+# Rules without a run or a dataset that all runs wait for.
+_ENVIRONMENT_RULES = ("lock_envs", "create_env", "build_image")
+
+
+def failure_of(run: Run) -> JobFailure | None:
+    """Return the first failure among the jobs that a run still needs; None if none has failed."""
+    return next(_failures(run), None)
+
+
+def _failures(run: Run) -> Iterator[JobFailure]:
+    folder = run.layout.failures
+    if run.is_sealed or not folder.is_dir():
+        return
+    if not run.has_model:
+        yield from failures_of(folder, "train", run.id)
+        yield from failures_of(folder, "resolve_run", run.id)
+        for part in run.parts:
+            yield from _failures_of_dataset(part.dataset)
+        for rule in _ENVIRONMENT_RULES:
+            yield from failures_of(folder, rule)
+    yield from failures_of(folder, "evaluate", f"{run.id}-{run.evaluation_id}")
+
+
+def _failures_of_dataset(dataset: Dataset) -> Iterator[JobFailure]:
+    if not dataset.manifest.exists():
+        for rule in ("build_shards", "seal_dataset"):
+            yield from failures_of(dataset.layout.failures, rule, dataset.id)
+
+
+def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
+    """Return what became of each run without a result, by the project's key of the run.
+
+    Each has `id`, `names`, `dataset`, `model`, `state` (`failed`, `running` or `missing`), `cause` and
+    `remedy` (sentences), `log` (None where no job has written one) and, where they are known, `rule`, `when`
+    of a failure and `step`, `steps`, `steps_per_s`, `left_s` of a training that runs.
+    """
+    return {
+        key: _outcome(key, run)
+        for key, run in project.runs.items()
+        if not (run.is_sealed and _has_records(run))
+    }
+
+
+def _has_records(run: Run) -> bool:
+    """Return whether all that the report reads of a run is here."""
+    names = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
+    return all((run.folder / name).exists() for name in names)
+
+
+def _outcome(key: str, run: Run) -> dict[str, Any]:
+    known = {
+        "id": key,
+        "names": list(run.names),
+        "dataset": run.dataset_name,
+        "model": run.row.model,
+    }
+    if not run.has_model and (progress := progress_of(run)):
+        return {**known, **_running(run, progress)}
+    if failure := failure_of(run):
+        return {**known, **_failed(failure)}
+    return {**known, **_missing(run)}
+
+
+def _running(run: Run, progress: Progress) -> dict[str, Any]:
+    return {
+        "state": RUNNING,
+        "cause": f"it trains: {describe_progress(progress)}",
+        "remedy": "wait until it has ended; `shardline ls` shows how far it is",
+        "rule": "train",
+        "log": _log(run, "train", run.id),
+        **asdict(progress),
+    }
+
+
+def _failed(failure: JobFailure) -> dict[str, Any]:
+    remedy = (
+        "correct what the error names, then give the same `snakemake` command again; finished runs are kept"
+        if failure.is_final
+        else "read the log, then give the same `snakemake` command again: a training resumes from its last checkpoint"
+    )
+    return {
+        "state": FAILED,
+        "cause": failure.sentence,
+        "remedy": remedy,
+        "rule": failure.rule,
+        "log": failure.log,
+        "when": failure.when,
+    }
+
+
+def _missing(run: Run) -> dict[str, Any]:
+    again = "give the same `snakemake` command again"
+    if run.has_model:
+        found = {
+            "cause": "it is trained, but its evaluation or one of its small files is missing",
+            "log": _log(run, "evaluate", f"{run.id}-{run.evaluation_id}"),
+        }
+        return {"state": MISSING, "remedy": again, **found}
+    step = last_recorded_step(run.layout.work(run.id))
+    cause = (
+        f"its training was ended after step {step:,}, and no error is recorded"
+        if step
+        else "its training has not begun"
+    )
+    remedy = f"{again}; the training resumes from its last checkpoint" if step else again
+    log = _log(run, "train", run.id)
+    return {"state": MISSING, "cause": cause, "remedy": remedy, "log": log}
+
+
+def _log(run: Run, rule: str, key: str) -> str | None:
+    path = run.layout.log(rule, key)
+    return run.layout.name_of(path) if path.exists() else None
+
+
+def describe_progress(progress: Progress | Mapping[str, Any]) -> str:
+    """Return a training's progress as people read it: step, rate, time left."""
+    known = asdict(progress) if isinstance(progress, Progress) else progress
+    words = [f"step {known['step']:,}" + (f" of {known['steps']:,}" if known["steps"] else "")]
+    if known["steps_per_s"]:
+        words.append(f"{known['steps_per_s']:.3g} steps/s")
+    if known["left_s"] is not None:
+        minutes, seconds = divmod(round(known["left_s"]), 60)
+        hours, minutes = divmod(minutes, 60)
+        words.append(f"{hours}:{minutes:02}:{seconds:02} left")
+    return ", ".join(words)

@@ -1,0 +1,87 @@
+"""Whether a run trains at this moment, and how far it is."""
+
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardline.config.run import Run
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
+from shardline.supervision.attempts import read_attempts
+from shardline.supervision.watchdog.heartbeats import heartbeat_file
+
+# Heartbeats come every 5 s at most; a store on a network may show them late.
+_FRESH_S = 60.0
+_TAIL_BYTES = 65536
+_PROGRESS = re.compile(rb"^progress step=(\d+)/(\d+) ", re.MULTILINE)
+_ENDED = ("X", "L")  # of a heartbeat's `state`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        step: optimiser steps done.
+        steps: of the whole training; None where the log does not tell.
+        steps_per_s: of this attempt; None before its first metrics.
+        left_s: seconds until the last step at this rate.
+    """
+
+    step: int
+    steps: int | None = None
+    steps_per_s: float | None = None
+    left_s: float | None = None
+
+
+def progress_of(run: Run, *, now: float | None = None) -> Progress | None:
+    """Return how far a run's training is; None where no rank has written a heartbeat of late.
+
+    Args:
+        now: seconds since the epoch; the present time if None.
+    """
+    work = run.layout.work(run.id)
+    heartbeat = _fresh_heartbeat(work, time.time() if now is None else now)
+    if heartbeat is None:
+        return None
+    step = int(heartbeat["step"])
+    found = _PROGRESS.findall(_tail(run.layout.log("train", run.id)))
+    steps = int(found[-1][1]) if found else None
+    rate = _rate(_tail(work / "metrics.jsonl"))
+    left = (steps - step) / rate if steps and rate and steps >= step else None
+    return Progress(step=step, steps=steps, steps_per_s=rate, left_s=left)
+
+
+def _fresh_heartbeat(work: Path, now: float) -> Mapping[str, Any] | None:
+    """Return the first rank's heartbeat, unless it is old, or the attempt has ended."""
+    path = heartbeat_file(work, 0)
+    with suppress(OSError, DataError, KeyError, TypeError, ValueError):
+        if now - path.stat().st_mtime > _FRESH_S or read_attempts(work)[-1]["end"] is not None:
+            return None
+        heartbeat: Mapping[str, Any] = read_json(path, remedy="")
+        int(heartbeat["step"])
+        return None if heartbeat["state"] in _ENDED else heartbeat
+    return None
+
+
+def _rate(lines: bytes) -> float | None:
+    """Return the steps a second between the first and the last of some lines of metrics."""
+    places = re.findall(rb'"step": ?(\d+)[^\n]*?"wall_s": ?([\d.]+)', lines)
+    if not places:
+        return None
+    steps = int(places[-1][0]) - int(places[0][0])
+    seconds = float(places[-1][1]) - float(places[0][1])
+    return steps / seconds if steps > 0 and seconds > 0 else None
+
+
+def _tail(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            return file.read()
+    except OSError:
+        return b""
