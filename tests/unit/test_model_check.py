@@ -87,6 +87,68 @@ OPTIMIZER = """    def configure_optimizers(self):
         {}
 
     def forward(self, features)"""
+MANUAL = """        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+"""
+COLUMNS = """
+class Rings(Source):
+    @property
+    def schema(self):
+        return Schema(columns={"tokens": "int32[*]", "mask": "bool[*]", "name": "text?"})
+
+    def iter_tables(self, shard):
+        rows = range(shard * 9, shard * 9 + 9)
+        yield Table(ids=np.array(rows), columns={
+            "tokens": [np.arange(row % 4, dtype=np.int32) for row in rows],
+            "mask": [np.ones(row % 4, bool) for row in rows],
+            "name": [None if row % 2 else f"größe {row}" for row in rows],
+        })
+"""
+PACKED = """
+import torch
+from pytorch_lightning import LightningModule
+
+class Net(LightningModule):
+    def __init__(self, sample_columns):
+        super().__init__()
+        assert sample_columns["tokens"] == "int32[7]"
+        self.table = torch.nn.Embedding(9, 1)
+
+    def training_step(self, batch, batch_idx):
+        assert batch["tokens"].shape == batch["mask"].shape == (2, 7)
+        return self.table(batch["tokens"]).mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.table(batch["tokens"]).mean())
+"""
+WELL = {
+    "a batch that is filled up": (
+        [("features, labels = batch", "features, labels, *_ = batch")], {"data.last_batch": "pad"}
+    ),
+    "double precision": ([], {"precision": "64-true"}),
+    "mixed precision": ([], {"precision": "bf16-mixed"}),
+    "classes that are balanced": ([], {"data.class_weights": "balanced"}),
+    "a weight of one class": ([], {"data.class_weights": {"outer": 2}, "data.epoch_samples": 5000}),
+    "steps that the model takes itself": (
+        [("self.val_loss =", "self.automatic_optimization = False\n        self.val_loss ="),
+         ("        return loss\n", MANUAL)],
+        {},
+    ),
+    "many streams and parts": (
+        [], {"data.streams": 4, "data.epoch": "partition", "trainer.accumulate": 4, "elastic": True}
+    ),
+    "a schedule that computes with the length": (
+        [(FORWARD, OPTIMIZER.format(
+            "optimizer = torch.optim.SGD(self.parameters(), 0.1)\n        return [optimizer], [torch.optim.lr_scheduler"
+            ".OneCycleLR(optimizer, 0.1, total_steps=self.trainer.estimated_stepping_batches)]"
+        ))],
+        {},
+    ),
+    "processes and threads": ([], {"data.workers": "processes:2"}),
+    "no early stopping": ([("val_loss\"", "val_x\"")], {"early_stopping.patience": 0, "checkpoint.monitor": "val_x"}),
+}  # fmt: skip
 MISTAKES = {
     "an unknown argument": ([], {"model_args.wdth": 16}),
     "a package that is not there": ([("import torch\n", "import torch\nimport timmm\n")], {}),
@@ -134,6 +196,39 @@ def test_every_mistake_is_one_sentence_that_comes_once(check, golden, tmp_path):
         assert "site-packages" not in found.problems[0], "frames are the user's own"
         lines += [name, f"  {found.problems[0]}".replace(str(tmp_path), "PROJECT"), ""]
     golden(REPOSITORY / "tests/golden/messages/models.txt", "\n".join(lines))
+
+
+@pytest.mark.parametrize("name", WELL)
+def test_what_is_well_elsewhere_is_well(name, check):
+    changes, settings = WELL[name]
+    assert not (found := check(*changes, **settings)).problems + found.not_checked
+
+
+@pytest.mark.parametrize("method", ["concat", "best_fit"])
+def test_rows_are_repeated_until_they_fill_packs(method, check):
+    pack = {"column": "tokens", "length": 7, "method": method, "with": ["mask"]}
+    source = SOURCE + COLUMNS
+    found = check(source=source, model=PACKED, **{"data.pack": pack, "early_stopping.patience": 0})
+    assert not found.problems + found.not_checked
+    found = check(
+        source=source,
+        model=PACKED,
+        **{"data.pack": {**pack, "with": ["msk"]}, "early_stopping.patience": 0},
+    )
+    assert found.problems == [
+        "data.pack.with names 'msk', which is not there in dataset rings-ba9876543210, expected a column whose first "
+        'dimension varies (tokens, mask, name); did you mean "mask"?'
+    ]
+
+
+def test_one_row_and_no_row(check, tmp_path):
+    few = tmp_path / "few.csv"
+    few.write_text("1,2\n2,3\n1,2\n2,3\n")
+    assert not check(file=few).problems, "a shard has one row"
+    found = check(("yield Table", "return\n        yield Table"))
+    assert found.problems == [
+        "source Rings has no rows, expected one at least; check what it reads"
+    ]
 
 
 def test_all_monitors_that_are_wrong_come_at_once(check):
