@@ -17,6 +17,7 @@ container: CONTAINER
 
 include: "rules/data.smk"
 include: "rules/train.smk"
+include: "rules/predict.smk"
 include: "rules/report.smk"
 include: "rules/envs.smk"
 
@@ -33,6 +34,7 @@ rule all:
     input:
         models=ancient(models_of_all),
         evaluations=ancient(EVALUATIONS),
+        predictions=ancient(PREDICTIONS),
         report=ancient(declared(PROJECT.report)),
         assets=ancient(ASSETS),
 

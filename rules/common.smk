@@ -15,6 +15,7 @@ from shardline.core.errors import ShardlineError
 from shardline.launch.request import (
     REQUESTED,
     evaluation_requested,
+    prediction_requested,
     requested,
     threads_of,
 )
@@ -68,6 +69,7 @@ ASSETS = [
 ENVIRONMENT = declared(PROJECT.environment) if PROJECT.environment else []
 HAS_SCRIPTS = any(is_script(run.model_class) for run in PROJECT.runs.values())
 EVALUATIONS = [declared(run.evaluation) for run in PROJECT.runs.values()]
+PREDICTIONS = [declared(one.file) for one in PROJECT.predictions.values()]
 TITLES = titles_of(PROJECT)
 ROWS = defaultdict(list)
 for run in PROJECT.runs.values():
@@ -81,6 +83,7 @@ wildcard_constraints:
     part=r"\d{5}\d*-\d{5}\d*",
     env="|".join(STAGES),
     evaluation=r"[0-9a-f]{12}",
+    prediction=r"[0-9a-f]{12}",
     report=r"[0-9a-f]{12}",
     steps=r"[1-9]\d*",
 
@@ -107,7 +110,7 @@ def files_of_runs(name):
 # Snakemake asks `rule all` for its inputs first, and then a storage for each file.
 def models_of_all(wildcards):
     if STORAGE and workflow.is_main_process:
-        parts = chain.from_iterable(map(lists_of_parts, PROJECT.datasets.values()))
+        parts = chain.from_iterable(map(lists_of_parts, PROJECT.built.values()))
         STORAGE.share(workflow.iocache, [*map(Path, parts), *logs_of(PROJECT)])
     return files_of_runs("model.safetensors")
 
@@ -121,8 +124,15 @@ def unless_sealed(output, inputs):
 
 
 def parts_of_dataset(wildcards):
-    dataset = PROJECT.datasets[wildcards.dataset]
+    dataset = PROJECT.built[wildcards.dataset]
     return unless_sealed(dataset.manifest, lists_of_parts(dataset))
+
+
+# The dataset by whose source files are read that a prediction is about.
+def manifest_read_as(wildcards):
+    dataset = PROJECT.built[wildcards.dataset]
+    model = dataset.read_as
+    return unless_sealed(dataset.manifest, declared(model.manifest)) if model else []
 
 
 def manifest_of_asset(wildcards):
@@ -170,6 +180,27 @@ provenance_of_run = file_of_run(
 )
 
 
+# What a prediction reads.
+def file_of_prediction(find):
+    def ask(wildcards):
+        one = PROJECT.predictions[wildcards.prediction]
+        return unless_sealed(one.file, find(one))
+
+    return ask
+
+
+model_of_prediction = file_of_prediction(
+    lambda one: declared(PROJECT.runs[one.spec.run].model)
+)
+manifests_of_prediction = file_of_prediction(
+    lambda one: [declared(PROJECT.built[key].manifest) for key in one.trained_on]
+)
+rows_of_prediction = file_of_prediction(lambda one: declared(one.rows.manifest))
+record_of_prediction = file_of_prediction(
+    lambda one: declared(one.record.with_suffix(".parts.json"))
+)
+
+
 def pins_of_env(wildcards):
     try:
         return str(existing_pin_file(PROJECT, wildcards.env))
@@ -182,6 +213,10 @@ def pins_of_env(wildcards):
 # nothing stale.
 def title_of_job(wildcards, output):
     return TITLES.get(wildcards[0], wildcards[0])
+
+
+def title_of_prediction(wildcards, output):
+    return PROJECT.predictions[wildcards.prediction].title
 
 
 def rows_of_run(wildcards):
@@ -227,6 +262,24 @@ def threads_of_evaluation(wildcards):
     return run.settings.devices if EVALUATED[wildcards.run] else 1
 
 
+PREDICTED = {
+    one.spec.run: prediction_requested(one, PROJECT.runtime)
+    for one in PROJECT.predictions.values()
+}
+PREDICTING = {name: resource_of_run(name, PREDICTED or {"": {}}) for name in REQUESTED}
+
+
+def threads_of_prediction(wildcards):
+    run = PROJECT.runs[wildcards.run]
+    return run.settings.devices if PREDICTED[wildcards.run] else 1
+
+
 lean_start.keep_signatures(
-    [*globals().values(), *RANKS.values(), *EVALUATING.values()], globals()
+    [
+        *globals().values(),
+        *RANKS.values(),
+        *EVALUATING.values(),
+        *PREDICTING.values(),
+    ],
+    globals(),
 )

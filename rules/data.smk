@@ -1,4 +1,6 @@
 rule build_shards:
+    input:
+        read_as=ancient(manifest_read_as),
     output:
         part=f"{PARTS}/{{dataset}}/parts/{{part}}.json",
     log:
@@ -18,6 +20,7 @@ rule build_shards:
 rule seal_dataset:
     input:
         parts=ancient(parts_of_dataset),
+        read_as=ancient(manifest_read_as),
     output:
         manifest="results/datasets/{dataset}/manifest.json",
         provenance="results/datasets/{dataset}/provenance.json",

@@ -25,6 +25,7 @@ COMMANDS = (
     "diff",
     "lineage",
     "export",
+    "predict",
 )
 
 

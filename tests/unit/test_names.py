@@ -127,6 +127,7 @@ class _Small:
     def __init__(self, **runs: str) -> None:
         self.runs = {identity: _Named(name, identity) for name, identity in runs.items()}
         self.datasets: dict[str, _Named] = {}
+        self.built = self.datasets
 
 
 def _cut_off(data: st.DataObject) -> None:

@@ -25,6 +25,7 @@ STAGES = {
     "data": "shardline.data.build",
     "training": "shardline.training.fit",
     "evaluation": "shardline.training.evaluate",
+    "prediction": "shardline.training.predict",
     "report": "shardline.report",
     "script": "shardline.training.script_outputs",
     "classifier": "shardline.training.models.base",
@@ -50,6 +51,7 @@ WANTED = {
 NEUTRAL_IN = {
     "training": NEUTRAL | MASKING,
     "evaluation": NEUTRAL | MASKING | WANTED,
+    "prediction": NEUTRAL | MASKING | WANTED,
     **dict.fromkeys(("jsonl", "text"), NEUTRAL | TOKENS),
 }
 CLASSES = SHIPPED_MODELS | SHIPPED_SOURCES

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from shardline.config.load import load_project
@@ -53,6 +54,9 @@ def check_mnist_tracking(folder: Path, runs: Runs) -> None:
     assert runs["cnn"]["tracking"]["mlflow"]["run_id"]
     rows = (folder / runs["cnn"]["tracking"]["csv"]["file"]).read_text().splitlines()
     assert "val_accuracy" in rows[0]
+    table = pq.read_table(folder / "results/predictions/test-digits.parquet").to_pandas()
+    right = (table["prediction"] == table["label"]).mean()
+    assert (len(table), right) == (1000, pytest.approx(score(runs["cnn"], "accuracy")))
 
 
 def check_partitions(folder: Path, runs: Runs) -> None:

@@ -22,6 +22,7 @@ class Dataset:
         files: external files that the source reads, absolute.
         document: the identity document.
         definitions: what tells a change of the user's code, see `Documents.definitions`.
+        read_as: the dataset by whose source these are read, where they are files to be predicted.
     """
 
     names: tuple[str, ...]
@@ -33,6 +34,7 @@ class Dataset:
     files: tuple[Path, ...]
     document: dict[str, Any]
     definitions: dict[str, Any] = field(default_factory=dict)
+    read_as: "Dataset | None" = None
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""The identity documents of datasets, trainings, evaluations and reports."""
+"""The identity documents of datasets, trainings, evaluations, predictions and reports."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,14 +83,15 @@ class Documents:
         Returns:
             Of each part `definitions`, and `whole`: modules that count as a whole, with the reason.
         """
-        programs = self._programs_of(paths)
+        programs = self.programs_of(paths)
         return {
             part: {"definitions": one.code.definitions, "whole": one.code.whole}
             for part, one in programs.items()
             if one.code
         }
 
-    def _programs_of(self, paths: Mapping[str, str]) -> dict[str, Program]:
+    def programs_of(self, paths: Mapping[str, str]) -> dict[str, Program]:
+        """Return what resolved paths are, by their part of a document."""
         return {part: self.program(path) for part, path in paths.items()}
 
     def dataset(
@@ -114,7 +115,7 @@ class Documents:
             "stage": "dataset",
             "settings": counted,
             "source": dict(content),
-            **self._made_by("data", {"source": program}, settings),
+            **self.made_by("data", {"source": program}, settings),
         }
 
     def training(
@@ -132,7 +133,7 @@ class Documents:
         """
         is_script = scripts.is_script(paths["model"])
         trained = {part: path for part, path in paths.items() if not part.startswith(METRIC)}
-        programs = self._programs_of(trained)
+        programs = self.programs_of(trained)
         counted = counted_settings(settings)
         evaluation = counted.pop("evaluation", None)
         # a script evaluates its model while it trains
@@ -149,7 +150,7 @@ class Documents:
             "settings": counted,
             **_named("model", programs["model"]),
             "inputs": {"datasets": mixed} if len(mixed) > 1 else {"dataset": mixed[0][0]},
-            **self._made_by("script" if is_script else "training", programs, settings),
+            **self.made_by("script" if is_script else "training", programs, settings),
             **own,
         }
 
@@ -174,19 +175,19 @@ class Documents:
     def evaluated_by(self, settings: Mapping[str, Any], paths: Mapping[str, str]) -> Document:
         """Return the part of an evaluation's document that its programs decide."""
         if scripts.is_script(paths["model"]):  # whose own figures are passed on
-            return self._made_by("script", {}, settings)
+            return self.made_by("script", {}, settings)
         read = {
             part: path
             for part, path in paths.items()
             if part.startswith(("model", METRIC, *EVALUATED))
         }
-        programs = self._programs_of(read)
+        programs = self.programs_of(read)
         if settings.get("evaluation", {}).get("headline"):  # whose interval is bootstrapped
             programs["headline"] = Program(named=None, imports=frozenset({"scipy"}))
         steps: Document = {}
         if self.has_method(paths["model"], "test_step"):  # in whose metrics ranks are added up
             steps = {"measured_by": "test_step", "ranks": _ranks_of_steps(settings)}
-        return self._made_by("evaluation", programs, settings) | steps
+        return self.made_by("evaluation", programs, settings) | steps
 
     def report(
         self,
@@ -209,10 +210,10 @@ class Documents:
             "settings": without_before(settings, settings_of("report")),
             "inputs": inputs,
             "template": short_digest(_page_files()),
-            **self._made_by("report", {}, settings),
+            **self.made_by("report", {}, settings),
         }
 
-    def _made_by(
+    def made_by(
         self, stage: str, programs: Mapping[str, Program], settings: Mapping[str, Any]
     ) -> Document:
         """Return versions, code and environment of a stage that runs programs."""

@@ -82,6 +82,10 @@ class ResultsLayout:
         """Return the file of one evaluation of a run."""
         return self.run(run) / "evaluations" / f"{identity}.json"
 
+    def prediction(self, run: str, identity: str) -> Path:
+        """Return the file of one prediction of a run; what it was made from lies beside it as JSON."""
+        return self.run(run) / "predictions" / f"{identity}.parquet"
+
     def manifest(self, dataset: str) -> Path:
         """Return the sealed manifest of a dataset."""
         return self.result("dataset", dataset) / _LAST_FILES["dataset"]
@@ -130,6 +134,11 @@ class ResultsLayout:
         return self.results / "latest-datasets"
 
     @property
+    def latest_predictions(self) -> Path:
+        """The folder of links to predictions."""
+        return self.results / "predictions"
+
+    @property
     def tensorboard_links(self) -> Path:
         """The folder of links to TensorBoard's files, from which TensorBoard takes the runs' names."""
         return self.results / "tensorboard"
@@ -162,6 +171,10 @@ class ResultsLayout:
     def work(self, run: str) -> Path:
         """Return the folder of a run's training checkpoints and attempts."""
         return self.all_work / run
+
+    def prediction_parts(self, run: str, identity: str) -> Path:
+        """Return the folder of the parts of a prediction that is not complete yet."""
+        return self.work(run) / "predictions" / identity
 
     @property
     def checks(self) -> Path:

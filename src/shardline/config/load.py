@@ -10,6 +10,7 @@ from shardline.config import (
     checks,
     credentials,
     mixes,
+    predictions,
     scripts,
     shard_count,
     source_files,
@@ -27,7 +28,7 @@ from shardline.config.runs import Row, read_rows
 from shardline.config.sample_checks import check_samples
 from shardline.config.sample_code import paths_of
 from shardline.config.scaling import load_scaling
-from shardline.config.settings.config import Config
+from shardline.config.settings.config import Config, PredictionSettings
 from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.settings.run import RunSettings
 from shardline.config.validate import Problems, coerce, validate
@@ -36,6 +37,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.nested import with_values
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
+from shardline.core.suggest import suggest
 from shardline.identity import CodeIndex, FileDigests, load_lock
 from shardline.identity.code import import_roots
 
@@ -92,6 +94,9 @@ def load_project(
     project.digests = FileDigests(workdir / ".snakemake" / "shardline-digests.json")
     problems = Problems()
     datasets = _load_datasets(project, rows, config, where, problems)
+    predicted = _load_predicted(
+        project, settings.predictions, rows, config, datasets, where, problems
+    )
     for row in rows:
         with problems.gather():
             weights = mixes.weights_of_row(row, config["mixes"])
@@ -99,6 +104,7 @@ def load_project(
                 parts = mixes.parts_of(weights, datasets)
                 project.add_run(_load_run(project, row, config["defaults"], parts))
     problems.refuse()
+    predictions.add_predictions(project, settings.predictions, predicted, where)
     if only is None:
         project.scaling = load_scaling(
             settings.scaling,
@@ -157,6 +163,33 @@ def _load_datasets(
             )
         project.datasets[dataset.id] = replace(known or dataset, names=names)
     return {name: project.datasets[dataset.id] for name, dataset in loaded.items()}
+
+
+def _load_predicted(
+    project: Project, entries: Mapping[str, PredictionSettings], rows: list[Row],
+    config: Mapping[str, Any], datasets: Mapping[str, Dataset], where: str, problems: Problems,
+) -> dict[str, Dataset]:  # fmt: skip
+    """Return the rows of each prediction, and add to the project what no run uses."""
+    named = dict(datasets)
+    found: dict[str, Dataset] = {}
+    with problems.gather():
+        for name, entry in entries.items():
+            key = f"{where}: predictions.{name}"
+            if isinstance(entry.dataset, str) and entry.dataset not in named:
+                if entry.dataset not in config["datasets"]:
+                    hint = suggest(entry.dataset, config["datasets"])
+                    raise ConfigError(f"{key}.dataset={entry.dataset} is not in datasets; {hint}")
+                place = f"{where}: datasets.{entry.dataset}"
+                named[entry.dataset] = _load_dataset(
+                    project, entry.dataset, config["datasets"][entry.dataset], place
+                )
+        weights = {row.name: mixes.weights_of_row(row, config["mixes"]) for row in rows}
+        datasets_of = {
+            row: [datasets[name] for name in of if name in datasets] for row, of in weights.items()
+        }
+        found = predictions.rows_of_entries(project, entries, rows, datasets_of, named, where)
+    project.predicted = {one.id: one for one in found.values() if one.id not in project.datasets}
+    return found
 
 
 def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: str) -> Dataset:

@@ -23,7 +23,7 @@ Names = dict[str, list[str]]
 def titles_of(project: Project) -> dict[str, str]:
     """Return what runs and datasets are called now, with their ids, by id: `wide (1f0c4c8e2d3b)`."""
     names: Names = {}
-    every: list[Dataset | Run] = [*project.datasets.values(), *project.runs.values()]
+    every: list[Dataset | Run] = [*project.built.values(), *project.runs.values()]
     for one in every:
         names.setdefault(one.id, []).extend(one.names)
     return {identity: f"{', '.join(known)} ({identity})" for identity, known in names.items()}
@@ -81,7 +81,7 @@ def _new_names(project: Project) -> Iterator[tuple[Kind, str, str]]:
     """Yield each name that stands for another identity than last, and one that is an identity's name again."""
     history = _told(project.layout)
     asked: list[tuple[Kind, Dataset | Run]] = [
-        *(("dataset", one) for one in project.datasets.values()),
+        *(("dataset", one) for one in project.built.values()),
         *(("run", one) for one in project.runs.values()),
     ]
     for kind, one in asked:

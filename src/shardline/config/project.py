@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardline.config import checks
 from shardline.config.dataset import Dataset
@@ -21,6 +21,9 @@ from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.identity import CodeIndex, FileDigests, Lock
+
+if TYPE_CHECKING:
+    from shardline.config.predictions import Prediction
 
 
 @dataclass(kw_only=True)
@@ -42,6 +45,8 @@ class Project:
             evaluation of one training stands under `{id}/{evaluation}`.
         scaling: the scaling studies.
         outcomes: what became of further runs, which have no result; see `over_results`.
+        predicted: by id, files and datasets that predictions are about and no run uses.
+        predictions: by id.
     """
 
     layout: ResultsLayout
@@ -59,6 +64,8 @@ class Project:
     runs: dict[str, Run] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
     outcomes: tuple[Mapping[str, Any], ...] = ()
+    predicted: dict[str, Dataset] = field(default_factory=dict)
+    predictions: "dict[str, Prediction]" = field(default_factory=dict)
 
     @property
     def workdir(self) -> Path:
@@ -69,6 +76,11 @@ class Project:
     def store(self) -> Path:
         """Root of bulky data, absolute."""
         return self.layout.store
+
+    @property
+    def built(self) -> dict[str, Dataset]:
+        """Every dataset that jobs build, by id."""
+        return self.datasets | self.predicted
 
     def add_run(self, run: Run) -> Run:
         """Add a row's run, or its row to the run that is the same; returns the run as it is known now.

@@ -14,7 +14,7 @@ from msgspec import UNSET, structs
 from shardline.config.described import json_schema, texts_of
 from shardline.config.forms import Form, Key, keys_of
 from shardline.config.settings.base import Settings
-from shardline.config.settings.config import Config, Identity, StudySettings
+from shardline.config.settings.config import Config, Identity, PredictionSettings, StudySettings
 from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.settings.environments import AzureML, Conda, Image
 from shardline.config.settings.run import FixedColumns, RunSettings
@@ -94,6 +94,12 @@ _SCALING = """
 `scaling: {name: {...}}`, each a run of the table trained at several sizes (Shardline's
 `docs/scaling.md`).
 """
+_PREDICTIONS = """
+## `predictions`
+
+`predictions: {name: {...}}`, rows that a run's model predicts, into `results/predictions/NAME.parquet` (Shardline's
+`docs/predict.md`).
+"""
 _RUNTIME = """
 ## `runtime`
 
@@ -137,6 +143,8 @@ def reference() -> str:
         _MIXES,
         _SCALING,
         _table(_rows(StudySettings, "report, and runs that it adds")),
+        _PREDICTIONS,
+        _table(_rows(PredictionSettings, "predict")),
         _RUNTIME,
         _table(_rows(Runtime, "nothing")),
         _AZUREML,

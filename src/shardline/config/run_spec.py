@@ -77,6 +77,11 @@ class RunSpec(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def id(self) -> str:
+        """Its id, as of a run of the config."""
+        return self.run
+
+    @property
     def title(self) -> str:
         """What messages call it."""
         return self.name or self.run

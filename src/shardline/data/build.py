@@ -50,23 +50,22 @@ class ShardRecord:
 
 
 def make_source(
-    source_class: str, settings: Mapping[str, Any], *, num_shards: int, files: Sequence[Path]
-) -> Source:
+    source_class: str, settings: Mapping[str, Any], *, num_shards: int, files: Sequence[Path],
+    labels_optional: bool = False,
+) -> Source:  # fmt: skip
     """Import a source class and create it.
 
     Args:
         source_class: import path, `module:Class`.
         settings: the dataset's `source` settings.
+        labels_optional: see `Source`.
 
     Raises:
         DataError: it is no Source, or refuses its options; carries its message.
     """
-    module, _, name = source_class.partition(":")
-    cls = getattr(importlib.import_module(module), name)
-    if not (isinstance(cls, type) and issubclass(cls, Source)):
-        raise DataError(
-            f"source {source_class} is not a subclass of shardline.data.sources.Source; derive it"
-        )
+    cls = import_source(source_class)
+    if labels_optional:  # a class of the same name, so that constructor and messages are its own
+        cls = type(cls.__name__, (cls,), {"labels_optional": True, "__module__": cls.__module__})
     named = {
         key: value for key, value in settings.items() if key not in ("type", "options", "files")
     }
@@ -79,6 +78,21 @@ def make_source(
             f"source {source_class} does not take {options} ({error}); change source.options"
         ) from None
     return cls(**arguments)
+
+
+def import_source(source_class: str) -> type[Source]:
+    """Import a source class.
+
+    Raises:
+        DataError: it is no Source.
+    """
+    module, _, name = source_class.partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    if not (isinstance(cls, type) and issubclass(cls, Source)):
+        raise DataError(
+            f"source {source_class} is not a subclass of shardline.data.sources.Source; derive it"
+        )
+    return cls
 
 
 def shard_file(shard: int) -> str:
@@ -184,12 +198,14 @@ def seal(
     dataset: str,
     source: Source,
     document: Mapping[str, Any],
+    is_trained_on: bool = True,
 ) -> dict[str, Any]:
     """Merge the parts that the jobs wrote into a manifest.
 
     Args:
         parts: documents with `shards` (records) and `statistics`, and `skipped` if anything was.
         document: the dataset's identity document, kept in the manifest.
+        is_trained_on: whether rows have to train, and those of every class.
 
     Raises:
         DataError: a shard is missing or described twice, no row trains, a
@@ -207,10 +223,12 @@ def seal(
         )
     _check_source(source, document, dataset)
     splits = {split: sum(record["rows"][split] for record in records) for split in SPLITS}
-    _check_splits(splits, dataset)
+    if is_trained_on:
+        _check_splits(splits, dataset)
     statistics = [Statistics.from_json(item) for part in parts for item in part["statistics"]]
     merged = merge_all(sorted(statistics, key=lambda item: item.first))
-    _check_classes(merged.class_counts, source.schema.classes, dataset)
+    if is_trained_on:
+        _check_classes(merged.class_counts, source.schema.classes, dataset)
     return {
         "dataset": dataset,
         "schema": source.schema.to_json(),

@@ -5,7 +5,7 @@ memory in `shardline.data.stream`; here both are put behind Lightning's interfac
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,13 +16,22 @@ from shardline.config.settings.run import RunSettings
 from shardline.core.world import World
 from shardline.data.collate import Batch
 from shardline.data.columns import features_of
-from shardline.data.dataset import Dataset
 from shardline.data.feed import Feed, Stream
 from shardline.data.integrity import Policy
 from shardline.data.packing import sentence_of
 from shardline.order.held_out import HeldOutOrder
 from shardline.order.mix import MixOrder
 from shardline.order.sampling import TrainOrder
+
+
+class Described(Protocol):
+    """What a `Dataset` and a `Feed` know of their rows."""
+
+    @property
+    def manifest(self) -> dict[str, Any]: ...  # noqa: D102
+
+    @property
+    def statistics(self) -> dict[str, dict[str, Any]]: ...  # noqa: D102
 
 
 class Normalizer:
@@ -43,7 +52,7 @@ class Normalizer:
         DataError: the dataset's statistics are missing or damaged.
     """
 
-    def __init__(self, dataset: Dataset | Feed, mode: str, dtype: torch.dtype) -> None:
+    def __init__(self, dataset: Described, mode: str, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self.constants: tuple[torch.Tensor, torch.Tensor] | None = None
         features = features_of(dataset.manifest["schema"])

@@ -1,6 +1,6 @@
 """A sealed dataset, ready to be streamed: the orders of its splits, and streams of whole columns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Dataset:
 
     def held_out_order(
         self, split: str, *, batch: int, window_bytes: int, rank: int = 0, world_size: int = 1,
-        kind: type[HeldOutOrder] = HeldOutOrder,
+        kind: Callable[..., HeldOutOrder] = HeldOutOrder,
     ) -> HeldOutOrder:  # fmt: skip
         """Return the order in which a held-out split is visited, every row once.
 

@@ -1,7 +1,7 @@
 """What a run reads: its datasets, alone or mixed, as batches for one rank, as its settings ask."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -125,7 +125,7 @@ class Feed:
 
     def held_out(
         self, split: str, *, batch: int, rank: int = 0, world_size: int = 1,
-        kind: type[HeldOutOrder] = HeldOutOrder, **options: Any,
+        kind: Callable[..., HeldOutOrder] = HeldOutOrder, **options: Any,
     ) -> tuple[Stream, HeldOutOrder]:  # fmt: skip
         """Return this rank's batches of a held-out split of all datasets, every row once, and their order.
 

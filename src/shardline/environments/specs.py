@@ -61,13 +61,16 @@ def _modules(classes: Iterable[str]) -> set[str]:
 
 STAGES = {
     "data": Stage(
-        jobs=("common", "datasets"),
-        programs=("shardline.data.build", *_modules(SHIPPED_SOURCES.values())),
+        jobs=("common", "datasets", "prediction_files"),
+        programs=("shardline.data.build", "shardline.data.prediction_file", *_modules(SHIPPED_SOURCES.values())),
     ),
     "train": Stage(
-        jobs=("common", "training", "runs"),
+        jobs=("common", "training", "runs", "predicting"),
         programs=(
-            *(f"shardline.training.{name}" for name in ("fit", "evaluate", "script_outputs", "worker", "preflight")),
+            *(f"shardline.training.{name}" for name in (
+                "fit", "evaluate", "predict", "script_outputs", "worker", "preflight", "evaluation_worker",
+                "prediction_worker",
+            )),
             *_modules(SHIPPED_MODELS.values()),
         ),
     ),
@@ -131,7 +134,7 @@ def _environment(project: Project, index: CodeIndex, *entries: str) -> dict[str,
 
 def _own_classes(project: Project, env: str) -> set[str]:
     if env == "data":
-        return _modules(dataset.source_class for dataset in project.datasets.values())
+        return _modules(dataset.source_class for dataset in project.built.values())
     if env == "train":
         paths = (path for run in project.runs.values() for path in run.code_paths.values())
         return _modules(path for path in paths if not is_script(path))

@@ -43,6 +43,7 @@ EVALUATION: History = (
         concerns=lambda run: run.get("accelerator") == "gpu" and run.get("strategy") != "fsdp",
     ),
 )
+PREDICTION: History = _FIRST
 REPORT: History = (
     *_FIRST,
     ResultVersion(changed="the validation in the report is of the sealed weights"),
@@ -76,6 +77,7 @@ HISTORIES: dict[str, History] = {
     "data": DATA,
     "training": TRAINING,
     "evaluation": EVALUATION,
+    "prediction": PREDICTION,
     "report": REPORT,
     "script": SCRIPT,
     "classifier": CLASSIFIER,
@@ -121,6 +123,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "data": ("numpy",),
     "training": (*_TORCH, "lightning_fabric", "safetensors", "torchmetrics"),
     "evaluation": (*_TORCH, "safetensors"),
+    "prediction": (*_TORCH, "safetensors"),
     "report": ("altair", "detect_secrets", "jinja2", "numpy", "scipy", "vl_convert"),
     "script": (),
     "classifier": ("pytorch_lightning", "torch", "torchmetrics"),

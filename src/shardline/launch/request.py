@@ -1,6 +1,7 @@
 """What a run asks of a scheduler, as resources of its job."""
 
 from shardline.config.evaluation_code import evaluates_on_ranks
+from shardline.config.predictions import Prediction, predicts_on_ranks
 from shardline.config.run import Run
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
@@ -39,6 +40,12 @@ def requested(settings: RunSettings, runtime: Runtime) -> dict[str, int | str]:
 def evaluation_requested(run: Run, runtime: Runtime) -> dict[str, int | str]:
     """Return the resources of the job that evaluates a run; none where one process on the CPU does it."""
     return requested(run.settings, runtime) if evaluates_on_ranks(run, runtime) else {}
+
+
+def prediction_requested(prediction: Prediction, runtime: Runtime) -> dict[str, int | str]:
+    """Return the resources of the job that predicts; none where one process on the CPU does it."""
+    spec = prediction.spec
+    return requested(spec.settings, runtime) if predicts_on_ranks(spec, runtime) else {}
 
 
 def threads_of(

@@ -8,6 +8,11 @@ from shardline.order.held_out import HeldOutOrder
 from shardline.order.sampling import Window
 
 
+def count_blocks(num_rows: int, batch: int) -> int:
+    """Return the blocks that rows are cut into."""
+    return max(1, min(-(-num_rows // batch), num_rows))
+
+
 @dataclass(frozen=True, kw_only=True)
 class BlockOrder(HeldOutOrder):
     """A held-out split, every row once: block k is a batch of rank k mod `world_size`.
@@ -22,11 +27,16 @@ class BlockOrder(HeldOutOrder):
     @property
     def num_blocks(self) -> int:
         """Blocks of all ranks."""
-        return max(1, min(-(-self.num_rows // self.global_batch), self.num_rows))
+        return count_blocks(self.num_rows, self.global_batch)
+
+    @property
+    def own(self) -> np.ndarray:
+        """This rank's blocks [n], in their order."""
+        return np.arange(self.rank, self.num_blocks, self.world_size)
 
     def num_batches(self, epoch: int = 0) -> int:
         """Return the blocks of this rank."""
-        return len(range(self.rank, self.num_blocks, self.world_size))
+        return len(self.own)
 
     def bounds(self, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first row of each block, and the row behind its last [blocks] int64."""
@@ -35,9 +45,8 @@ class BlockOrder(HeldOutOrder):
 
     def window(self, epoch: int, index: int) -> Window:
         """Return a window; all epochs are alike."""
-        own = np.arange(self.rank, self.num_blocks, self.world_size)
         per_window = self.batches_per_window()
-        firsts, lasts = self.bounds(own[index * per_window :][:per_window])
+        firsts, lasts = self.bounds(self.own[index * per_window :][:per_window])
         pieces = [
             piece
             for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
@@ -54,3 +63,19 @@ class BlockOrder(HeldOutOrder):
     def whole(self) -> "BlockOrder":
         """Return this order, each of whose batches is a whole block."""
         return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenBlocks(BlockOrder):
+    """Some blocks of a split.
+
+    Attributes:
+        chosen: their numbers, in their order.
+    """
+
+    chosen: tuple[int, ...]
+
+    @property
+    def own(self) -> np.ndarray:
+        """The chosen blocks [n]."""
+        return np.array(self.chosen, dtype=np.int64)

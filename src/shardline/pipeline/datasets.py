@@ -22,13 +22,32 @@ if TYPE_CHECKING:
     from shardline.data.sources import Source
 
 
-def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_json: str) -> None:
-    """Write the shards of one part, then the part's list of them."""
+Given = str | Sequence[str]  # of Snakemake: a file, or none
+
+
+def build_shards(
+    config: Mapping[str, Any], dataset_id: str, part: str, part_json: str, read_as: Given = ()
+) -> None:
+    """Write the shards of one part, then the part's list of them.
+
+    Args:
+        read_as: manifest of the dataset as which files are read that are to be predicted.
+    """
+    project = load_project(config, only=())
+    dataset = of_this_identity(project.built, dataset_id)
+    build_part(project, dataset, part, Path(part_json), read_as)
+
+
+def build_part(
+    project: Project, dataset: Dataset, part: str, part_json: Path, read_as: Given = ()
+) -> None:
+    """Write the shards of one part of a dataset, then the part's list of them."""
     from shardline.core.progress import ShardProgress
     from shardline.data import build as shards
 
+    dataset_id = dataset.id
     action = Action(id=f"build_shards/{dataset_id}/{part}")
-    project, dataset, source = _open_dataset(config, dataset_id)
+    source = _open_dataset(project, dataset, read_as)
     numbers = of_this_identity(dataset.parts, part)
     folder = project.layout.declared.shards(dataset_id)
     splits = as_plain(dataset.settings.splits)
@@ -46,48 +65,71 @@ def build_shards(config: Mapping[str, Any], dataset_id: str, part: str, part_jso
     skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if skipped:
         logging.warning("%d rows or files were skipped, the first: %s", len(skipped), skipped[0])
-    write_json(Path(part_json), seal({**described, "action": action.record()}))
+    write_json(part_json, seal({**described, "action": action.record()}))
 
 
 def seal_dataset(
     config: Mapping[str, Any], dataset_id: str, manifest: str, provenance: str,
-    parts: Sequence[str] = (),
+    parts: Sequence[str] = (), read_as: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts into the manifest, and write beside it how both were made.
 
     Args:
         parts: files that describe the parts; none of a job that was forced to run again.
+        read_as: see `build_shards`.
     """
-    from shardline.data.build import seal as merge
+    project = load_project(config, only=())
+    dataset = of_this_identity(project.built, dataset_id)
+    seal_parts(project, dataset, Path(manifest), Path(provenance), [*map(Path, parts)], read_as)
+
+
+def seal_parts(
+    project: Project, dataset: Dataset, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
+    read_as: Given = (),
+) -> None:  # fmt: skip
+    """Merge the parts of a dataset, see `seal_dataset`."""
     from shardline.data.parts import read_part
     from shardline.data.row_ids import check_row_ids
     from shardline.data.statistics_file import set_aside
 
+    dataset_id = dataset.id
     action = Action(id=f"seal_dataset/{dataset_id}")
-    project, dataset, source = _open_dataset(config, dataset_id)
+    source = _open_dataset(project, dataset, read_as)
     folder = project.layout.parts(dataset_id)
-    files = [*map(Path, parts)] or [folder / f"{part}.json" for part in dataset.parts]
+    files = [*parts] or [folder / f"{part}.json" for part in dataset.parts]
     schema = source.schema.to_json()
     end_watch()
     documents = [read_part(file, dataset_id, schema, remedy=REMAKE) for file in files]
-    sealed = merge(documents, dataset=dataset_id, source=source, document=dataset.document)
+    sealed = _merge(documents, dataset, source, read_as)
     shards = project.layout.declared.shards(dataset_id)
     check_row_ids(sealed, shards)
     # before the manifest, which has its digest
     sealed = set_aside(sealed, shards)
-    write_json(Path(manifest), sealed)
+    write_json(manifest, sealed)
     document = {
         "dataset": dataset_id,
         "identity": digest(dataset.document),
         "definitions": dataset.definitions,
         "action": action.record(),
         "parts": [part["action"] for part in documents],
-        "files": {"manifest.json": file_sha256(Path(manifest))},
+        "files": {"manifest.json": file_sha256(manifest)},
     }
-    write_json(Path(provenance), seal(document))
+    write_json(provenance, seal(document))
     skipped = sealed["skipped"]
     if skipped["count"]:
         logging.warning("%d rows or files of the source were skipped", skipped["count"])
+
+
+def _merge(
+    parts: list[dict[str, Any]], dataset: Dataset, source: "Source", read_as: Given
+) -> dict[str, Any]:
+    from shardline.data.build import seal as merge
+    from shardline.data.predicted import seal_files
+
+    given: dict[str, Any] = {"dataset": dataset.id, "source": source, "document": dataset.document}
+    if dataset.read_as is None:
+        return merge(parts, **given)
+    return seal_files(parts, **given, schema=_schema(dataset.read_as, read_as))
 
 
 def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> dict[str, Any]:
@@ -108,20 +150,30 @@ def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) ->
     }
 
 
-def _open_dataset(config: Mapping[str, Any], dataset_id: str) -> "tuple[Project, Dataset, Source]":
-    """Return the project, one of its datasets and that one's source."""
+def _schema(dataset: Dataset, given: Given) -> dict[str, Any]:
+    """Return the schema of a sealed dataset, whose manifest Snakemake may have put elsewhere."""
+    manifest = Path(str(given)) if given else dataset.manifest
+    sealed: dict[str, Any] = read_json(manifest, remedy=REMAKE)
+    return dict(sealed["schema"])
+
+
+def _open_dataset(project: Project, dataset: Dataset, read_as: Given) -> "Source":
+    """Return the source of a dataset, or of files that are read as one."""
     from shardline.data.build import make_source
+    from shardline.data.predicted import found_features, open_files
     from shardline.data.sources.remote import fetch
 
-    project = load_project(config, only=())
-    dataset = of_this_identity(project.datasets, dataset_id)
     check_environment(project, dataset.document)
     fetch(dataset.source.get("files", ()), project.layout.downloads)
     watch(project, dataset)
-    source = make_source(
+    given: dict[str, Any] = {"num_shards": dataset.num_shards, "files": dataset.files}
+    if (model := dataset.read_as) is None:
+        return make_source(dataset.source_class, dataset.source, **given)
+    fetch(model.source.get("files", ()), project.layout.downloads)
+    return open_files(
         dataset.source_class,
         dataset.source,
-        num_shards=dataset.num_shards,
-        files=dataset.files,
+        **given,
+        schema=_schema(model, read_as),
+        features=found_features(model.source_class, model.source, model.files),
     )
-    return project, dataset, source

@@ -35,6 +35,11 @@ def _result_links(project: Project) -> Iterator[tuple[Path, Path]]:
             yield from (
                 (layout.latest_datasets / n, dataset.manifest.parent) for n in dataset.names
             )
+    for one in project.predictions.values():
+        if one.file.exists():
+            yield from (
+                (layout.latest_predictions / f"{name}.parquet", one.file) for name in one.names
+            )
     for key, run in project.runs.items():
         if not run.is_sealed:
             continue

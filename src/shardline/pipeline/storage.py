@@ -175,6 +175,8 @@ def results_of(project: Project) -> Iterator[Path]:
         yield dataset.provenance
         if project.azureml.register_data:
             yield dataset.asset
+    for one in project.predictions.values():
+        yield from (one.rows.manifest, one.rows.provenance, one.file, one.record)
     for run in project.runs.values():
         names = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
         yield from (run.folder / name for name in names)
@@ -190,12 +192,14 @@ def results_of(project: Project) -> Iterator[Path]:
 def logs_of(project: Project) -> Iterator[Path]:
     """Yield the log and the benchmark of every job that the project may need."""
     jobs = [("render_report", project.report.parent.name)]
-    for dataset in project.datasets.values():
+    for dataset in project.built.values():
         jobs += [("build_shards", f"{dataset.id}/{part}") for part in dataset.parts]
         jobs += [(rule, dataset.id) for rule in ("seal_dataset", "register_data")]
     for run in project.runs.values():
         jobs += [(rule, run.id) for rule in ("resolve_run", "train", "run_preflight")]
         jobs.append(("evaluate", f"{run.id}-{run.evaluation_id}"))
+    for one in project.predictions.values():
+        jobs += [(rule, f"{one.spec.run}-{one.id}") for rule in ("predict", "write_predictions")]
     for rule, key in jobs:
         yield project.layout.log(rule, key)
         yield project.layout.benchmark(rule, key)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import convert, structs, to_builtins
 
@@ -15,6 +15,7 @@ from shardline.checkpoints.folder import last_step
 from shardline.config.geometry import ActualGeometry, PlannedGeometry
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
@@ -27,7 +28,8 @@ from shardline.supervision.attempts import attempted, read_attempts, started_s
 from shardline.supervision.retries import check_retry, crash_loop, is_final, log_of_attempt
 from shardline.supervision.run_lock import only_one
 from shardline.training.rank_spec import (
-    EvaluationSpec,
+    PROGRAMS,
+    AnySpec,
     FirstSteps,
     PreflightSpec,
     RankRuntime,
@@ -35,7 +37,18 @@ from shardline.training.rank_spec import (
     write_spec,
 )
 
-_PROGRAMS = {RankSpec: "worker", PreflightSpec: "preflight", EvaluationSpec: "evaluation_worker"}
+
+class OnRanks(Protocol):
+    """What starting ranks needs of a run."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def settings(self) -> RunSettings: ...  # noqa: D102
 
 
 def train(
@@ -219,14 +232,14 @@ def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def python_of(project: Project, run: Run, inputs: Inputs) -> tuple[str, ...]:
+def python_of(project: Project, run: OnRanks, inputs: Inputs) -> tuple[str, ...]:
     """Return the words that start Python for a run's ranks."""
     gpus, given = run.settings.accelerator == "gpu", inputs.get("environment")
     return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)
 
 
 def start_ranks(
-    project: Project, run: Run, spec: RankSpec | PreflightSpec | EvaluationSpec, path: Path, log: Path,
+    project: Project, run: OnRanks, spec: AnySpec, path: Path, log: Path,
     python: Sequence[str], *, saves: bool = False,
 ) -> None:  # fmt: skip
     """Start the ranks by the profile's launcher, and wait until they have ended.
@@ -257,7 +270,7 @@ def start_ranks(
             *(actual, planned.nodes, planned.devices),
         )
     write_spec(path, structs.replace(spec, geometry=actual))
-    program = _PROGRAMS[type(spec)]
+    program = PROGRAMS[type(spec)]
     start = prepare_start(
         ["-m", f"shardline.training.{program}", str(path)],
         run_id=run.id,
@@ -292,7 +305,7 @@ def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
     return partial(watch_deadline, end_of_job=times, margin_s=runtime.stop_margin_s)
 
 
-def _read_by(spec: RankSpec | PreflightSpec | EvaluationSpec) -> list[str]:
+def _read_by(spec: AnySpec) -> list[str]:
     if isinstance(spec, PreflightSpec):
         return []
     own = [str(spec.run_json)] if isinstance(spec, RankSpec) else []

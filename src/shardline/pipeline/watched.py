@@ -56,6 +56,8 @@ def _files_of(project: Project, of: Dataset | Run) -> Iterator[Path]:
         yield from find_code_files(of.settings.code_files, project.workdir, of.row.where)
     else:
         yield from (project.lock_file, *of.files, *filter(None, [of.tokenizer]))
+        if of.read_as:  # whose columns they need
+            yield from (*of.read_as.files, of.read_as.manifest)
         yield from _files_of_code(project, of.source_class)
 
 

@@ -106,6 +106,15 @@ class Commit(Struct):
     dirty: bool | None = None
 
 
+class Prediction(Struct):
+    """predictions/{id}.json."""
+
+    identity: dict[str, Any]
+    rows: int
+    files: dict[str, str]
+    action: Action = None
+
+
 class Certificate(Struct):
     """What a training records of the resume certificate that it found."""
 

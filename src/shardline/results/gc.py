@@ -24,6 +24,7 @@ from shardline.results.states import IDENTITY, is_trained
 
 _DOWNLOAD = re.compile(r"[0-9a-f]{64}")
 _EVALUATION = re.compile(rf"{IDENTITY.pattern}\.json")
+_PREDICTION = re.compile(rf"{IDENTITY.pattern}\.(json|parquet)")
 _PREFIX = re.compile(rf".+-{IDENTITY.pattern}")  # of a conda environment
 _DOOMED = ".deleted"
 
@@ -56,8 +57,8 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
     """
     layout = project.layout
     runs = _Known(layout, "run", project.runs)
-    datasets = _Known(layout, "dataset", project.datasets)
-    used = {name for dataset in project.datasets.values() for name in dataset.names}
+    datasets = _Known(layout, "dataset", project.built)
+    used = {name for dataset in project.built.values() for name in dataset.names}
     unused = set(dataset_names) - used
     present = present_report(project)
     kept_reports = {project.report.parent.name} | ({present.parent.name} if present else set())
@@ -66,6 +67,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *datasets.unnamed(layout.folder_of("dataset"), unused),
         *_outdated(layout.folder_of("report"), IDENTITY, kept_reports, "earlier report"),
         *_old_evaluations(project),
+        *_old_predictions(project),
         *datasets.unnamed(layout.all_shards, unused, only_had=True),
         *runs.unnamed(layout.all_work, only_had=True),
         *_old_failures(project),
@@ -160,8 +162,18 @@ def _old_evaluations(project: Project) -> Iterator[Garbage]:
             yield from _outdated(folder, _EVALUATION, kept[run.id], "earlier evaluation")
 
 
+def _old_predictions(project: Project) -> Iterator[Garbage]:
+    kept = {one.id + end for one in project.predictions.values() for end in (".json", ".parquet")}
+    for key, run in project.runs.items():
+        if key == run.id and not run.folder.is_symlink():
+            folder = run.folder / "predictions"
+            yield from _outdated(
+                folder, _PREDICTION, kept, "prediction that the config does not name"
+            )
+
+
 def _unused_downloads(project: Project) -> Iterator[Garbage]:
-    files = (path for dataset in project.datasets.values() for path in dataset.files)
+    files = (path for dataset in project.built.values() for path in dataset.files)
     used = {part for path in files for part in path.parts}
     for path in _entries(project.layout.downloads, _DOWNLOAD):
         if path.name not in used:

@@ -83,7 +83,20 @@ def _check_results(
     evaluations = sorted((folder / "evaluations").glob("*.json"))
     for path in evaluations:
         _check_evaluation(findings.but(f"delete {path} and run the pipeline again"), path, sealed)
+    for path in sorted((folder / "predictions").glob("*.json")):
+        if not path.name.endswith(".parts.json"):
+            remedy = f"delete {path} and {path.stem}.parquet, and predict again"
+            _check_prediction(findings.but(remedy), path)
     return f"{what}, metrics, provenance, {count(len(evaluations), 'evaluation')}"
+
+
+def _check_prediction(findings: Findings, path: Path) -> None:
+    record = findings.read_sealed(path, forms.Prediction)
+    if record is not None:
+        identity = digest_of(record["identity"])[:DIGEST_LENGTH]
+        findings.expect(f"{path}: the digest of its identity", identity, path.stem)
+        file = path.with_suffix(".parquet")
+        findings.expect_sha256(file, record["files"].get(file.name, ""))
 
 
 def _check_spec(

@@ -16,7 +16,7 @@ from shardline.config.settings.run import Data, RunSettings
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 
-_Spec = TypeVar("_Spec", "RankSpec", "PreflightSpec", "EvaluationSpec")
+_Spec = TypeVar("_Spec", "RankSpec", "PreflightSpec", "EvaluationSpec", "PredictionSpec")
 
 
 class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,56 @@ class EvaluationSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     geometry: ActualGeometry
 
 
-def write_spec(path: Path, spec: RankSpec | PreflightSpec | EvaluationSpec) -> None:
+class PredictionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the ranks of a prediction are given.
+
+    Attributes:
+        run: its id, as is `name` what messages call it.
+        model_class: import path of the model now.
+        settings: of the run.
+        model: the sealed weights.
+        datasets: where the datasets are that the run was trained on.
+        rows: where the dataset is that is predicted.
+        split: which of its rows.
+        parts: what the ranks compute.
+        folder: for the parts.
+        work: folder in the store, where a rank that fails records its error.
+        rank_logs: folder for the logs of all ranks but the first.
+        verify: when a shard is verified against its checksum.
+        oversubscribe: allow ranks to share devices and cores.
+        rendezvous_timeout_s: seconds that ranks wait for one another.
+        geometry: the ranks that are started.
+    """
+
+    run: str
+    name: str
+    model_class: str
+    settings: RunSettings
+    model: Path
+    datasets: tuple[DatasetPlace, ...]
+    rows: DatasetPlace
+    split: str
+    parts: tuple[int, ...]
+    folder: Path
+    work: Path
+    rank_logs: Path
+    verify: Literal["off", "first", "always"]
+    oversubscribe: bool
+    rendezvous_timeout_s: int
+    geometry: ActualGeometry
+
+
+AnySpec = RankSpec | PreflightSpec | EvaluationSpec | PredictionSpec
+# the module of shardline.training that each is given to
+PROGRAMS: dict[type, str] = {
+    RankSpec: "worker",
+    PreflightSpec: "preflight",
+    EvaluationSpec: "evaluation_worker",
+    PredictionSpec: "prediction_worker",
+}
+
+
+def write_spec(path: Path, spec: AnySpec) -> None:
     """Write what ranks are given, all or nothing."""
     write_bytes(path, msgspec.json.format(msgspec.json.encode(spec, enc_hook=str)) + b"\n")
 

@@ -23,6 +23,19 @@ class StudySettings(Settings, frozen=True, kw_only=True):
     ranks, from the run's own at the first size."""
 
 
+class PredictionSettings(Settings, frozen=True, kw_only=True):
+    """An entry of `predictions`."""
+
+    run: Text
+    """Name of the run whose model predicts."""
+    dataset: Text | UnsetType = UNSET
+    """Name of the dataset whose rows are predicted."""
+    split: Literal["train", "validation", "test"] = "test"
+    """Which rows of the dataset."""
+    files: list[Text] | UnsetType = UNSET
+    """In place of `dataset`, files or patterns, read as the run's dataset is; they need no labels."""
+
+
 class Identity(Settings, frozen=True, kw_only=True):
     """How closely an earlier result must fit to be taken over by itself; changes no digest."""
 
@@ -48,6 +61,8 @@ class Config(Settings, frozen=True, kw_only=True):
     mixes: dict[Name, Mix] = {}
     """Name to the weights of a mix of datasets, `{web: 0.7, books: 0.3}`, for cells of the run
     table."""
+    predictions: dict[Name, PredictionSettings] = {}
+    """Name to the rows that a run's model predicts; `results/predictions/NAME.parquet` holds them."""
     conda: Conda = Conda()
     azureml: AzureML = AzureML()
     image: Image = Image()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -133,9 +133,13 @@ class Source(ABC):
         files: the resolved `source.files`, sorted.
 
     Attributes:
+        labels_optional: whether the files may hold no labels, as those that a prediction is about; rows
+            get zeros as labels then.
         skipped: by shard, one sentence for each row or file that was left out
             when the shard was read; empty unless `source.on_bad` is `skip`.
     """
+
+    labels_optional: ClassVar[bool] = False
 
     def __init__(
         self, *, num_shards: int, files: Sequence[Path | str] = (), **options: Any
@@ -179,6 +183,11 @@ class Source(ABC):
             DataError: a file cannot be read; the message names it.
         """
         return combine_digests(file_digests(self.files))
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the files hold the labels; asked where `labels_optional`."""
+        return True
 
     @property
     def reference(self) -> dict[str, Any] | None:

@@ -74,6 +74,10 @@ class Conversion:
 
     def _labels(self) -> np.ndarray:
         name, classes = self.source.label, self.source.classes
+        if self.source.lacks_label:
+            return np.zeros(
+                len(self.is_kept), np.float32 if self.source.task == "regression" else np.int64
+            )
         if self.source.task == "regression":
             found = columns.numbers(self._column(name), "float32")
             return self._accept(name, found, "a finite number (float32)")

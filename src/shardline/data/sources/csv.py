@@ -190,7 +190,7 @@ class Csv(Tabular):
         types = dict.fromkeys(self.used, pa.string())
         types |= dict.fromkeys(self.features, pa.from_numpy_dtype(np.dtype(self.dtype)))
         types |= {self.in_file(name): typed.read_as(column) for name, column in self.named.items()}
-        if self.task == "regression":
+        if self.task == "regression" and self.has_labels:
             types[self.label] = pa.float32()
         if self.id_column and pa.types.is_integer(self.columns.field(self.id_column).type):
             types[self.id_column] = pa.int64()

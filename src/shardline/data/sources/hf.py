@@ -43,7 +43,7 @@ class Hf(Tabular):
             columns=columns, label=label, classes=classes, num_classes=num_classes, **arguments
         )
         self._noted_classes: tuple[str, ...] = ()
-        if label and self.task == "classification" and not self.classes:
+        if self.has_labels and self.task == "classification" and not self.classes:
             self._noted_classes = self._class_names()
             self.classes = tuple(
                 map(str, range(len(self._noted_classes)))

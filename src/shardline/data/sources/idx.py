@@ -67,11 +67,13 @@ class Idx(FileSource):
         return self._latest[1]
 
     @cached_property
-    def _pairs(self) -> list[tuple[int, int]]:
-        """Places of each images file and of its labels in `files`."""
+    def _pairs(self) -> list[tuple[int, int | None]]:
+        """Places of each images file and of its labels in `files`; None where no file holds labels."""
         dimensions = [len(_header(path)[1]) for path in self.files]
         images = [i for i, number in enumerate(dimensions) if number > 1]
         labels = [i for i, number in enumerate(dimensions) if number == 1]
+        if not labels and self.labels_optional:
+            return [(one, None) for one in images]
         if len(images) == len(labels) == 1:
             return [(images[0], labels[0])]
         by_name = {_stem(self.files[i]): i for i in labels}
@@ -83,13 +85,22 @@ class Idx(FileSource):
                 f"{lonely[0]}: no listed file holds its other half (images-idx3 and labels-idx1 "
                 "files belong together); add it to source.files"
             )
-        return [(i, other) for i, other in pairs if other is not None]
+        return [*pairs]
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether a file of labels is among the files."""
+        return all(labels is not None for _, labels in self._pairs)
 
     @cached_property
     def _labels(self) -> list[np.ndarray]:
         found = []
         for images, labels in self._pairs:
-            column, count = read_idx(self.files[labels]), _header(self.files[images])[1][0]
+            count = _header(self.files[images])[1][0]
+            if labels is None:
+                found.append(np.zeros(count, np.uint8))
+                continue
+            column = read_idx(self.files[labels])
             if len(column) != count:
                 raise DataError(
                     f"{self.files[labels]}: {len(column)} labels for the {count} images of "

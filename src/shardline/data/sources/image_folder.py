@@ -137,9 +137,16 @@ class ImageFolder(FileSource):
             return {"columns": {"image": images, "labels": labels}}
         return {"features": np.stack(images), "labels": labels}
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether each image lies in the folder of a class."""
+        return {path.parent.name for path in self.files} <= {*self.schema.classes}
+
     def _label(self, place: int) -> int:
         folder = self.files[place].parent.name
         if folder not in self.schema.classes:
+            if self.labels_optional:
+                return 0
             raise DataError(
                 f"{self.files[place]}: its folder {folder} is not among source.classes "
                 f"({', '.join(self.schema.classes)}); add it there, or leave its files out"

@@ -64,6 +64,27 @@ class Jsonl(TokenSource):
         columns |= {"labels": "int64"} if self._label else {}
         return Schema(columns=columns, classes=self.classes)
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether the first row has the key of the label."""
+        return bool(self._label) and not self._lacks_label
+
+    @cached_property
+    def _lacks_label(self) -> bool:
+        if not (self.labels_optional and self._label):
+            return False
+        first, (index, start, stop) = None, next(iter(self._texts.slices(0, 1)))
+        for lines in self._texts.lines(index, start, stop):
+            first = next((line for line in lines.rows() if line.strip()), None)
+            break
+        try:
+            return (
+                first is not None
+                and value_at(read_object(first.removeprefix(BOM_UTF8)), self._label) is None
+            )
+        except BadValueError:
+            return False  # which is reported when the row is read
+
     @cached_property
     def _texts(self) -> TextFiles:
         return TextFiles(self.files)
@@ -78,7 +99,8 @@ class Jsonl(TokenSource):
         readers |= {name: (key, reader_of(_TEXT)) for name, key in self._tokenize.items()}
         if self._label:
             places = {name: place for place, name in enumerate(self.classes)}
-            readers["labels"] = self._label, lambda value: class_of(value, places)
+            lacks = self._lacks_label
+            readers["labels"] = self._label, lambda value: 0 if lacks else class_of(value, places)
         if self._id_column:
             readers[_ID] = self._id_column, lambda value: id_of(value, text_id)
         if split := self.splits.get("column"):

@@ -141,9 +141,20 @@ class TableColumns(FileSource):
         )
 
     @property
+    def has_labels(self) -> bool:
+        """Whether the files have the label's column."""
+        return bool(self.label) and not self.lacks_label
+
+    @cached_property
+    def lacks_label(self) -> bool:
+        """Whether rows get zeros, since there is no such column and needs to be none."""
+        return self.labels_optional and bool(self.label) and self.label not in self.columns.names
+
+    @property
     def keys(self) -> list[str]:
         """Columns that are no features."""
-        return [name for name in (self.label, self.id_column, self.split_column) if name]
+        label = "" if self.lacks_label else self.label
+        return [name for name in (label, self.id_column, self.split_column) if name]
 
     @property
     def used(self) -> list[str]:

@@ -1,0 +1,253 @@
+"""Predictions: which rows a run's model predicts, and what their identity holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from shardline.config import shard_count, sources
+from shardline.config.dataset import Dataset
+from shardline.config.documents import Documents
+from shardline.config.layout import ResultsLayout
+from shardline.config.project import Project
+from shardline.config.resolved import as_plain
+from shardline.config.run import Run
+from shardline.config.run_spec import RunSpec
+from shardline.config.runs import Row
+from shardline.config.sample_code import EVALUATED
+from shardline.config.scripts import is_script
+from shardline.config.settings.config import PredictionSettings
+from shardline.config.settings.datasets import Shares
+from shardline.config.settings.runtime import Runtime
+from shardline.core.canonical import short_digest
+from shardline.core.errors import ConfigError
+from shardline.core.suggest import suggest
+
+_ALL_ROWS = Shares(train=0.0, validation=0.0, test=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Rows that a run's model predicts.
+
+    Attributes:
+        names: its names in the config; none of one that a command asks for.
+        layout: where its files lie.
+        spec: the run.
+        code_paths: import paths of the model and of what samples go through.
+        trained_on: weight of each dataset of the run by id, see `DatasetPlace`.
+        rows: the dataset whose rows are predicted, or files.
+        split: which of its rows.
+        document: the identity document.
+    """
+
+    names: tuple[str, ...] = ()
+    layout: ResultsLayout
+    spec: RunSpec
+    code_paths: Mapping[str, str]
+    trained_on: Mapping[str, str]
+    rows: Dataset
+    split: str
+    document: dict[str, Any]
+
+    @cached_property
+    def id(self) -> str:
+        """Digest of its identity."""
+        return short_digest(self.document)
+
+    @property
+    def file(self) -> Path:
+        """The predictions, as Parquet."""
+        return self.layout.prediction(self.spec.run, self.id)
+
+    @property
+    def record(self) -> Path:
+        """What they were made from."""
+        return self.file.with_suffix(".json")
+
+    @property
+    def parts(self) -> Path:
+        """The folder of its parts in the store, from the project's folder."""
+        return self.layout.declared.prediction_parts(self.spec.run, self.id)
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        names = ", ".join(self.names) or self.rows.name
+        return f"{names} by {self.spec.title} ({self.id})"
+
+
+def make_prediction(
+    project: Project, spec: RunSpec, code_paths: Mapping[str, str], trained_on: Mapping[str, str],
+    rows: Dataset, split: str, where: str,
+) -> Prediction:  # fmt: skip
+    """Return a prediction with its identity.
+
+    Args:
+        where: as messages begin.
+
+    Raises:
+        ConfigError: the run's model cannot predict single rows.
+    """
+    if is_script(spec.model_class):
+        raise ConfigError(
+            f"{where}: run {spec.title} is the training script {spec.model_class}, whose model Shardline does not "
+            "know; predict in the script, or train a LightningModule"
+        )
+    if spec.settings.data.pack is not None:
+        raise ConfigError(
+            f"{where}: run {spec.title} has data.pack, so its model takes several rows at a time, expected one that "
+            "takes single rows; call the model in a script of yours, see `shardline export`"
+        )
+    document = _document(project.documents, spec, code_paths, rows.id, split)
+    return Prediction(
+        layout=project.layout, spec=spec, code_paths=code_paths, trained_on=trained_on, rows=rows, split=split,
+        document=document,
+    )  # fmt: skip
+
+
+def _document(
+    documents: Documents, spec: RunSpec, code_paths: Mapping[str, str], rows: str, split: str
+) -> dict[str, Any]:
+    read = {
+        part: path for part, path in code_paths.items() if part.startswith(("model", *EVALUATED))
+    }
+    settings = as_plain(spec.settings)
+    return {
+        "stage": "predict",
+        "settings": {"split": split, "batch": settings["evaluation"]["batch"]},
+        "inputs": {"run": spec.run, "rows": rows},
+        **documents.made_by("prediction", documents.programs_of(read), settings),
+    }
+
+
+def prediction_of_run(
+    project: Project, run: Run, rows: Dataset, split: str, where: str
+) -> Prediction:
+    """Return a prediction by a run of the config; see `make_prediction`."""
+    spec = RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
+    trained_on = {part.dataset.id: str(part.weight) for part in run.parts}
+    return make_prediction(project, spec, run.code_paths, trained_on, rows, split, where)
+
+
+def files_as_dataset(
+    project: Project, patterns: Sequence[str], read_as: Dataset, where: str
+) -> Dataset:
+    """Return files as a dataset, all of whose rows are test rows.
+
+    Args:
+        patterns: files or patterns, from the project's folder.
+        read_as: the dataset by whose source they are read.
+        where: as messages begin.
+
+    Raises:
+        ConfigError: a pattern matches no file, or the source reads no files.
+        DataError: a file cannot be read.
+    """
+    plain = as_plain(read_as.settings)
+    if "files" not in plain["source"]:
+        raise ConfigError(
+            f"{where}: dataset {read_as.name} is of type {plain['source']['type']}, which reads no files; name a "
+            "dataset of the config to predict"
+        )
+    source = {**plain["source"], "files": list(patterns)}
+    settings = {**plain, "source": source, "splits": as_plain(_ALL_ROWS)}
+    try:
+        found = sources.locate(
+            settings, project.workdir, project.layout.downloads, project.digests, where
+        )
+    except ConfigError as error:  # of a key that nobody wrote
+        raise ConfigError(str(error).replace(f"{where}.source.files", where)) from None
+    num_shards = shard_count.count_shards(
+        found.source, found.files, project.workdir, project.layout.downloads, where
+    )
+    if source["type"] == "image_folder":  # a row each
+        num_shards = min(num_shards, len(found.files))
+    documents, program = project.documents, project.documents.program(read_as.source_class)
+    document = {
+        "stage": "predicted files",
+        "settings": {"shards": num_shards},
+        "source": dict(found.content),
+        "inputs": {"dataset": read_as.id},  # which stands for the settings of its source
+        **documents.made_by("data", {"source": program}, plain),
+    }
+    return Dataset(
+        names=(", ".join(patterns),),
+        id=short_digest(document),
+        layout=project.layout,
+        settings=structs.replace(read_as.settings, shards=num_shards, splits=_ALL_ROWS),
+        source_class=read_as.source_class,
+        source=found.source,
+        files=found.files,
+        document=document,
+        read_as=read_as,
+    )
+
+
+def rows_of_entries(
+    project: Project, entries: Mapping[str, PredictionSettings], rows: Sequence[Row],
+    datasets_of: Mapping[str, Sequence[Dataset]], named: Mapping[str, Dataset], where: str,
+) -> dict[str, Dataset]:  # fmt: skip
+    """Return the dataset, or the files, of each entry of `predictions`.
+
+    Args:
+        rows: of the run table.
+        datasets_of: datasets by the name of the row that is trained on them.
+        named: datasets by name, those too that only predictions need.
+        where: the config's file.
+
+    Raises:
+        ConfigError: an entry names no run or no rows; the message names the key.
+    """
+    found = {}
+    for name, entry in entries.items():
+        place = f"{where}: predictions.{name}"
+        if entry.run not in {row.name for row in rows}:
+            hint = suggest(entry.run, [row.name for row in rows])
+            raise ConfigError(f"{place}.run={entry.run} is no run of {project.table}; {hint}")
+        if (entry.dataset is UNSET) == (entry.files is UNSET):
+            both = "neither" if entry.dataset is UNSET else "both"
+            raise ConfigError(f"{place} has {both} of dataset and files; give one of them")
+        if isinstance(entry.files, list):
+            found[name] = _files_of(project, entry.files, datasets_of[entry.run], f"{place}.files")
+        elif entry.dataset in named:
+            found[name] = named[str(entry.dataset)]
+    return found
+
+
+def _files_of(
+    project: Project, files: Sequence[str], datasets: Sequence[Dataset], where: str
+) -> Dataset:
+    if len(datasets) != 1:
+        raise ConfigError(
+            f"{where}: the run is trained on {len(datasets)} datasets, so by which source files are read is not "
+            "known; make a dataset of them, and name that"
+        )
+    return files_as_dataset(project, files, datasets[0], where)
+
+
+def add_predictions(
+    project: Project, entries: Mapping[str, PredictionSettings], rows: Mapping[str, Dataset], where: str
+) -> None:  # fmt: skip
+    """Add the predictions of the runs that a project has."""
+    runs = project.named_runs()
+    for name, entry in entries.items():
+        if entry.run in runs:
+            one = prediction_of_run(
+                project, runs[entry.run], rows[name], entry.split if entry.files is UNSET else "test",
+                f"{where}: predictions.{name}",
+            )  # fmt: skip
+            known = project.predictions.get(one.id, one)
+            project.predictions[one.id] = replace(known, names=(*known.names, name))
+
+
+def predicts_on_ranks(spec: RunSpec, runtime: Runtime) -> bool:
+    """Return whether a run's own ranks may predict; else one process on the CPU does it."""
+    return not (
+        spec.settings.strategy == "fsdp"
+        or runtime.launcher == "azureml"
+        or runtime.environment != "here"
+    )

@@ -1,0 +1,133 @@
+"""Rows that a prediction is about: files read as the run's dataset was, with or without labels."""
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardline.core.errors import DataError
+from shardline.data.build import import_source, make_source, seal
+from shardline.data.columns import columns_of
+from shardline.data.sources import Source
+from shardline.data.sources.table_columns import TableColumns
+
+# All rows of files are predicted.
+SPLITS = {"train": 0.0, "validation": 0.0, "test": 1.0}
+
+
+def open_files(
+    source_class: str, settings: Mapping[str, Any], *, files: Sequence[Path], num_shards: int,
+    schema: Mapping[str, Any], features: Sequence[str] = (),
+) -> Source:  # fmt: skip
+    """Open files by the source of the dataset that a run was trained on.
+
+    Args:
+        source_class: import path of the source.
+        settings: the dataset's `source`, with what the class gets of these files.
+        schema: of that dataset's manifest.
+        features: columns of its features, where its settings leave them to be found.
+
+    Returns:
+        A source that gives rows without labels zeros as labels.
+
+    Raises:
+        DataError: the files have other columns or sizes than that dataset; names a file, what was
+            found and what was expected.
+    """
+    pinned = _pinned(import_source(source_class), settings, schema, features)
+    source = make_source(
+        source_class, pinned, num_shards=num_shards, files=files, labels_optional=True
+    )
+    if isinstance(source, TableColumns):
+        _check_names(source, pinned)
+    if problem := _problem_of_schema(source, schema):
+        raise DataError(
+            f"{files[0]}: {problem}, as the dataset that the run was trained on has; give files of the same "
+            "columns and sizes"
+        )
+    return source
+
+
+def _pinned(
+    cls: type[Source],
+    settings: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    features: Sequence[str],
+) -> dict[str, Any]:
+    """Return settings that leave nothing to be found in the files that they did not hold."""
+    pinned, takes = dict(settings), inspect.signature(cls).parameters
+    if schema["classes"] and "classes" in takes and not issubclass(cls, TableColumns):
+        pinned["classes"] = schema["classes"]
+    if features:
+        pinned["features"] = list(features)
+    if getattr(cls, "infers_columns", False) and "columns" not in pinned:
+        pinned["columns"] = {
+            name: column for name, column in schema["columns"].items() if name != "labels"
+        }
+    return pinned
+
+
+def _check_names(source: TableColumns, settings: Mapping[str, Any]) -> None:
+    """Refuse a table without one of the columns that the model takes."""
+    wanted = [*settings.get("features", ()), *map(source.in_file, source.named)]
+    if missing := [name for name in wanted if name not in source.columns.names]:
+        raise DataError(
+            f"{source.table_name}: no column {missing[0]}, its columns are {', '.join(source.columns.names[:20])}, "
+            f"expected {', '.join(wanted[:20])} as in the data that the run was trained on; add it"
+        )
+
+
+def found_features(
+    source_class: str, settings: Mapping[str, Any], files: Sequence[Path]
+) -> tuple[str, ...]:
+    """Return the columns of the features that a table's own files show, where no setting names them.
+
+    Args:
+        settings: the `source` of a dataset.
+        files: that dataset's.
+    """
+    if settings.get("features") or "columns" in settings or not settings.get("label"):
+        return ()
+    cls = import_source(source_class)
+    if not issubclass(cls, TableColumns) or cls.infers_columns:
+        return ()
+    source = make_source(source_class, settings, num_shards=1, files=files)
+    assert isinstance(source, TableColumns)
+    return tuple(source.features)
+
+
+def _problem_of_schema(source: Source, expected: Mapping[str, Any]) -> str | None:
+    found = source.schema.to_json()
+    have, want = columns_of(found), columns_of(expected)
+    for name in want.keys() | have.keys():
+        if name not in have:
+            return f"no column {name}, expected one of type {want[name]}"
+        if name not in want:
+            return f"a further column {name}, expected {', '.join(want)}"
+        if have[name] != want[name]:
+            return f"column {name} is {have[name]}, expected {want[name]}"
+    if source.has_labels and [*found["classes"]] != [*expected["classes"]]:
+        return f"classes {_shown(found['classes'])}, expected {_shown(expected['classes'])}"
+    return None
+
+
+def _shown(classes: Sequence[Any]) -> str:
+    more = ", ..." if len(classes) > 5 else ""
+    return ", ".join(map(str, classes[:5])) + more or "none"
+
+
+def seal_files(
+    parts: Iterable[Mapping[str, Any]], *, dataset: str, source: Source,
+    schema: Mapping[str, Any], document: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Merge the parts of such rows into a manifest, none of whose rows has to train.
+
+    Args:
+        schema: of the dataset that the run was trained on.
+
+    Raises:
+        DataError: a shard is missing, or the files changed while they were read.
+    """
+    merged = seal(parts, dataset=dataset, source=source, document=document, is_trained_on=False)
+    has_labels = source.has_labels and "labels" in columns_of(schema)
+    return {**merged, "schema": dict(schema), "has_labels": has_labels}

@@ -1,0 +1,104 @@
+"""The file of a prediction: its parts in their order as Parquet, a row group for each."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardline.core.files import atomic_writer
+from shardline.data.prediction_parts import ID, LABEL, OUTPUT, PROBABILITIES, read_part
+from shardline.data.sources.from_files import text_id
+
+FILE, PROBABILITY = "file", "probability"
+_MOST_POSITIONS = 1 << 48  # of a row in its file
+
+
+def write_predictions(
+    path: Path, parts: Iterable[Path], *, classes: Sequence[str], names: Sequence[str],
+    about: Mapping[str, Any],
+) -> int:  # fmt: skip
+    """Write the parts of a prediction as one Parquet file, all or nothing, a part at a time in memory.
+
+    Args:
+        parts: files of the parts, in their order.
+        classes: names of the classes, where predictions and labels are their places.
+        names: of the files that the rows were read from, where ids are made from these.
+        about: what is kept of run and rows under the key `shardline` of the file's metadata.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        DataError: a part cannot be read, or the file cannot be written.
+    """
+    bases = _Bases(names)
+    tables = _tables(parts, classes, bases)
+    first = next(tables)
+    described = {**(first.schema.metadata or {}), b"shardline": json.dumps(about).encode()}
+    schema, rows = first.schema.with_metadata(described), 0
+    with atomic_writer(path) as file, pq.ParquetWriter(file, schema) as writer:
+        for table in _chained(first, tables):
+            writer.write_table(table.cast(schema), row_group_size=max(1, table.num_rows))
+            rows += table.num_rows
+    return rows
+
+
+def _chained(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    yield first
+    yield from others
+
+
+def _tables(parts: Iterable[Path], classes: Sequence[str], bases: "_Bases") -> Iterator[pa.Table]:
+    for path in parts:
+        yield _table(read_part(path), classes, bases)
+
+
+def _table(part: Mapping[str, np.ndarray], classes: Sequence[str], bases: "_Bases") -> pa.Table:
+    columns: dict[str, pa.Array] = {ID: pa.array(part[ID])}
+    if bases.names:
+        columns[FILE] = bases.files_of(part[ID])
+    is_class = PROBABILITIES in part
+    for name in (LABEL, OUTPUT):
+        if name in part:
+            is_place = bool(classes) and (is_class or name == LABEL)
+            columns[name] = _named(part[name], classes) if is_place else _array(part[name])
+    if is_class:
+        shares = part[PROBABILITIES]
+        columns[PROBABILITY] = pa.array(shares[np.arange(len(shares)), part[OUTPUT]])
+    # a safetensors file keeps no order of its own
+    for name in sorted(part.keys() - columns.keys()):
+        columns[name] = _array(part[name])
+    return pa.table(columns)
+
+
+def _named(places: np.ndarray, classes: Sequence[str]) -> pa.Array:
+    return pa.array([str(name) for name in classes], pa.string()).take(pa.array(places))
+
+
+def _array(values: np.ndarray) -> pa.Array:
+    """Return [n, ...] as a column of numbers, or of lists of one size."""
+    array = pa.array(values.reshape(-1))
+    for size in reversed(values.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    return array
+
+
+class _Bases:
+    """The ids that the files' first rows have, from which a row's file is known."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        pairs = sorted((text_id(name), name) for name in names)
+        self.names = pa.array([name for _, name in pairs], pa.string())
+        self._ids = np.array([base for base, _ in pairs], dtype=np.int64)
+
+    def files_of(self, ids: np.ndarray) -> pa.Array:
+        """Return the name of each row's file; null where an id is of none."""
+        places = np.searchsorted(self._ids, ids, side="right") - 1
+        with np.errstate(over="ignore"):  # ids wrap around
+            positions = (ids - self._ids[places]).view(np.uint64)
+        known = positions < _MOST_POSITIONS
+        return self.names.take(pa.array(places % len(self._ids), mask=~known))

@@ -1,0 +1,81 @@
+"""The parts of a prediction in the store: what each is called, and which are there."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardline.core.errors import DataError
+from shardline.order.blocks import count_blocks
+
+BLOCKS = 16  # of a part
+ID, LABEL, OUTPUT, PROBABILITIES = "id", "label", "prediction", "probabilities"
+
+# of safetensors, whose numbers are little-endian
+_DTYPES = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
+    "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
+
+
+def count_parts(num_rows: int, batch: int) -> int:
+    """Return the parts of a prediction of some rows, `batch` in a forward pass."""
+    return -(-count_blocks(num_rows, batch) // BLOCKS)
+
+
+def part_file(folder: Path, part: int) -> Path:
+    """Return the file of a part."""
+    return folder / f"part-{part:05d}.safetensors"
+
+
+def missing_parts(folder: Path, num_rows: int, batch: int) -> tuple[int, ...]:
+    """Return the parts that are not there, or are not as they were written."""
+    rows = dict(enumerate(rows_of_parts(num_rows, batch)))
+    return tuple(part for part in rows if not _is_whole(part_file(folder, part), rows[part]))
+
+
+def rows_of_parts(num_rows: int, batch: int) -> Iterator[int]:
+    """Yield the number of rows of each part."""
+    blocks = count_blocks(num_rows, batch)
+    for first in range(0, blocks, BLOCKS):
+        last = min(first + BLOCKS, blocks)
+        yield num_rows * last // blocks - num_rows * first // blocks
+
+
+def _is_whole(path: Path, rows: int) -> bool:
+    """Return whether a part has its size by its header, and this many ids."""
+    try:
+        return len(read_part(path)[ID]) == rows
+    except DataError:
+        return False
+
+
+def read_part(path: Path) -> dict[str, np.ndarray]:
+    """Map the columns of a part, a safetensors file, by name.
+
+    The data stage, which writes the file of a prediction, has no package that reads these.
+
+    Raises:
+        DataError: it cannot be read, or is not as it was written.
+    """
+    try:
+        content = np.memmap(path, np.uint8, "r")
+        start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+        header: dict[str, Any] = json.loads(content[8:start].tobytes())
+        ends = [of["data_offsets"][1] for of in header.values()]
+        if len(content) != start + max(ends) or ID not in header:
+            raise ValueError("it has another size than its header tells")
+        return {name: _column(content[start:], **of) for name, of in header.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}), expected a part of a prediction; delete it and predict again"
+        ) from None
+
+
+def _column(
+    content: np.ndarray, dtype: str, shape: Sequence[int], data_offsets: Sequence[int]
+) -> np.ndarray:
+    first, last = data_offsets
+    return content[first:last].view(_DTYPES[dtype]).reshape(shape)

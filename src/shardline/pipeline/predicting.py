@@ -1,0 +1,183 @@
+"""The job that computes those parts of a prediction that are missing, on a run's ranks."""
+
+import logging
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardline.config.geometry import ActualGeometry
+from shardline.config.layout import ResultsLayout
+from shardline.config.predictions import Prediction, predicts_on_ranks
+from shardline.config.project import Project
+from shardline.config.run_spec import DatasetPlace
+from shardline.core.digests import file_sha256
+from shardline.core.errors import DataError
+from shardline.core.files import make_folder, read_json, write_json
+from shardline.core.machine import num_gpus
+from shardline.data.columns import columns_of
+from shardline.data.prediction_parts import count_parts, missing_parts
+from shardline.pipeline import training
+from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
+from shardline.pipeline.inputs import Inputs, files_of, places_of
+from shardline.provenance.actions import Action
+from shardline.training.rank_spec import PredictionSpec
+
+
+def predict(
+    config: Mapping[str, Any], run_id: str, prediction_id: str, record: str, inputs: Inputs, log: Path,
+    *, rows: Collection[str] | None = None,
+) -> None:  # fmt: skip
+    """Compute the parts of a prediction, and write the record of them.
+
+    Args:
+        inputs: `model`, `manifest` of the run's datasets, and `predicted`, that of the rows.
+        rows: see `find_run`.
+    """
+    project, run = find_run(config, run_id, rows)
+    prediction = of_this_identity(project.predictions, prediction_id)
+    given = inputs.get("predicted")
+    manifest = Path(str(given)) if given else _declared(prediction).manifest(prediction.rows.id)
+    found = compute_parts(
+        project,
+        prediction,
+        files_of(run, inputs)["model"],
+        places_of(run, inputs),
+        manifest,
+        log,
+    )
+    write_json(Path(record), found)
+
+
+def _declared(prediction: Prediction) -> ResultsLayout:
+    return prediction.layout.declared
+
+
+def compute_parts(
+    project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
+    manifest: Path, log: Path,
+) -> dict[str, Any]:  # fmt: skip
+    """Compute the parts of a prediction that the store does not hold yet.
+
+    Args:
+        model: the sealed weights.
+        trained_on: where the run's datasets are.
+        manifest: of the rows.
+        log: for the ranks.
+
+    Returns:
+        The record of the prediction.
+
+    Raises:
+        DataError: the rows are none, or have other columns than those that the run was trained on.
+        RankError: a rank failed.
+    """
+    action = Action(id=f"predict/{prediction.spec.run}/{prediction.id}")
+    check_environment(project, prediction.document)
+    sealed = read_json(manifest, remedy=REMAKE)
+    _check_rows(prediction, sealed, read_json(trained_on[0].manifest, remedy=REMAKE))
+    num_rows, batch = sealed["splits"][prediction.split], prediction.spec.settings.evaluation.batch
+    folder = prediction.parts
+    make_folder(folder)
+    rows = DatasetPlace(
+        manifest=manifest, shards=project.layout.declared.shards(prediction.rows.id)
+    )
+    missing = missing_parts(folder, num_rows, batch)
+    if done := count_parts(num_rows, batch) - len(missing):
+        logging.info("%d of %d parts are there already", done, done + len(missing))
+    if missing and _needs_ranks(project, prediction, missing):
+        _on_ranks(project, prediction, model, trained_on, rows, missing, log)
+    elif missing:
+        _here(project, prediction, model, trained_on, rows, missing)
+    return {
+        "run": prediction.spec.run,
+        "rows": num_rows,
+        "parts": count_parts(num_rows, batch),
+        "classes": sealed["schema"]["classes"],
+        "skipped": sealed["skipped"],
+        "manifest_sha256": file_sha256(manifest),
+        "files": {model.name: file_sha256(model)},
+        "identity": prediction.document,
+        "action": action.record(),
+    }
+
+
+def _check_rows(prediction: Prediction, rows: dict[str, Any], trained_on: dict[str, Any]) -> None:
+    name, split = prediction.rows.name, prediction.split
+    found, expected = columns_of(rows["schema"]), columns_of(trained_on["schema"])
+    if "labels" not in found:
+        expected.pop("labels", None)
+    for column in expected.keys() | found.keys() - {"labels"}:
+        if found.get(column) != expected.get(column):
+            one, other = found.get(column, "missing"), expected.get(column, "no such column")
+            raise DataError(
+                f"{name}: column {column} is {one}, expected {other} as in the data that {prediction.spec.title} was "
+                "trained on; predict rows of the same columns"
+            )
+    if not rows["splits"][split]:
+        raise DataError(
+            f"{name}: its {split} split has no rows, expected one at least; predict another split"
+        )
+
+
+def _needs_ranks(project: Project, prediction: Prediction, missing: Sequence[int]) -> bool:
+    settings = prediction.spec.settings
+    if not predicts_on_ranks(prediction.spec, project.runtime):
+        return False
+    has_gpus = settings.accelerator == "gpu" or (settings.accelerator == "auto" and num_gpus())
+    return bool(has_gpus) or (len(missing) > 1 and settings.nodes * settings.devices > 1)
+
+
+def _on_ranks(
+    project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
+    rows: DatasetPlace, missing: Sequence[int], log: Path,
+) -> None:  # fmt: skip
+    run, layout, runtime = prediction.spec, project.layout.declared, project.runtime
+    work = layout.work(f"{run.run}-prediction-{prediction.id}")
+    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
+    make_folder(work)
+    if run.settings.nodes > 1:  # which all see the store, and may not see the results
+        model = Path(shutil.copy(model, work))
+    spec = PredictionSpec(
+        run=run.run,
+        name=run.name,
+        model_class=run.model_class,
+        settings=run.settings,
+        model=model,
+        datasets=tuple(trained_on),
+        rows=rows,
+        split=prediction.split,
+        parts=tuple(missing),
+        folder=prediction.parts,
+        work=work,
+        rank_logs=layout.logs_of_parts("predict", f"{run.run}-{prediction.id}"),
+        verify=runtime.verify,
+        oversubscribe=runtime.oversubscribe,
+        rendezvous_timeout_s=runtime.rendezvous_timeout_s,
+        geometry=ActualGeometry(nodes=run.settings.nodes, devices=run.settings.devices),
+    )
+    try:
+        training.start_ranks(
+            project, run, spec, work / "rank.json", log, training.python_of(project, run, {})
+        )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _here(
+    project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
+    rows: DatasetPlace, missing: Sequence[int],
+) -> None:  # fmt: skip
+    import torch
+
+    from shardline.core.progress import ShardProgress
+    from shardline.training.predict import predict
+
+    torch.set_num_threads(1)  # as on each rank: their number changes the last bits of sums
+    found = predict(
+        prediction.spec, model_file=model, trained_on=trained_on, rows=rows, split=prediction.split,
+        folder=prediction.parts, parts=missing, verify=project.runtime.verify,
+    )  # fmt: skip
+    with ShardProgress(f"predictions {prediction.id}", len(missing)) as progress:
+        for num_rows in found:
+            progress.advance(num_rows)

@@ -1,0 +1,58 @@
+"""The job that writes the parts of a prediction as one file."""
+
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardline.config.predictions import Prediction
+from shardline.core.digests import file_sha256
+from shardline.core.files import read_json, write_json
+from shardline.core.seals import seal
+from shardline.data.prediction_parts import part_file
+from shardline.pipeline.common import REMAKE, find_run, of_this_identity
+
+
+def write_predictions(
+    config: Mapping[str, Any], run_id: str, prediction_id: str, record: str, file: str, described: str,
+    *, rows: Collection[str] | None = None,
+) -> None:  # fmt: skip
+    """Write the parts of a prediction as one file, see `write_file`."""
+    project, _ = find_run(config, run_id, rows)
+    prediction = of_this_identity(project.predictions, prediction_id)
+    document = read_json(Path(record), remedy=REMAKE)
+    write_file(prediction, document, Path(file), Path(described))
+
+
+def write_file(prediction: Prediction, record: dict[str, Any], file: Path, described: Path) -> None:
+    """Write the parts of a prediction as one file, and what it was made from beside it; the parts go.
+
+    Args:
+        record: what `compute_parts` has returned.
+        file: for the predictions.
+        described: for the record.
+    """
+    from shardline.data.prediction_file import write_predictions
+
+    folder = prediction.parts
+    source = prediction.rows.source
+    about = {
+        "run": record["run"],
+        "model_sha256": record["files"]["model.safetensors"],
+        "rows": prediction.rows.id,
+        "source": prediction.rows.document["source"],
+        "split": prediction.split,
+        "classes": record["classes"],
+        "skipped_rows": record["skipped"]["count"],
+        "prediction": prediction.id,
+    }
+    write_predictions(
+        file,
+        [part_file(folder, part) for part in range(record["parts"])],
+        classes=record["classes"],
+        names=() if source.get("id_column") else source.get("names", ()),
+        about=about,
+    )
+    files = {**record["files"], file.name: file_sha256(file)}
+    write_json(described, seal({**record, "files": files}))
+    shutil.rmtree(folder, ignore_errors=True)

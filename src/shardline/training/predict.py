@@ -1,0 +1,207 @@
+"""Predicting the rows of a split with a sealed model: part by part, each a file that is complete or not there.
+
+A part is `BLOCKS` blocks of `evaluation.batch` rows, by row number. Which rank computes it changes no
+byte of it, and what is there already is not computed again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.utilities import move_data_to_device
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from safetensors.numpy import save
+from safetensors.torch import load_file
+
+from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.core.errors import DataError
+from shardline.core.files import read_json, write_bytes
+from shardline.core.world import World
+from shardline.data.collate import Batch
+from shardline.data.datamodule import Normalizer
+from shardline.data.feed import Feed
+from shardline.data.integrity import Policy
+from shardline.data.prediction_parts import BLOCKS, ID, LABEL, OUTPUT, PROBABILITIES, part_file
+from shardline.data.statistics import pooled
+from shardline.data.statistics_file import read_statistics
+from shardline.order.blocks import ChosenBlocks, count_blocks
+from shardline.training.evaluation_ranks import EvaluationRanks
+from shardline.training.model import make_model
+from shardline.training.models.base import Classifier
+
+Columns = dict[str, np.ndarray]
+
+
+class TrainedOn:
+    """What a prediction reads of the datasets that a run was trained on: no shard of them.
+
+    Args:
+        places: where they are.
+    """
+
+    def __init__(self, places: Sequence[DatasetPlace]) -> None:
+        self._places = places
+        remedy = "run the pipeline again to seal the dataset"
+        self._manifests = [read_json(one.manifest, remedy=remedy) for one in places]
+        self.manifest: dict[str, Any] = self._manifests[0]
+
+    @cached_property
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """The train rows' statistics by column, see `Feed.statistics`."""
+        pairs = zip(self._manifests, self._places, strict=True)
+        return pooled([read_statistics(manifest, place.shards) for manifest, place in pairs])
+
+
+def predict(
+    spec: RunSpec, *, model_file: Path, trained_on: Sequence[DatasetPlace], rows: DatasetPlace, split: str,
+    folder: Path, parts: Sequence[int], verify: Policy = "first", world: World | None = None,
+) -> Iterator[int]:  # fmt: skip
+    """Predict this rank's share of some parts, and write each.
+
+    Args:
+        spec: the run; `settings.evaluation.batch` are the rows of a forward pass.
+        trained_on: its datasets, whose statistics normalise.
+        rows: the dataset that is predicted.
+        folder: for the parts.
+        parts: what all ranks together compute; the i-th is of rank i mod the number of ranks.
+        verify: when a shard is verified against its digest.
+        world: this rank's place, with a device each; None: this process alone, on the CPU.
+
+    Yields:
+        The number of rows of each part, once it is written.
+
+    Raises:
+        DataError: outputs have the wrong shape or are not finite.
+    """
+    place = (world.rank, world.world_size) if world else (0, 1)
+    own = parts[place[0] :: place[1]]
+    if not own:
+        return
+    settings, known = spec.settings, TrainedOn(trained_on)
+    feed = Feed([rows], settings, verify=verify)
+    device = EvaluationRanks.of(world, settings.accelerator, len(parts)).device
+    model = make_model(spec, known.manifest["schema"])
+    model.load_state_dict(load_file(model_file))
+    model.eval().to(device)
+    normalize = Normalizer(known, settings.data.normalize, torch.float32)
+    last = count_blocks(feed.manifest["splits"][split], settings.evaluation.batch)
+    blocks = [range(part * BLOCKS, min((part + 1) * BLOCKS, last)) for part in own]
+    chosen = tuple(block for of_part in blocks for block in of_part)
+    stream, _ = feed.held_out(
+        split,
+        batch=settings.evaluation.batch,
+        kind=partial(ChosenBlocks, chosen=chosen),
+        num_epochs=1,
+    )
+    batches = stream.batches()
+    outputs = Outputs(spec, model, normalize, feed.manifest, device)
+    for part, of_part in zip(own, blocks, strict=True):
+        found = [outputs.columns(next(batches), stream.batch_ids, block) for block in of_part]
+        joined = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        write_bytes(part_file(folder, part), save(joined))
+        yield len(joined[ID])
+
+
+class Outputs:
+    """What a model makes of batches, as columns.
+
+    Args:
+        manifest: of the rows; `has_labels` is false where labels stand for nothing.
+        device: of model and batches.
+    """
+
+    def __init__(
+        self, spec: RunSpec, model: pl.LightningModule, normalize: Normalizer,
+        manifest: Mapping[str, Any], device: torch.device,
+    ) -> None:  # fmt: skip
+        self._what = f'run "{spec.title}"'
+        self._model, self._normalize, self._device = model, normalize, device
+        self._schema, self._has_labels = manifest["schema"], manifest.get("has_labels", True)
+        self._own_step = is_overridden("predict_step", model)
+        self._column = model.column if isinstance(model, Classifier) else ""
+
+    @torch.inference_mode()
+    def columns(self, batch: Batch, ids: np.ndarray, block: int) -> Columns:
+        """Return the columns of a block.
+
+        Args:
+            ids: of its rows [B].
+
+        Raises:
+            DataError: an output has another number of rows, or is not finite.
+        """
+        seen: Any = self._normalize.batch(move_data_to_device(batch, self._device))
+        if self._own_step:
+            found, what = self._model.predict_step(seen, block), "predict_step"
+        elif isinstance(seen, dict):
+            found, what = self._model(seen.get(self._column or "features", seen)), "forward"
+        else:
+            found, what = self._model(seen[0]), "forward"
+        is_scored = not self._own_step and (
+            not isinstance(seen, dict) or self._column in seen or "features" in seen
+        )
+        given = {ID: ids, **self._labels(batch, len(ids))}
+        if is_scored and isinstance(found, torch.Tensor):
+            return given | self._scored(found, ids)
+        return given | self._named(found, len(ids), what)
+
+    def _labels(self, batch: Batch, rows: int) -> Columns:
+        labels = batch.get("labels") if isinstance(batch, dict) else batch[1]
+        if not self._has_labels or self._schema["task"] == "none":
+            return {}
+        if not isinstance(labels, torch.Tensor) or labels.shape != (rows,):
+            return {}
+        return {LABEL: labels.numpy().copy()}
+
+    def _scored(self, output: torch.Tensor, ids: np.ndarray) -> Columns:
+        """Return classes and probabilities of logits, and values of numbers."""
+        rows, classes = len(ids), len(self._schema["classes"])
+        if self._schema["task"] == "classification" and output.shape == (rows, classes):
+            shares = self._finite(output, ids).double().softmax(dim=1)
+            return {
+                OUTPUT: shares.argmax(dim=1).numpy(),
+                PROBABILITIES: shares.float().numpy(),
+            }
+        if self._schema["task"] == "regression" and output.shape == (rows, 1):
+            output = output.squeeze(1)
+        return self._named(output, rows, "forward")
+
+    def _finite(self, output: torch.Tensor, ids: np.ndarray) -> torch.Tensor:
+        output = output.float().cpu()
+        bad = ~output.isfinite().all(dim=1)
+        if bad.any():
+            raise DataError(
+                f"{self._what}: the model gave NaN or infinite outputs for row id {ids[int(bad.nonzero()[0])]}, "
+                "expected finite logits; look at this row, or train with another rate"
+            )
+        return output
+
+    def _named(self, found: Any, rows: int, what: str) -> Columns:
+        """Return each tensor of an output as a column."""
+        if isinstance(found, Mapping):
+            named = {str(name): one for name, one in found.items()}
+        elif isinstance(found, list | tuple):
+            named = {f"{OUTPUT}_{place}": one for place, one in enumerate(found)}
+        else:
+            named = {OUTPUT: found}
+        for name, one in named.items():
+            shape = tuple(one.shape) if isinstance(one, torch.Tensor) else None
+            if not shape or shape[0] != rows or name in (ID, LABEL):
+                text = f"a tensor {list(shape)}" if shape is not None else type(one).__name__
+                raise DataError(
+                    f"{self._what}: the model's {what} gave {text} as {name}, expected a tensor [{rows}, ...] with an "
+                    f"entry for each row of the batch, under another name than {ID} and {LABEL}; change it, or define "
+                    "predict_step"
+                )
+        return {name: _array(one) for name, one in named.items()}
+
+
+def _array(values: torch.Tensor) -> np.ndarray:
+    values = values.detach().cpu()
+    is_half = values.dtype in (torch.bfloat16, torch.float16)
+    # copied: what the model passes on of its input lies in memory that the next batch takes
+    return np.array((values.float() if is_half else values).numpy(), order="C")
