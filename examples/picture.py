@@ -18,6 +18,7 @@ def main(page: Path, target: Path, selector: str) -> None:
     with tempfile.TemporaryDirectory() as profile:
         browser = start_browser(Path(profile))
         try:
+            browser.set_window_size(1280, 2000)  # no figure is cut off
             open_page(browser, page.resolve(), DRAWN)
             shot = browser.find_element(By.CSS_SELECTOR, selector).screenshot_as_png
         finally:

@@ -66,6 +66,8 @@ def test_a_training_killed_and_resumed_tells_where_its_time_went(prepare, tmp_pa
         assert used["memory_bytes"] > rank["peak_rss_bytes"] > 50e6
         assert rank["cpu_s"] > 0
         assert rank["peak_gpu_bytes"] is None
+        assert rank["data_wait_s"] > 0
+        assert rank["compute_s"] >= 10 * 0.04, "of the last attempt"
 
 
 def test_a_training_too_short_to_be_steady_gives_no_speed(prepare):

@@ -12,6 +12,7 @@ from shardline.report.charts.scaling import Measured, scale, scaling_charts
 from shardline.report.charts.series import Curve, Series, thin
 from shardline.report.charts.varied import Trial, effects, parallel_coordinates, shown
 from shardline.report.charts.workflow import lay_out
+from shardline.report.figures import shares
 from shardline.report.sealed import read_curves
 from shardline.report.studies import view_study
 from tests.support.chart_page import GRAPH, HOSTILE, group_of, run_of, trials
@@ -133,6 +134,14 @@ def test_settings_are_written_as_people_write_them(value, expected):
     assert shown(value) == expected
 
 
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [([], "–"), ([0.0125, 0.5], "1.2, 50.0 %"), ([0.1, *[0.2] * 7, 0.3], "10.0 to 30.0 %")],
+)
+def test_shares_of_many_ranks_are_their_range(values, written):
+    assert shares(values) == written
+
+
 def measured(ranks, **changes):
     known = {"duration_s": 100 / ranks + 10, "samples_per_s": 1000 * ranks**0.5, "loss": 0.3}
     return Measured(label=f"1x{ranks}", ranks=ranks, run=f"r{ranks}", **known | changes)
@@ -172,11 +181,17 @@ def test_a_study_is_read_from_its_runs():
     sizes = tuple(
         Size(nodes=nodes, devices=2, run=f"r{2 * nodes // 2}-0123456789ab") for nodes in (1, 4, 8)
     )
+    waits = [{"data_wait_s": 1.0, "compute_s": 3.0}, {"data_wait_s": 0.0, "compute_s": 4.0}]
+    for run, ranks in zip(runs, (waits, [*waits, {"cpu_s": 1.0}]), strict=True):
+        run.provenance["resources"] = {"ranks": ranks}
     view = view_study(Study(name="s", run="r", mode="strong", sizes=sizes), runs)
     assert [size.measured.label for size in view.sizes] == ["1x2", "4x2"]  # 8x2 has not run yet
     first = view.sizes[0].measured
     assert (first.samples, first.step_s) == (600 * 64, 0.02)
     assert first.loss == runs[0].curves["val_loss"].values[-1]
+    assert view.sizes[0].measured.waiting == [0.25, 0.0]
+    assert "waiting for batches, %" in str(view.chart)
+    assert not view.sizes[1].measured.waiting, "one of its ranks did not measure it"
     assert view.finding == (
         "8 ranks (4x2) reach 3.48 times the throughput of 2 (1x2): 87 % of the ideal."
     )

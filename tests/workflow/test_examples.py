@@ -73,12 +73,14 @@ def check_resnet(folder: Path, runs: Runs) -> None:
 
 
 def check_throughput(folder: Path, runs: Runs) -> None:
-    sizes = runs["resnet"], runs["resnet_nodes=1_devices=2_global_batch=16"]
+    sizes = runs["resnet50"], runs["resnet50_nodes=1_devices=2_global_batch=4"]
     assert [run["throughput"]["ranks"] for run in sizes] == [1, 2]
     for run in sizes:
         assert run["throughput"]["samples_per_s"] > 0
-        assert run["goodput"]["parts"]["data_wait"] < run["goodput"]["parts"]["compute"]
-    assert "throughput, samples/s" in (folder / "results/report/index.html").read_text()
+        assert all(0 < one["data_wait_s"] < one["compute_s"] for one in run["resources"]["ranks"])
+    page = (folder / "results/report/index.html").read_text()
+    assert "throughput, samples/s" in page
+    assert "waiting for batches, by rank" in page
 
 
 def check_unet(folder: Path, runs: Runs) -> None:

@@ -11,6 +11,7 @@ from shardline.report.leaderboard import Group
 from shardline.report.run import Run
 
 MAX_BARS = 100
+MAX_LISTED = 8
 # In the order of time; "compute" alone brings the model on.
 GOODPUT_PARTS = {
     "queue": "queue",
@@ -83,9 +84,18 @@ def _parts(goodput: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def shares(values: Sequence[float]) -> str:
+    """Write shares of ranks in per cent: each of up to eight, the least and the most of more."""
+    written = [f"{100 * value:.1f}" for value in values]
+    if len(values) > MAX_LISTED:
+        written = [f"{100 * min(values):.1f} to {100 * max(values):.1f}"]
+    return f"{', '.join(written)} %" if written else "–"
+
+
 FILTERS = {
     "effects_chart": effects_chart,
     "goodput_bars": goodput_bars,
     "lay_out": lay_out,
     "parallel_chart": parallel_chart,
+    "shares": shares,
 }

@@ -61,4 +61,14 @@ def _measured(size: Size, run: Run) -> Measured:
         step_s=(throughput.get("step_s") or {}).get("median"),
         samples_per_s=throughput.get("samples_per_s"),
         loss=losses.values[-1] if losses and losses.values else None,
+        waiting=_waiting(run),
     )
+
+
+def _waiting(run: Run) -> list[float]:
+    """Return the share of its steps that each rank waited for batches; nothing where one did not measure it."""
+    ranks = (run.provenance.get("resources") or {}).get("ranks") or []
+    spent = [(rank.get("data_wait_s"), rank.get("compute_s")) for rank in ranks]
+    if any(wait is None or not compute for wait, compute in spent):
+        return []
+    return [wait / (wait + compute) for wait, compute in spent]

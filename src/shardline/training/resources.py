@@ -3,6 +3,7 @@
 import resource
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,15 @@ def used_by_rank(world: World) -> dict[str, Any]:
         "cpu_s": round(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 3),
         "peak_gpu_bytes": _peak_gpu(),
     }
+
+
+def stepped(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return what a rank's steps took in its last attempt: `data_wait_s` waiting for batches, and `compute_s`.
+
+    Args:
+        seconds: of each part, as a `Timeline` gives them.
+    """
+    return {f"{part}_s": round(seconds[part], 3) for part in ("data_wait", "compute")}
 
 
 def gather(mine: dict[str, Any], world: World) -> list[dict[str, Any]]:

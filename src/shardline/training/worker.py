@@ -39,7 +39,7 @@ from shardline.tracking.run_links import read_places
 from shardline.training.goodput import Timeline, goodput, kept_seconds, throughput
 from shardline.training.preflight import preflight_run
 from shardline.training.rank_spec import FirstSteps, RankSpec, spec_of_command
-from shardline.training.resources import gather, used_by_rank
+from shardline.training.resources import gather, stepped, used_by_rank
 
 # The preflight check has as long for each of its parts: to meet, to form a group, for a message.
 _PREFLIGHT_PARTS = 3
@@ -173,7 +173,7 @@ def _train(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _
     if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
         note(trained.resumed_step, stopwatch.kept())
     _report_reads(rank, world)
-    used = gather(used_by_rank(world), world)
+    used = gather({**used_by_rank(world), **stepped(timeline.seconds())}, world)
     if world.rank == 0:
         seal_model(trained, spec, rank.results / "model.safetensors")
         write_bytes(rank.results / "metrics.jsonl", (rank.work / "metrics.jsonl").read_bytes())

@@ -30,6 +30,7 @@ class Measured:
         step_s: Median step time after warm-up.
         samples_per_s: Throughput after warm-up, all ranks together.
         loss: Final validation loss.
+        waiting: Share of its steps that each rank waited for batches, by rank.
     """
 
     label: str
@@ -40,6 +41,12 @@ class Measured:
     step_s: float | None = None
     samples_per_s: float | None = None
     loss: float | None = None
+    waiting: Sequence[float] = ()
+
+    @property
+    def most_waiting(self) -> float | None:
+        """The share of the rank that waited most."""
+        return max(self.waiting, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,19 +104,21 @@ def _against(size: Measured, base: Measured, mode: str) -> Scaled:
 
 
 def scaling_charts(scaled: Sequence[Scaled]) -> dict[str, Any] | None:
-    """Build a Vega-Lite specification of four panels over the sizes.
+    """Build a Vega-Lite specification of panels over the sizes.
 
     Args:
         scaled: What `scale` gave.
 
     Returns:
-        Running time (s), throughput (samples/s), efficiency (per cent) and final validation loss;
-        a panel without any value is left out, and None where all are. Dashed lines are the ideal.
+        Running time (s), throughput (samples/s), efficiency (per cent), waiting for batches (per
+        cent of the steps, of the rank that waited most) and final validation loss; a panel without
+        any value is left out, and None where all are. Dashed lines are the ideal.
     """
     panels: list[tuple[str, _Pairs]] = [
         ("running time, s", [(s.measured.duration_s, s.ideal_duration_s) for s in scaled]),
         ("throughput, samples/s", [(s.measured.samples_per_s, s.ideal_samples_per_s) for s in scaled]),
         ("efficiency, %", [(_percent(s.efficiency), 100.0) for s in scaled]),
+        ("waiting for batches, %", [(_percent(s.measured.most_waiting), None) for s in scaled]),
         ("final validation loss", [(s.measured.loss, None) for s in scaled]),
     ]  # fmt: skip
     drawn = [panel for panel in panels if any(value is not None for value, _ in panel[1])]
