@@ -1,4 +1,4 @@
-"""Programs that train in turn: each goes on for some steps when its turn comes, and reports what they took."""
+"""Programs that train in turn: each does some steps when its turn comes, and reports what they took."""
 
 import json
 import os
