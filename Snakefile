@@ -46,14 +46,14 @@ onstart:
 
 
 onerror:
-    settle(PROJECT, STORAGE, logger)
+    settle(PROJECT, STORAGE, logger, DONE_BEFORE)
     from shardline.pipeline.late_report import report_on_failure
 
     report_on_failure(config, PROJECT, workflow, logger)
 
 
 onsuccess:
-    settle(PROJECT, STORAGE, logger)
+    settle(PROJECT, STORAGE, logger, DONE_BEFORE)
     page = PATHS.latest_report / PROJECT.report.name
     if page.exists():
         logger.info(f"Report: {page}")

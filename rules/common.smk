@@ -22,6 +22,7 @@ from shardline.launch.request import (
 from shardline.config.names import titles_of
 from shardline.pipeline.hooks import check_one_owner, open_project, settle
 from shardline.pipeline.storage import Storage, logs_of
+from shardline.pipeline.terminal import finished
 
 lean_start.begin()
 
@@ -68,6 +69,8 @@ ASSETS = [
 # The file that names the ranks' environment, where they have one of their own.
 ENVIRONMENT = declared(PROJECT.environment) if PROJECT.environment else []
 HAS_SCRIPTS = any(is_script(run.model_class) for run in PROJECT.runs.values())
+# What the table at the end leaves out.
+DONE_BEFORE = finished(PROJECT, exists) if IS_MAKING else frozenset()
 EVALUATIONS = [declared(run.evaluation) for run in PROJECT.runs.values()]
 PREDICTIONS = [declared(one.file) for one in PROJECT.predictions.values()]
 TITLES = titles_of(PROJECT)

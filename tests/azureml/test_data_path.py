@@ -33,7 +33,7 @@ class Net(pytorch_lightning.LightningModule):
     def __init__(self, *args, **kwargs):
         raise ValueError("nonsense")
 """
-_MESSAGE = re.compile(r"^Job \d+: (.*)$", re.MULTILINE)
+_MESSAGE = re.compile(r"^\d\d:\d\d:\d\d  ((?:(?!: done in|  ).)*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The `shardline` command as its user meets it: what it prints, and its exit codes."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -39,11 +40,30 @@ def help_of(*command: str) -> str:
 # --- the command as a whole -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
-def test_every_help_names_every_exit_code(command):
-    text = help_of(*command)
+def test_the_general_help_names_every_exit_code_and_a_commands_help_does_not_repeat_them():
+    text = help_of()
     for code, meaning in EXIT_CODES.items():
-        assert f"{code}  {meaning}" in text
+        assert text.count(f"{code}  {meaning}") == 1
+    assert not [name for name in COMMANDS if "Exit codes" in help_of(name)]
+
+
+def test_completion_is_installed_by_one_command_and_completes(tmp_path, monkeypatch):
+    env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": ""}
+    program = Path(sys.executable).with_name("shardline")
+    # from a shell, which the command asks for its name
+    command = ["bash", "-c", f"{program} --install-completion; exit $?"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert "bash completion installed" in done.stdout
+    assert ".bash_completions/shardline.sh" in (tmp_path / ".bashrc").read_text()
+    assert "_SHARDLINE_COMPLETE" in (tmp_path / ".bash_completions/shardline.sh").read_text()
+    asked = {
+        **env,
+        "_SHARDLINE_COMPLETE": "complete_bash",
+        "COMP_WORDS": "shardline pre",
+        "COMP_CWORD": "1",
+    }
+    found = subprocess.run([program], env=asked, capture_output=True, text=True, check=False)
+    assert found.stdout.split() == ["preflight"]
 
 
 def test_the_general_help_names_every_command():

@@ -12,6 +12,9 @@ SOURCE = REPOSITORY / "src"
 PLUGIN = (
     REPOSITORY / "plugins/snakemake-executor-plugin-azureml/src/snakemake_executor_plugin_azureml"
 )
+LOGGER = (
+    REPOSITORY / "plugins/snakemake-logger-plugin-shardline/src/snakemake_logger_plugin_shardline"
+)
 
 # Each package may import those of the lines above its own.
 LAYERS = [
@@ -101,3 +104,10 @@ def test_shardline_and_the_executor_plugin_do_not_know_each_other():
     assert len(texts) > 20
     assert [path for path, text in texts.items() if "shardline" in text] == []
     assert [path for path in FILES if PLUGIN.name in path.read_text()] == []
+
+
+def test_shardline_and_the_logger_plugin_do_not_import_each_other():
+    assert len(list(LOGGER.rglob("*.py"))) > 5
+    assert [path for path in LOGGER.rglob("*.py") if imports_of(path)] == []
+    assert [path for path in FILES if f"import {LOGGER.name}" in path.read_text()] == []
+    assert [path for path in FILES if f"from {LOGGER.name}" in path.read_text()] == []

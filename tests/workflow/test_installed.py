@@ -102,7 +102,9 @@ def test_the_wheel_holds_the_workflow_each_file_once(wheel):
     }
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
-    assert {name.split("/")[0] for name in held} == {"shardline", "shardline-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in held} == {
+        "shardline", "snakemake_logger_plugin_shardline", "shardline-0.1.0.dist-info",
+    }  # fmt: skip
     prefix = "shardline/workflow/"
     assert {
         name.removeprefix(prefix): held[name] for name in held if name.startswith(prefix)
@@ -111,6 +113,16 @@ def test_the_wheel_holds_the_workflow_each_file_once(wheel):
     twice = [name for name in held if contents[held[name]] > 1]
     # a name for each environment, since Snakemake looks for it; a checkout has links
     assert [name for name in twice if not name.endswith(".post-deploy.sh")] == []
+
+
+def test_the_wheel_brings_the_logger_that_profiles_name_as_its_own_distribution_has_it(
+    wheel, tmp_path
+):
+    plugin = REPOSITORY / "plugins/snakemake-logger-plugin-shardline"
+    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(build(plugin, "wheel", tmp_path)) as own:
+        names = [name for name in own.namelist() if name.endswith(".py")]
+        assert len(names) > 5
+        assert all(ours.read(name) == own.read(name) for name in names)
 
 
 @pytest.mark.slow

@@ -49,9 +49,9 @@ def test_a_damaged_shard_is_repaired_by_its_own_parts_job_alone(tiny):
     command = re.search(r"^  snakemake (.*)$", repaired.stdout, re.MULTILINE)
     again = workspace.snakemake(*command[1].split())
     assert again.returncode == 0, again.stdout
-    assert re.search(r"^build_shards +1$", again.stdout, re.MULTILINE), again.stdout
-    assert re.search(r"^seal_dataset +1$", again.stdout, re.MULTILINE)
-    assert re.search(r"^total +2$", again.stdout, re.MULTILINE)
+    assert again.stdout.count("Cutting shards ") == 1, again.stdout
+    assert again.stdout.count("Sealing the manifest of ") == 1, again.stdout
+    assert "\n2 of 2 jobs done, " in again.stdout, again.stdout
 
     assert {path: path.read_bytes() for path in before} == before, "the manifest to the byte"
     assert [path.stat().st_mtime_ns == dates[path] for path in shards] == [True, True, False, False]
@@ -96,8 +96,7 @@ def test_ctrl_c_in_a_part_leaves_whole_files_and_the_next_run_makes_that_part_al
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
-        while not process.stdout.readline().startswith("1 of "):  # the first part, says Snakemake
-            assert process.poll() is None
+        wait_until(lambda: any(workspace.path.glob("store/datasets/*/parts/*.json")), process)
         wait_until(has_begun_the_second_part, process)
     finally:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
@@ -111,6 +110,6 @@ def test_ctrl_c_in_a_part_leaves_whole_files_and_the_next_run_makes_that_part_al
     (workspace.path / "gate").unlink()
     again = workspace.snakemake("--until", "seal_dataset")
     assert again.returncode == 0, again.stdout
-    assert re.search(r"^build_shards +1$", again.stdout, re.MULTILINE), again.stdout
+    assert again.stdout.count("Cutting shards ") == 1, again.stdout
     assert (first.name, first.read_bytes(), first.stat().st_mtime_ns) == before
     assert len(list(store.glob("*/shard-*.safetensors"))) == 4

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import typer
 
 from shardline.cli.app import (
-    EPILOG,
     AsJson,
     OnProfile,
     SetResources,
@@ -33,7 +32,7 @@ from shardline.results.select import find_dataset, find_run
 _DATASET = "dataset:"
 
 
-@app.command("accept", epilog=EPILOG)
+@app.command("accept")
 def accept(
     context: typer.Context,
     reason: Annotated[

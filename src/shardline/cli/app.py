@@ -42,7 +42,6 @@ app = typer.Typer(
     name="shardline",
     cls=_Group,
     epilog=EPILOG,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,  # a bug of ours keeps its plain traceback

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from shardline.cli.app import EPILOG, AsJson, app
+from shardline.cli.app import AsJson, app
 from shardline.cli.display.checks import show_comparison, show_export, show_lineage, show_replay
 from shardline.cli.display.terminal import say_json, waiting_for
 from shardline.cli.profile import configured_store
@@ -30,7 +30,7 @@ _Anyway = Annotated[
 ]
 
 
-@app.command("replay", epilog=EPILOG)
+@app.command("replay")
 def replay_run(
     context: typer.Context,
     run: _Run,
@@ -59,7 +59,7 @@ def replay_run(
         raise typer.Exit(DataError.exit_code)
 
 
-@app.command("diff", epilog=EPILOG)
+@app.command("diff")
 def diff(
     context: typer.Context,
     first: _Run,
@@ -76,7 +76,7 @@ def diff(
     say_json(found) if as_json else show_comparison(found)
 
 
-@app.command("lineage", epilog=EPILOG)
+@app.command("lineage")
 def lineage(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="In the results or the store.")],
@@ -110,7 +110,7 @@ def _layout(config_file: Path) -> ResultsLayout:
     return replace(layout, named_store=Path(named))
 
 
-@app.command("export", epilog=EPILOG)
+@app.command("export")
 def export(
     context: typer.Context,
     run: _Run,

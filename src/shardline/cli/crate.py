@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from shardline.cli.app import EPILOG, AsJson, app
+from shardline.cli.app import AsJson, app
 from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.config.load import load_project
 
 
-@app.command("crate", epilog=EPILOG)
+@app.command("crate")
 def pack_crate(
     context: typer.Context,
     file: Annotated[

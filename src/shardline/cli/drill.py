@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from shardline.cli.app import EPILOG, AsJson, OnProfile, SetResources, app, resource_arguments
+from shardline.cli.app import AsJson, OnProfile, SetResources, app, resource_arguments
 from shardline.cli.display.drills import show_drill
 from shardline.cli.display.terminal import say, say_json
 from shardline.core.errors import DataError
@@ -14,7 +14,7 @@ _Name = Literal[
 ]
 
 
-@app.command("drill", epilog=EPILOG)
+@app.command("drill")
 def drill(
     context: typer.Context,
     name: Annotated[_Name, typer.Argument(metavar="DRILL", help="The fault to inject.")],

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from shardline.cli.app import EPILOG, app
+from shardline.cli.app import app
 from shardline.cli.display.terminal import say
 from shardline.cli.scaffold import init_project
 
 
-@app.command("init", epilog=EPILOG)
+@app.command("init")
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.")],
 ) -> None:
@@ -23,7 +23,7 @@ def init(
     say(f"Begin with: cd {folder} && snakemake --profile profiles/local")
 
 
-@app.command("digest", epilog=EPILOG)
+@app.command("digest")
 def digest(
     places: Annotated[
         list[str], typer.Argument(metavar="URL|PATH...", help="Files, patterns, Delta tables.")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from shardline.cli.app import EPILOG, AsJson, OnProfile, SetResources, app, resource_arguments
+from shardline.cli.app import AsJson, OnProfile, SetResources, app, resource_arguments
 from shardline.cli.display.terminal import say, say_json
 from shardline.cli.display.upkeep import show_explanation, show_runs
 from shardline.config.load import load_project
@@ -26,7 +26,7 @@ from shardline.results.staleness import explain
 from shardline.results.states import describe_runs
 
 
-@app.command("ls", epilog=EPILOG)
+@app.command("ls")
 def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
     """List the runs of the config: state, headline metric, identity.
 
@@ -73,7 +73,7 @@ def report(context: typer.Context, as_json: AsJson = False) -> None:
     say(f"report: {found['report']}")
 
 
-@app.command("why", epilog=EPILOG)
+@app.command("why")
 def why(
     context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run.")],
@@ -92,8 +92,8 @@ def why(
         show_explanation(explanation)
 
 
-@app.command("rehearse", hidden=True, epilog=EPILOG)  # the command's earlier name
-@app.command("preflight", epilog=EPILOG)
+@app.command("rehearse", hidden=True)  # the command's earlier name
+@app.command("preflight")
 def preflight(
     context: typer.Context,
     names: Annotated[

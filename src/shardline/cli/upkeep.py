@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shardline.cli.app import EPILOG, AsJson, Yes, app, ask
+from shardline.cli.app import AsJson, Yes, app, ask
 from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.cli.display.upkeep import say_freed, show_garbage, show_repair, show_verdict
 from shardline.config.document import read_config
@@ -22,7 +22,7 @@ from shardline.results.select import datasets_to_repair, find_targets
 from shardline.results.verify import verify_target
 
 
-@app.command("gc", epilog=EPILOG)
+@app.command("gc")
 def collect_garbage(
     context: typer.Context,
     wants_deletion: Annotated[
@@ -62,7 +62,7 @@ def _delete(garbage: Sequence[Garbage], *, quiet: bool) -> None:
             say_freed(freed)
 
 
-@app.command("verify", epilog=EPILOG)
+@app.command("verify")
 def verify(
     context: typer.Context,
     names: Annotated[

@@ -6,6 +6,8 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, TextIO
 
+from shardline.core.job_progress import is_shown_by_logger
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -57,7 +59,8 @@ class ShardProgress:
         self._told = time.monotonic()
         line = f"{self._title}: {self._shards}/{self._total}, {news}"
         logging.info("%s", line)
-        print(line, file=self._stream, flush=True)
+        if not is_shown_by_logger(self._stream):
+            print(line, file=self._stream, flush=True)
 
     def _start_bar(self) -> "Progress":
         """Show the bar on a terminal; Rich is imported only where there is one."""

@@ -16,6 +16,7 @@ from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import ConfigError, ShardlineError, Stopped
 from shardline.core.files import utc_stamp
+from shardline.core.job_progress import is_shown_by_logger, job_progress
 from shardline.core.masked_output import MaskingFormatter, masked_output
 from shardline.core.redaction import mask
 from shardline.environments.installed import explain_differences, find_differences
@@ -48,6 +49,7 @@ def job(log: str, config: Mapping[str, Any] | None = None) -> Iterator[Path]:
     handler.setFormatter(MaskingFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
+    job_progress.begin(path)
     with masked_output():
         yield from _told(path, record)
     if record:
@@ -102,8 +104,11 @@ def _record(record: FailureFile | None, error: Exception, sentence: str, code: i
 
 
 def _leave(message: str, code: int) -> None:
-    write_reason(mask(message))
-    print(f"\n{message}\n", file=sys.stderr, flush=True)
+    masked = mask(message)
+    write_reason(masked)
+    job_progress.report(error=masked)
+    if not is_shown_by_logger(sys.stderr):
+        print(f"\n{message}\n", file=sys.stderr, flush=True)
     sys.exit(code)
 
 

@@ -42,6 +42,7 @@ def build_part(
     project: Project, dataset: Dataset, part: str, part_json: Path, read_as: Given = ()
 ) -> None:
     """Write the shards of one part of a dataset, then the part's list of them."""
+    from shardline.core.job_progress import job_progress
     from shardline.core.progress import ShardProgress
     from shardline.data import build as shards
 
@@ -54,11 +55,15 @@ def build_part(
 
     def built() -> "Iterator[shards.Built]":
         with ShardProgress(f"shards {part}", len(numbers)) as progress:
-            for record, statistics in shards.build_shards(source, numbers, splits, folder):
+            written = shards.build_shards(source, numbers, splits, folder)
+            for done, (record, statistics) in enumerate(written, 1):
                 rows = sum(record.rows.values())
                 logging.info("%s: %d rows, %d bytes", record.file, rows, record.bytes)
                 yield record, statistics
                 progress.advance(rows)
+                job_progress.report(
+                    title=f"{dataset.name} {part}", step=done, steps=len(numbers), unit="shard"
+                )
 
     described = shards.describe_part(dataset_id, built(), source.skipped)
     end_watch()

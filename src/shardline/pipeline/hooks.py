@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from shardline.launch.slurm.scancel import cancel_by_name
 from shardline.pipeline import started
 from shardline.pipeline.links import publish
 from shardline.pipeline.storage import Storage, logs_of, results_of
+from shardline.pipeline.terminal import rows_of_runs
 
 
 def open_project(
@@ -116,11 +117,19 @@ def check_one_owner(executor_settings: Any, retries: int) -> None:
         )
 
 
-def settle(project: Project, storage: Storage | None, logger: logging.Logger) -> None:
-    """Put what the jobs have made where people look for it, whether all of them ended well or not."""
+def settle(
+    project: Project, storage: Storage | None, logger: logging.Logger, before: Collection[str]
+) -> None:
+    """Put what the jobs have made where people look for it, whether all of them ended well or not.
+
+    Args:
+        before: runs that were finished when Snakemake was started.
+    """
     if storage:
         try:
             storage.fetch(storage.look([*results_of(project), *logs_of(project)]))
         except ShardlineError as error:
             logger.error("results could not be fetched: %s", error)
     publish(project)
+    # a record without a text, which Snakemake itself does not print
+    logger.info(None, extra={"results": rows_of_runs(project, before)})

@@ -293,6 +293,7 @@ def start_ranks(
         ranks=start.plan.ranks,
         grace_s=project.runtime.stop_grace_s if saves else 0.0,
         watch=_deadline(project.runtime, spec.work) if saves else None,
+        monitor=run.settings.checkpoint.monitor,
     )
 
 

@@ -1,6 +1,5 @@
 """Supervision of the launcher as a child process: log, progress bar, stop requests, exit."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -24,10 +23,10 @@ from shardline.supervision.failures import (
     read_failures,
     reset_failures,
 )
+from shardline.supervision.rank_lines import PROGRESS, RankLines
 from shardline.supervision.signals import SIGNALS
 from shardline.supervision.stuck_launcher import end_stuck_launcher
 
-_PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _GRACE_S = 20.0
 _STOP = "stop.json"
 Ask = Callable[[str, float | None], None]  # `StopRequest.ask`
@@ -88,7 +87,7 @@ class StopRequest:
 
 def run_ranks(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, work: Path, title: str, ranks: int,
-    grace_s: float = 0.0, watch: Callable[[Ask, threading.Event], None] | None = None,
+    grace_s: float = 0.0, watch: Callable[[Ask, threading.Event], None] | None = None, monitor: str = "",
 ) -> None:  # fmt: skip
     """Run a launcher until all its ranks have ended.
 
@@ -98,6 +97,7 @@ def run_ranks(
     Args:
         grace_s: seconds that the ranks have for saving; with 0 they are ended at once.
         watch: runs in a thread meanwhile; may request a stop too, and returns at the event.
+        monitor: the metric that is reported beside the loss.
 
     Raises:
         RankError: a rank failed; carries its own message and place, not the launcher's summary.
@@ -125,7 +125,7 @@ def run_ranks(
                 _signals_ask(request, at_once=not grace_s),
                 end_stuck_launcher(work, child.pid),
             ):
-                last = _relay(child, log_file, title)
+                last = _relay(child, log_file, title, RankLines(title, monitor))
                 code = child.wait()
         except BaseException:
             _end(child)
@@ -187,7 +187,9 @@ def _signals_ask(request: StopRequest, *, at_once: bool) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> str:
+def _relay(
+    child: subprocess.Popen[str], log: IO[str], title: str, report: Callable[[str], None]
+) -> str:
     """Pass the output on without secrets until it ends, and return its last line."""
     assert child.stdout is not None
     last, masker = "", LineMasker()
@@ -198,6 +200,7 @@ def _relay(child: subprocess.Popen[str], log: IO[str], title: str) -> str:
             log.flush()
             last = line.strip() or last
             show(line)
+            report(line)
     return last
 
 
@@ -214,7 +217,7 @@ def _bar(title: str) -> Iterator[Callable[[str], None]]:
         task = bar.add_task(title, total=None, rest="")
 
         def show(line: str) -> None:
-            if match := _PROGRESS.match(line):
+            if match := PROGRESS.match(line):
                 done, total = int(match["step"]), int(match["total"])
                 bar.update(task, completed=done, total=total, rest=match["rest"])
 

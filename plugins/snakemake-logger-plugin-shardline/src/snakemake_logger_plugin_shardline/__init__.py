@@ -1,0 +1,110 @@
+"""A Snakemake logger plugin: one line for each long job, redrawn in place, and one table at the end."""
+
+import logging
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+
+if TYPE_CHECKING:
+    from snakemake_logger_plugin_shardline.display import Display
+
+
+class LogHandler(LogHandlerBase):
+    """Shows a workflow; a dry run, `--verbose` and `--debug-dag` are shown as Snakemake shows them."""
+
+    def __post_init__(self) -> None:
+        self._display: Display | None = None
+        self._snakemakes: logging.Handler | None = None
+        asked = self.common_settings
+        # Snakemake names what is to be left out by an enumeration whose values are words
+        self._quiet = {str(getattr(one, "name", one)).lower() for one in asked.quiet or ()}
+        if asked.dryrun or asked.verbose or asked.debug_dag:
+            self._snakemakes = snakemakes_own(asked)
+        elif "all" not in self._quiet:
+            self._display = self._make_display()
+
+    def _make_display(self) -> "Display":
+        # every plugin that is installed is imported at each start, used or not
+        from snakemake_logger_plugin_shardline.display import Display
+        from snakemake_logger_plugin_shardline.output import Lines, Terminal
+
+        stream = sys.stdout if self.common_settings.stdout else sys.stderr
+        if stream.isatty() and os.environ.get("TERM") != "dumb":
+            return Display(Terminal(stream), self._quiet)
+        return Display(Lines(stream), self._quiet)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show a record; where that fails, Snakemake's own lines follow."""
+        if self._display:
+            try:
+                self._display.take(record)
+            except Exception as error:
+                self._give_up(error)
+            else:
+                return
+        if self._snakemakes:
+            self._snakemakes.handle(record)
+
+    def _give_up(self, error: Exception) -> None:
+        display, self._display = self._display, None
+        with suppress(Exception):
+            assert display is not None
+            display.give_up()
+        with suppress(Exception):
+            print(f"the display failed ({error!r}); Snakemake's own lines follow", file=sys.stderr)
+        self._snakemakes = snakemakes_own(self.common_settings)
+
+    def close(self) -> None:
+        """Write what is left, and give the terminal back."""
+        display, self._display = self._display, None
+        with suppress(Exception):
+            if display:
+                display.close()
+        super().close()
+
+    @property
+    def writes_to_stream(self) -> bool:
+        """Whether it writes to a stream: Snakemake's own handler is left out."""
+        return True
+
+    @property
+    def writes_to_file(self) -> bool:
+        """Whether it writes to a file."""
+        return False
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether it chooses records itself."""
+        return True
+
+    @property
+    def has_formatter(self) -> bool:
+        """Whether it formats records itself."""
+        return True
+
+    @property
+    def needs_rulegraph(self) -> bool:
+        """Whether it needs the graph of rules."""
+        return False
+
+
+def snakemakes_own(settings: Any) -> logging.Handler:
+    """Return the handler that Snakemake has without a plugin."""
+    from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
+
+    handler: logging.Handler = ColorizingTextHandler(
+        nocolor=settings.nocolor,
+        stream=sys.stdout if settings.stdout else sys.stderr,
+        formatter=DefaultFormatter(settings.quiet, settings.show_failed_logs),
+        filter=DefaultFilter(
+            settings.quiet,
+            settings.debug_dag,
+            settings.verbose,
+            settings.dryrun,
+            settings.printshellcmds,
+        ),
+    )
+    return handler

@@ -1,0 +1,194 @@
+"""Shows a workflow: takes Snakemake's log records and writes lines."""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from logging import WARNING, LogRecord
+from typing import Any
+
+from snakemake_logger_plugin_shardline.board import Board, Job, results_of
+from snakemake_logger_plugin_shardline.lines import count_line, is_long, screen, table
+from snakemake_logger_plugin_shardline.output import Lines, Terminal
+from snakemake_logger_plugin_shardline.records import message_of
+from snakemake_logger_plugin_shardline.summary import summary
+from snakemake_logger_plugin_shardline.text import clock, one_line, wrap
+
+REDRAWN_S, EVERY_S = 1.0, 30.0
+# Of a rule with more jobs than this, jobs are counted.
+_FEW = 8
+_LONG_S = 10.0
+
+
+class Display:
+    """Shows the jobs of one start of Snakemake.
+
+    Args:
+        output: where lines go.
+        quiet: names of what is left out: `progress`, `rules`.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        output: Lines | Terminal,
+        quiet: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._output, self._quiet = output, quiet
+        self._board, self._clock = Board(clock), clock
+        self._lock, self._ended = threading.RLock(), threading.Event()
+        self._ticker: threading.Thread | None = None
+        self._told = self._counted = clock()
+        self._warned: set[str] = set()
+        self._is_summed = self._has_failed = False
+
+    def take(self, record: LogRecord) -> None:
+        """Show what a log record says."""
+        with self._lock:
+            given = vars(record)
+            if "results" in given:
+                self._board.results = results_of(given["results"])
+                self._sum()
+            elif given.get("event") in self._EVENTS:
+                self._EVENTS[given["event"]](self, given)
+            elif message := message_of(record):
+                self._message(message, is_warning=record.levelno >= WARNING)
+
+    def _message(self, message: str, *, is_warning: bool) -> None:
+        if is_warning and message in self._warned:
+            return
+        self._warned |= {message} if is_warning else set()
+        self._say(wrap(message, self._output.width))
+
+    def _plan(self, given: dict[str, Any]) -> None:
+        self._board.plan(given.get("stats") or {})
+
+    def _start(self, given: dict[str, Any]) -> None:
+        job = self._board.start(
+            given["jobid"],
+            given["rule_name"],
+            given.get("rule_msg"),
+            given.get("log") or (),
+            given["created"],
+        )
+        self._begin()
+        if not (given.get("output") or given.get("log")):
+            return  # a target, such as `all`
+        again = f", attempt {job.attempts}" if job.attempts > 1 else ""
+        if self._is_named(job):
+            self._tell(f"{one_line(job.message)}{again}")
+
+    def _finish(self, given: dict[str, Any]) -> None:
+        job = self._board.finish(given["job_id"])
+        if job is None:
+            return
+        if self._is_named(job):
+            if job.took >= _LONG_S:
+                self._tell(f"{one_line(job.message)}: done in {clock(job.took)}")
+        elif not self._output.is_terminal:
+            self._count(job.rule)
+
+    def _fail(self, given: dict[str, Any]) -> None:
+        job = self._board.fail(
+            given["jobid"], given["rule_name"], _cause(given), given.get("log") or ()
+        )
+        log = f"; log: {job.log}" if job.log else ""
+        self._tell(f"{one_line(job.message)}: failed{log}", is_failure=True)
+
+    def _fail_group(self, given: dict[str, Any]) -> None:
+        for one in given.get("job_error_info") or ():
+            self._fail({**one, "rule_msg": one.get("msg")})
+
+    _EVENTS: dict[Any, Callable[["Display", dict[str, Any]], None]] = {  # noqa: RUF012  # constant
+        "run_info": _plan, "job_info": _start, "job_finished": _finish, "job_error": _fail, "group_error": _fail_group,
+    }  # fmt: skip
+
+    def _is_named(self, job: Job) -> bool:
+        return self._board.totals.get(job.rule, 1) <= _FEW
+
+    def _count(self, rule: str) -> None:
+        is_last = self._board.count("done")[rule] >= self._board.totals.get(rule, 0)
+        if is_last or self._clock() - self._counted >= EVERY_S:
+            self._counted = self._clock()
+            self._tell(count_line(self._board, rule))
+
+    def _tell(self, line: str, *, is_failure: bool = False) -> None:
+        """Write a line about a job; a terminal shows jobs in the redrawn lines."""
+        if is_failure or not (self._output.is_terminal or "rules" in self._quiet):
+            self._say(wrap(f"{time.strftime('%H:%M:%S')}  {line}", self._output.width))
+
+    def _say(self, lines: list[str]) -> None:
+        self._output.say(lines)
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._output.is_terminal and "progress" not in self._quiet and self._ticker:
+            width = self._output.width or 80
+            self._output.draw(screen(self._board, width, self._output.height))
+
+    def _begin(self) -> None:
+        if self._ticker is None:
+            self._output.begin()
+            self._told = self._counted = self._clock()
+            self._ticker = threading.Thread(target=self._watch, name="shardline-log", daemon=True)
+            self._ticker.start()
+        self._draw()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(REDRAWN_S):
+            with self._lock:
+                if self._ended.is_set():
+                    return
+                try:
+                    self.tick()
+                except Exception:  # a display is no reason to end a workflow
+                    return
+
+    def tick(self) -> None:
+        """Show how far the jobs are, if it is time for that."""
+        with self._lock:
+            is_due = self._clock() - self._told >= EVERY_S
+            if not (self._output.is_terminal or is_due):
+                return
+            running = self._board.running()
+            for job in running:
+                self._board.look(job)
+            self._draw()
+            if not self._output.is_terminal and "progress" not in self._quiet:
+                self._told = self._clock()
+                jobs = [(job, self._board.seconds(job)) for job in running if is_long(job)]
+                now = time.strftime("%H:%M:%S")
+                self._output.say([f"{now}  {line}" for line in table(jobs, None)])
+
+    def _sum(self) -> None:
+        """Write the table at the end, once."""
+        self._board.stop()
+        if self._is_summed or self._ticker is None:
+            return
+        self._is_summed = True
+        self._end()
+        has_failed = any(job.state == "failed" for job in self._board.jobs.values())
+        if has_failed or "rules" not in self._quiet:
+            self._output.say(["", *summary(self._board, self._output.width)])
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._output.end()
+
+    def close(self) -> None:
+        """Write what is left, and give the terminal back."""
+        with self._lock:
+            if not self._is_summed:
+                self._sum()
+            self._end()
+
+    def give_up(self) -> None:
+        """Give the terminal back, and write nothing more."""
+        self._is_summed = True
+        self._end()
+
+
+def _cause(given: dict[str, Any]) -> str | None:
+    """Return what an executor knows of a failure."""
+    found = [given.get("rule_msg"), *(given.get("aux") or {}).values()]
+    return next((str(text).strip() for text in found if text), None)

@@ -1,0 +1,38 @@
+"""Which of Snakemake's messages a reader needs, and what is left of them."""
+
+import re
+from logging import WARNING, LogRecord
+
+# What Snakemake prints of its own work; its package is named, so that a workflow's messages stay.
+_CHATTER = re.compile(
+    r"Assuming unrestricted shared|Building DAG|Using shell|Provided (cores|remote|resources)|Rules claiming|"
+    r"Conda environments: ignored|Singularity containers: ignored|Group jobs: inactive|Select jobs|Execute \d|"
+    r"Trying to restart|Shutting down|Complete log|Elapsed time|Exiting because a job|Job rate limit|DAG of jobs will|"
+    r"Removing output files of failed job|Handing over execution|Retrieving .* from storage|Storing .* in storage|"
+    r"Finished jobid|None$"
+)
+_FOLLOWS_A_JOB = re.compile(
+    r"CalledProcessError in file|At least one job did not complete successfully"
+)
+_LOCATION = re.compile(r"\AWorkflowError(?: in file .*, line \d+)?:\n")
+
+
+def message_of(record: LogRecord) -> str | None:
+    """Return what to print of a record that is no event of a job; None where it is nothing."""
+    text = str(record.msg or "").strip("\n")
+    is_event = getattr(record, "event", None) not in (None, "error")
+    if is_event or not text or (record.levelno < WARNING and _is_chatter(record, text)):
+        return None
+    if _is_of_snakemake(record) and (
+        _FOLLOWS_A_JOB.search(text) or text.startswith("Exiting because a job")
+    ):
+        return None
+    return _LOCATION.sub("", text)
+
+
+def _is_chatter(record: LogRecord, text: str) -> bool:
+    return _is_of_snakemake(record) and _CHATTER.match(text.strip()) is not None
+
+
+def _is_of_snakemake(record: LogRecord) -> bool:
+    return "/site-packages/snakemake/" in record.pathname or "/snakemake/" in record.pathname

@@ -1,0 +1,74 @@
+"""The table at the end: what is done, what has failed and why, what was left out."""
+
+from collections.abc import Sequence
+
+from snakemake_logger_plugin_shardline.board import Board, Job, Result
+from snakemake_logger_plugin_shardline.lines import total
+from snakemake_logger_plugin_shardline.text import cells, clip, one_line, pad, wrap
+
+MOST_ROWS = 50
+_LONGEST_TITLE = 40
+_INDENT = "    "
+
+
+def summary(board: Board, width: int | None) -> list[str]:
+    """Return the table of results and failed jobs, and a last line that counts jobs.
+
+    Args:
+        width: columns of a terminal; None: lines break where the texts do.
+    """
+    failed = [job for job in board.jobs.values() if job.state == "failed"]
+    told: list[Job] = []
+    blocks: dict[str, list[list[str]]] = {"done": [], "failed": [], "skipped": []}
+    titles = [one_line(result.title) for result in board.results] + [
+        one_line(job.title) for job in failed
+    ]
+    longest = min(max(map(cells, titles), default=0), _LONGEST_TITLE)
+    for result in board.results:
+        own = [job for job in failed if job.log in result.logs]
+        told += own
+        state = "done" if result.is_done else "failed" if own else "skipped"
+        blocks[state].append(
+            [
+                _row(result.title, state, result.headline, longest, width),
+                *_below(result, own, width),
+            ]
+        )
+    for job in failed:
+        if job not in told:
+            blocks["failed"].append(
+                [_row(job.title, "failed", "", longest, width), *_causes(job, width)]
+            )
+    lines = [line for state, rows in blocks.items() for line in _limited(state, rows)]
+    return [*lines, *wrap(total(board), width)]
+
+
+def _row(title: str, state: str, headline: str, longest: int, width: int | None) -> str:
+    line = f"{pad(clip(one_line(title), longest), longest)}  {pad(state, 7)}  {one_line(headline)}".rstrip()
+    return line if width is None else clip(line, width)
+
+
+def _below(result: Result, failed: Sequence[Job], width: int | None) -> list[str]:
+    lines = wrap(result.note, width, _INDENT) if result.note else []
+    return [*lines, *(line for job in failed for line in _causes(job, width))]
+
+
+def _causes(job: Job, width: int | None) -> list[str]:
+    lines = [line for cause in _once(job.causes) for line in wrap(cause, width, _INDENT)]
+    return [*lines, *(wrap(f"log: {job.log}", width, _INDENT) if job.log else [])]
+
+
+def _once(causes: Sequence[str]) -> list[str]:
+    """Return the causes but those that a later one repeats as part of its own sentence."""
+    return [
+        cause
+        for place, cause in enumerate(causes)
+        if not any(cause.strip() in later for later in causes[place + 1 :])
+    ]
+
+
+def _limited(state: str, rows: Sequence[list[str]]) -> list[str]:
+    """Return the lines of so many rows as anyone reads."""
+    lines = [line for row in rows[:MOST_ROWS] for line in row]
+    more = len(rows) - MOST_ROWS
+    return [*lines, f"and {more} more {state}"] if more > 0 else lines

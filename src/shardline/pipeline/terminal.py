@@ -1,0 +1,60 @@
+"""What a logger plugin writes into its table at the end: a row for each run of this start of Snakemake."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from shardline.config.project import Project
+from shardline.config.run import Run
+from shardline.core.errors import DataError
+from shardline.core.files import read_json
+from shardline.core.redaction import mask
+
+
+def finished(project: Project, exists: Callable[[Path], bool]) -> frozenset[str]:
+    """Return the runs that are sealed and evaluated.
+
+    Args:
+        exists: whether a file is there, here or in the storage.
+    """
+    return frozenset(
+        key for key, run in project.runs.items() if exists(run.model) and exists(run.evaluation)
+    )
+
+
+def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, Any]]:
+    """Return the rows of a log record's `results`, see the plugin's README.
+
+    Args:
+        before: runs that were finished when Snakemake was started, which have no row.
+    """
+    return [
+        {
+            "title": mask(run.name),
+            "done": run.is_sealed,
+            "headline": _headline(run),
+            "logs": _logs(project, run),
+        }
+        for key, run in project.runs.items()
+        if key not in before
+    ]
+
+
+def _headline(run: Run) -> str:
+    """Return the headline metric of a run's evaluation; "" where there is none that can be read."""
+    try:
+        headline = read_json(run.evaluation, remedy="")["headline"]
+        return mask(f"{headline['metric']} {float(headline['value']):#.4g}")
+    except (DataError, KeyError, TypeError, ValueError):
+        return ""
+
+
+def _logs(project: Project, run: Run) -> list[str]:
+    """Return the logs of the jobs that a run needs for itself alone."""
+    layout = project.layout.declared
+    jobs = (
+        ("resolve_run", run.id),
+        ("train", run.id),
+        ("evaluate", f"{run.id}-{run.evaluation_id}"),
+    )
+    return [str(layout.log(rule, key)) for rule, key in jobs]
