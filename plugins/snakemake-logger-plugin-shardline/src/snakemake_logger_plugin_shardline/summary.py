@@ -19,7 +19,7 @@ def summary(board: Board, width: int | None) -> list[str]:
     """
     failed = [job for job in board.jobs.values() if job.state == "failed"]
     told: list[Job] = []
-    blocks: dict[str, list[list[str]]] = {"done": [], "failed": [], "skipped": []}
+    blocks: dict[str, list[list[str]]] = {"done": [], "partly": [], "failed": [], "skipped": []}
     titles = [one_line(result.title) for result in board.results] + [
         one_line(job.title) for job in failed
     ]
@@ -27,7 +27,8 @@ def summary(board: Board, width: int | None) -> list[str]:
     for result in board.results:
         own = [job for job in failed if job.log in result.logs]
         told += own
-        state = "done" if result.is_done else "failed" if own else "skipped"
+        if (state := _state(board, result, own)) is None:
+            continue
         blocks[state].append(
             [
                 _row(result.title, state, result.headline, longest, width),
@@ -41,6 +42,16 @@ def summary(board: Board, width: int | None) -> list[str]:
             )
     lines = [line for state, rows in blocks.items() for line in _limited(state, rows)]
     return [*lines, *wrap(total(board), width)]
+
+
+def _state(board: Board, result: Result, failed: Sequence[Job]) -> str | None:
+    """Return what became of a result; None where this start of Snakemake was not asked for it."""
+    if result.is_done or failed:
+        return "done" if result.is_done else "failed"
+    if any(job.log in result.logs and job.state == "done" for job in board.jobs.values()):
+        return "partly"
+    is_whole = board.count("done").total() >= sum(board.totals.values())
+    return None if is_whole else "skipped"
 
 
 def _row(title: str, state: str, headline: str, longest: int, width: int | None) -> str:
