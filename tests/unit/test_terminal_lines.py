@@ -178,12 +178,14 @@ def test_an_error_is_shown_once_by_its_sentence_and_a_later_one_that_repeats_it_
     board = board_of([{}], ["failed"])
     job = board.jobs[0]
     job.causes = [
-        "loss is NaN",
-        "not retried, since it would fail in the same way: loss is NaN; fix it",
-    ]
+        "no luck at 0x7f01", "no luck at 0x7f02; not started again, since two attempts failed",
+        "not retried, since two attempts failed: no luck at 0x7f02; fix the error",
+    ]  # fmt: skip
     text = "\n".join(summary(board, None))
-    assert text.count("loss is NaN") == 1
+    assert text.count("no luck") == 1
     assert "not retried" in text
+    job.causes = ["of one kind", "of another kind"]
+    assert "of one kind\n    of another kind" in "\n".join(summary(board, None))
 
 
 # --- the display, with events as Snakemake's -------------------------------------------------------

@@ -1,5 +1,6 @@
 """The table at the end: what is done, what has failed and why, what was left out."""
 
+import re
 from collections.abc import Sequence
 
 from snakemake_logger_plugin_shardline.board import Board, Job, Result
@@ -7,6 +8,9 @@ from snakemake_logger_plugin_shardline.lines import total
 from snakemake_logger_plugin_shardline.text import cells, clip, one_line, pad, wrap
 
 MOST_ROWS = 50
+# Addresses and counts differ between two attempts with one error.
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_COMPARED = 200
 _LONGEST_TITLE = 40
 _INDENT = "    "
 
@@ -70,11 +74,17 @@ def _causes(job: Job, width: int | None) -> list[str]:
 
 
 def _once(causes: Sequence[str]) -> list[str]:
-    """Return the causes but those that a later one repeats as part of its own sentence."""
+    """Return the causes but those whose sentence a later one repeats, with other numbers or more about it."""
+    plain = [" ".join(_NUMBERS.sub("N", cause).split()) for cause in causes]
+    begins = [text[:_COMPARED] for text in plain]
     return [
         cause
         for place, cause in enumerate(causes)
-        if not any(cause.strip() in later for later in causes[place + 1 :])
+        if not any(
+            begin in plain[place] and begin in later
+            for begin in begins[: place + 1]
+            for later in plain[place + 1 :]
+        )
     ]
 
 
