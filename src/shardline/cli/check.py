@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardline.cli.app import EPILOG, AsJson, app
+from shardline.cli.app import AsJson, app
 from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.config.document import read_config
 from shardline.config.load import load_project
@@ -25,7 +25,7 @@ from shardline.results.select import find_run
 _STYLES = {"error": "bold red", "warning": "yellow", "not checked": "dim"}
 
 
-@app.command("check", epilog=EPILOG)
+@app.command("check")
 def check(
     context: typer.Context,
     names: Annotated[
