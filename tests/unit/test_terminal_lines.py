@@ -174,16 +174,11 @@ def test_a_row_is_done_failed_partly_or_skipped_and_left_out_where_nobody_asked_
     assert not [line for line in summary(board, 80) if line.startswith("d")]
 
 
-def test_an_error_is_shown_once_by_its_sentence_and_a_later_one_that_repeats_it_instead():
+def test_an_error_that_the_executor_repeats_is_shown_once():
     board = board_of([{}], ["failed"])
     job = board.jobs[0]
-    job.causes = [
-        "no luck at 0x7f01", "no luck at 0x7f02; not started again, since two attempts failed",
-        "not retried, since two attempts failed: no luck at 0x7f02; fix the error",
-    ]  # fmt: skip
-    text = "\n".join(summary(board, None))
-    assert text.count("no luck") == 1
-    assert "not retried" in text
+    job.causes = ["no luck", "job 7 failed: no luck"]
+    assert "\n".join(summary(board, None)).count("no luck") == 1
     job.causes = ["of one kind", "of another kind"]
     assert "of one kind\n    of another kind" in "\n".join(summary(board, None))
 
@@ -288,6 +283,29 @@ def test_a_failed_job_is_named_at_once_and_explained_at_the_end_once(shown):
     ]  # fmt: skip
     assert "Exiting" not in shown.text()
     assert "WorkflowError" not in shown.text()
+
+
+def test_of_several_attempts_the_last_ones_sentence_is_shown(shown):
+    for cause in (
+        "no luck",
+        "no luck; not started again",
+        "not retried, since two attempts failed: no luck",
+    ):
+        start(shown, 1)
+        report(1, error=cause)
+        shown.display.take(
+            record(
+                LogEvent.JOB_ERROR,
+                "",
+                logging.ERROR,
+                jobid=1,
+                rule_name="train",
+                log=["logs/1.log"],
+            )
+        )
+    shown.display.close()
+    assert shown.text().count("no luck") == 1
+    assert "    not retried, since two attempts failed: no luck" in shown.text().splitlines()
 
 
 def test_what_an_executor_knows_of_a_failure_is_the_cause_where_the_job_reports_none(shown):

@@ -22,7 +22,8 @@ class Job:
         state: `running`, `failed` or `done`.
         attempts: how often it was started.
         took: seconds of the last attempt.
-        causes: why its attempts failed, each sentence once.
+        causes: why its last attempt failed: what the job reports, and what the executor knows.
+        earlier: the same of the attempt before.
         progress: what it reported last.
         since: time before which nothing was reported by this job.
         mark: of the file when it was read last.
@@ -36,6 +37,7 @@ class Job:
     attempts: int = 1
     took: float = 0.0
     causes: list[str] = field(default_factory=list)
+    earlier: list[str] = field(default_factory=list)
     progress: Progress | None = None
     since: float = 0.0
     mark: tuple[int, int] | None = None
@@ -111,7 +113,7 @@ class Board:
             rule=rule, message=message or rule, log=log, begun=self._clock(), since=created - SKEW_S
         )
         if before := self.jobs.get(number):
-            job.attempts, job.causes = before.attempts + 1, before.causes
+            job.attempts, job.earlier = before.attempts + 1, before.causes
         self.jobs[number] = job
         return job
 
@@ -132,9 +134,7 @@ class Board:
         self.look(job)
         job.state, job.took = "failed", self.seconds(job)
         causes = [cause for cause in (job.progress and job.progress.error, message) if cause]
-        for cause in causes or ["failed"]:
-            if cause not in job.causes:
-                job.causes.append(cause)
+        job.causes = causes or job.earlier or ["failed"]
         return job
 
     def stop(self) -> list[Job]:

@@ -1,6 +1,5 @@
 """The table at the end: what is done, what has failed and why, what was left out."""
 
-import re
 from collections.abc import Sequence
 
 from snakemake_logger_plugin_shardline.board import Board, Job, Result
@@ -8,9 +7,6 @@ from snakemake_logger_plugin_shardline.lines import total
 from snakemake_logger_plugin_shardline.text import cells, clip, one_line, pad, wrap
 
 MOST_ROWS = 50
-# Addresses and counts differ between two attempts with one error.
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
-_COMPARED = 200
 _LONGEST_TITLE = 40
 _INDENT = "    "
 
@@ -22,15 +18,15 @@ def summary(board: Board, width: int | None) -> list[str]:
         width: columns of a terminal; None: lines break where the texts do.
     """
     failed = [job for job in board.jobs.values() if job.state == "failed"]
-    told: list[Job] = []
+    known = {log for result in board.results for log in result.logs}
+    others = [job for job in failed if job.log not in known]
     blocks: dict[str, list[list[str]]] = {"done": [], "partly": [], "failed": [], "skipped": []}
     titles = [one_line(result.title) for result in board.results] + [
-        one_line(job.title) for job in failed
+        one_line(job.title) for job in others
     ]
     longest = min(max(map(cells, titles), default=0), _LONGEST_TITLE)
     for result in board.results:
         own = [job for job in failed if job.log in result.logs]
-        told += own
         if (state := _state(board, result, own)) is None:
             continue
         blocks[state].append(
@@ -39,11 +35,10 @@ def summary(board: Board, width: int | None) -> list[str]:
                 *_below(result, own, width),
             ]
         )
-    for job in failed:
-        if job not in told:
-            blocks["failed"].append(
-                [_row(job.title, "failed", "", longest, width), *_causes(job, width)]
-            )
+    for job in others:
+        blocks["failed"].append(
+            [_row(job.title, "failed", "", longest, width), *_causes(job, width)]
+        )
     lines = [line for state, rows in blocks.items() for line in _limited(state, rows)]
     return [*lines, *wrap(total(board), width)]
 
@@ -74,17 +69,12 @@ def _causes(job: Job, width: int | None) -> list[str]:
 
 
 def _once(causes: Sequence[str]) -> list[str]:
-    """Return the causes but those whose sentence a later one repeats, with other numbers or more about it."""
-    plain = [" ".join(_NUMBERS.sub("N", cause).split()) for cause in causes]
-    begins = [text[:_COMPARED] for text in plain]
+    """Return the causes but those that another one repeats as part of its own sentence."""
+    plain = [" ".join(cause.split()) for cause in causes]
     return [
         cause
-        for place, cause in enumerate(causes)
-        if not any(
-            begin in plain[place] and begin in later
-            for begin in begins[: place + 1]
-            for later in plain[place + 1 :]
-        )
+        for cause, mine in zip(causes, plain, strict=True)
+        if not any(mine in other and mine != other for other in plain)
     ]
 
 
