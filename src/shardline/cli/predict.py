@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from shardline.cli.app import EPILOG, AsJson, app
+from shardline.cli.app import AsJson, app
 from shardline.cli.asked_predictions import predict_rows
 from shardline.cli.display.terminal import say, say_json
 from shardline.config.load import load_project
 from shardline.results.recorded import find_recorded
 
 
-@app.command("predict", epilog=EPILOG)
+@app.command("predict")
 def predict(
     context: typer.Context,
     run: Annotated[

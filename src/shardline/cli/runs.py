@@ -48,7 +48,7 @@ def list_runs(context: typer.Context, as_json: AsJson = False) -> None:
         say(f"report: {report}")
 
 
-@app.command("report", epilog=EPILOG)
+@app.command("report")
 def report(context: typer.Context, as_json: AsJson = False) -> None:
     """Write the report over what is there now.
 
