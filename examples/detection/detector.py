@@ -8,6 +8,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, l1_loss
 from torchmetrics import MeanMetric
 
 STRIDE = 8  # pixels of a cell of the grid
+KINDS = ("disc", "square")
 
 
 class Detector(LightningModule):
@@ -75,8 +76,27 @@ class Detector(LightningModule):
         self.measure("val", *found)
 
     def test_step(self, batch, batch_idx):
-        _, *found = self.losses(batch)
+        losses, *found = self.losses(batch)
         self.measure("test", *found)
+        return {"sample_losses": losses.flatten(1).mean(1)}
+
+    def describe_sample(self, batch):
+        """Return the boxes of a batch of one image, as pixels, beside those that are predicted."""
+        count = int(batch["boxes.lengths"][0])
+        grid = self(batch["image"])[0]
+        score, kind = grid[: self.kinds].sigmoid().max(0)
+        row, column = torch.nonzero(score > 0.5, as_tuple=True)
+        x, y, wide, high = grid[self.kinds :, row, column] * STRIDE
+        x, y = x + column * STRIDE, y + row * STRIDE
+        corners = [x - wide / 2, y - high / 2, x + wide / 2, y + high / 2]
+        return {
+            "boxes": {"true": batch["boxes"][0, :count], "predicted": torch.stack(corners, dim=1)},
+            "labels": {
+                "true": [KINDS[number] for number in batch["kinds"][0, :count]],
+                "predicted": [KINDS[number] for number in kind[row, column]],
+            },
+            "scores": score[row, column],
+        }
 
     def measure(self, split, grid, wanted, held):
         """Log the share of boxes that are found, and of what is found that is right.

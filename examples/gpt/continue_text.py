@@ -6,13 +6,17 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from shardline.training.models.gpt import GPT
+from shardline.models import GPT
 
 
 def main(folder: Path, *texts: str) -> None:
     """Print each text with 120 more characters, drawn by their probability."""
     settings = json.loads((folder / "run.json").read_text())["settings"]
-    model = GPT(context=settings["data"]["pack"]["length"], vocab=256, **settings["model_args"])
+    given = {
+        "vocab": 256,
+        **settings["model_args"],
+    }  # a tokenizer's number of tokens is among these
+    model = GPT(context=settings["data"]["pack"]["length"], **given)
     model.load_state_dict(load_file(folder / "model.safetensors"))
     generator = torch.Generator().manual_seed(1)
     for text in texts:

@@ -1,5 +1,20 @@
-"""Models to derive from: the public name of `shardline.training.models`."""
+"""Models to train or to derive from: the public names of `shardline.training.models`."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from shardline.training.models.base import Classifier
 
-__all__ = ["Classifier"]
+if TYPE_CHECKING:
+    from shardline.training.models.gpt import GPT
+    from shardline.training.models.resnet import ResNet
+    from shardline.training.models.unet import UNet
+
+__all__ = ["GPT", "Classifier", "ResNet", "UNet"]
+
+
+def __getattr__(name: str) -> Any:
+    # At its first use: an import here would count each model in the identity of code that derives from another one.
+    if name in __all__:
+        return getattr(importlib.import_module(f"shardline.training.models.{name.lower()}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

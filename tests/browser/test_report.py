@@ -128,6 +128,23 @@ def test_link_in_the_leaderboard_opens_the_details(browser):
     assert browser.get_log("browser") == []
 
 
+def test_samples_that_a_model_describes_are_drawn_over_their_image(browser):
+    details = open_run(browser, "diabetes-mlp_lr=0.1")
+    assert HOSTILE in details.find_element(By.CSS_SELECTOR, ".samples dd.prompt").text
+    layers = details.find_elements(By.CSS_SELECTOR, ".samples .layers")
+    assert len(layers) == 2
+    image, mask = (one.rect for one in layers[1].find_elements(By.TAG_NAME, "img"))
+    assert mask == pytest.approx(image, abs=1)
+    box = layers[1].find_element(By.CSS_SELECTOR, "rect.predicted").rect
+    drawn = [(box[edge] - image[edge]) / image["width"] for edge in ("x", "y")]
+    assert [*drawn, box["width"] / image["width"]] == pytest.approx([0.25, 0.5, 0.5], abs=0.03)
+    with phone(browser):
+        assert browser.execute_script(
+            "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
+    assert browser.get_log("browser") == []
+
+
 def test_details_are_made_when_they_are_opened(browser):
     made = "return document.querySelectorAll('.details .pairs').length"
     before = browser.execute_script(made)

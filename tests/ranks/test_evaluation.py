@@ -33,12 +33,17 @@ class Tested(Flat):
         super().__init__(feature_shape, num_classes)
         self.f1 = MulticlassF1Score(num_classes)
 
-    def test_step(self, batch: Any, batch_idx: int) -> None:
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
         features, labels = batch
         logits = self(features)
         self.f1.update(logits, labels)
-        self.log("test_loss", torch.nn.functional.cross_entropy(logits, labels))
+        losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        self.log("test_loss", losses.mean())
         self.log("test_f1", self.f1)
+        return {"sample_losses": losses}
+
+    def describe_sample(self, batch: Any) -> dict[str, Any]:
+        return {"label": batch[1], "text": {"predicted": str(self(batch[0]).tolist())}}
 
 
 class Waiting(Tested):
@@ -124,6 +129,8 @@ def test_what_a_test_step_logs_is_combined_over_ranks(tmp_path: Path, batch: int
     assert first["metrics"]["test_loss"] == alone["metrics"]["test_loss"], "the sum is exact"
     assert first["metrics"]["test_f1"] == pytest.approx(alone["metrics"]["test_f1"], rel=1e-6)
     assert first["num_samples"] == alone["num_samples"]
+    assert first["samples"] == alone["samples"], "the same bytes"
+    assert len(alone["samples"]["hardest"]) == len(alone["samples"]["typical"]) == 8
 
 
 @pytest.mark.slow

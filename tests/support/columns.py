@@ -14,6 +14,7 @@ from shardline.core.seals import seal as sealed
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import DTYPES, MEAN_COUNT, WEIGHTS, Column
 from shardline.data.parts import read_part
+from shardline.data.sources.base import file_digests
 from shardline.sources import Ragged, Schema, Source, Table
 
 COLUMN = st.builds(
@@ -111,15 +112,22 @@ def sources(draw: st.DrawFn) -> Given:
     return Given(columns, rows, tables=draw(st.integers(1, 3)), as_ragged=draw(st.booleans()))
 
 
-def manifest_of(source: Source, folder: Path) -> dict[str, Any]:
+def manifest_of(
+    source: Source, folder: Path, splits: dict[str, float] | None = None
+) -> dict[str, Any]:
     """Build all shards of a source and return its manifest, as it is read back."""
-    part = describe_part("d", build_shards(source, range(source.num_shards), {}, folder), {})
+    built = build_shards(source, range(source.num_shards), splits or {}, folder)
+    part = describe_part("d", built, {})
     path = folder / "parts" / f"00000-{source.num_shards - 1:05d}.json"
     write_json(path, sealed({**part, "action": {}}))
     assert read_part(path, "d", remedy="delete it")["shards"] == part["shards"]
     write_json(path, part)  # as a version that did not seal: its rows are counted
     read = read_part(path, "d", source.schema.to_json(), remedy="delete it")
-    write_json(folder / "manifest.json", seal([read], dataset="d", source=source, document={}))
+    read_by_it = [*source.files, *filter(None, [getattr(source, "_file", None)])]  # a tokenizer's
+    document = {"source": dict(enumerate(file_digests(read_by_it)))}
+    write_json(
+        folder / "manifest.json", seal([read], dataset="d", source=source, document=document)
+    )
     manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
     return manifest
 

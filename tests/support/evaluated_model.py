@@ -90,6 +90,7 @@ def sealed_model(folder, source, num_steps=0, model_class=Flat, normalize="none"
         "model_file": folder / "model.safetensors",
         "datasets": [DatasetPlace(manifest=folder / "manifest.json", shards=folder)],
         "has_test_step": "test_step" in vars(model_class),
+        "has_samples": "describe_sample" in vars(model_class),
     }
     return given, model
 

@@ -109,6 +109,16 @@ def draw(pixels) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
+DESCRIBED = [
+    {
+        "row": 1, "loss": 2.5, "image": draw(np.full((8, 8), 3)),
+        "mask": {"true": draw(np.eye(8) * 9), "predicted": draw(np.eye(8)), "classes": {"1": "1"}},
+        "boxes": {"true": [], "predicted": [{"at": [0.25, 0.5, 0.75, 1], "label": HOSTILE, "score": 0.5}]},
+    },
+    {"row": 2, "loss": 1.5, "text": {"prompt": f"مرحبا {HOSTILE}", "true": "a\nb", "predicted": "wide" * 99}},
+]  # fmt: skip
+
+
 def diabetes_run(folder: Path, name: str, *, lr: float, hidden: tuple[int, ...]):
     train, valid, test = split_parts(load_diabetes)
     model = MLPRegressor(hidden_layer_sizes=hidden, learning_rate_init=lr, random_state=7)
@@ -125,6 +135,8 @@ def diabetes_run(folder: Path, name: str, *, lr: float, hidden: tuple[int, ...])
         "metrics": held_out,
         "headline": {"metric": "mse", "value": held_out["mse"], "mode": "min"},
         "reference": {"metric": "mse", "value": 5200.0, "meaning": "error of predicting the mean"},
+        "measured_by": "model",
+        "samples": {"hardest": DESCRIBED},
     }
     return seal(folder, name, "diabetes", "mlp", lr, metrics, evaluation)
 

@@ -110,7 +110,7 @@ def test_a_test_step_gets_features_as_its_training_does(tmp_path: Any) -> None:
         (
             Wordless,
             None,
-            r"gave wibble first, .* set evaluation.headline: \{metric: wibble, mode: max\}",
+            r"gave wibble, and of none is known .* set evaluation.headline: \{metric: wibble, mode: max\}",
         ),
         (Silent, None, "test_step logs nothing, expected one metric at least"),
         (Odd, None, "logs loss with reduce_fx=.*, expected mean, sum, min or max"),
@@ -123,6 +123,14 @@ def test_what_cannot_be_ranked_is_a_sentence(
     headline = Headline(metric=wanted, mode="max") if wanted else None
     with pytest.raises(ConfigError, match=message):
         evaluated(tmp_path, Rows(**TABLE), 0, model, headline=headline)
+
+
+def test_of_logged_metrics_the_first_that_is_known_to_have_a_better_end_is_the_headline() -> None:
+    metrics = {"wibble": 3.0, "bleu": 2.0, "test_loss": 1.0, "test_f1": 0.5}
+    chosen = headlines.choose_headline(metrics, wanted=None, what="it")
+    assert chosen == {"metric": "test_loss", "value": 1.0, "mode": "min"}
+    chosen = headlines.choose_headline(metrics, wanted=None, what="it", modes={"bleu": "max"})
+    assert chosen == {"metric": "bleu", "value": 2.0, "mode": "max"}
 
 
 def test_a_wanted_headline_stands_whatever_its_name_says(tmp_path: Any) -> None:

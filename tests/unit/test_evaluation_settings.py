@@ -45,6 +45,42 @@ def test_a_test_step_is_named_in_the_evaluation_alone(project: FakeProject) -> N
     assert project.run("net").evaluation_document["ranks"] == 1
 
 
+def test_samples_that_a_model_describes_count_in_the_evaluation_alone(project: FakeProject) -> None:
+    model(project, "test_step")
+    assert "samples" not in project.run("net").evaluation_document["versions"]
+    model(project, "describe_sample")
+    described = project.run("net")
+    assert described.evaluation_document["versions"]["samples"] == 1
+    assert "samples" not in described.document["versions"]
+    for name, has in (("gpt", True), ("unet", True), ("resnet", False)):
+        project.rows[0]["model"] = name
+        assert ("samples" in project.run("net").evaluation_document["versions"]) is has
+
+
+def test_gpt_takes_its_vocabulary_from_the_tokenizer_as_if_it_were_written(
+    project: FakeProject,
+) -> None:
+    project.workspace.write(
+        "data/t.json", '{"model": {"vocab": {"a": 0, "b": 6}}, "added_tokens": []}'
+    )
+    source = {"type": "text", "files": ["data/a.csv"], "tokenizer": "data/t.json"}
+    project.config["datasets"][project.rows[0]["dataset"]]["source"] = source
+    project.rows[0]["model"] = "gpt"
+    told = project.run("net")
+    assert told.settings.model_args == {"vocab": 7}
+    project.rows[0]["model_args.vocab"] = 7
+    assert project.run("net").document == told.document
+    project.rows[0] |= {"model_args.vocab": 9, "model_args.width": 8}
+    assert project.run("net").settings.model_args == {"vocab": 9, "width": 8}
+    for key in ("model_args.vocab", "model_args.width"):
+        del project.rows[0][key]
+    project.rows[0]["model_args.column"] = "other"
+    assert project.run("net").settings.model_args == {"column": "other"}
+    source["tokenizer"] = "bytes"
+    del project.rows[0]["model_args.column"]
+    assert project.run("net").settings.model_args == {}
+
+
 def test_metrics_and_headline_count_in_the_evaluation_with_their_packages(
     project: FakeProject,
 ) -> None:

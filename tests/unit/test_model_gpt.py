@@ -129,6 +129,50 @@ def test_tokens_of_a_step_weigh_alike_however_it_is_split(form: str) -> None:
     torch.testing.assert_close(logged[0], kept.mean())
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    rows=ROWS,
+    seed=st.integers(0, 99),
+    number=st.sampled_from([torch.bool, torch.int64, torch.float32]),
+)
+def test_tokens_that_the_loss_mask_leaves_out_do_not_count(
+    rows: list[int], seed: int, number: torch.dtype
+) -> None:
+    model, pack = gpt(loss_mask="mask"), packed(rows, tokens(LENGTH, seed=seed))
+    mask = torch.rand(1, LENGTH, generator=torch.Generator().manual_seed(seed)) > 0.5
+    plain, counts = gpt().losses(pack)
+    losses, masked = model.losses({**pack, "mask": mask.to(number)})
+    assert torch.equal(losses, plain)
+    assert torch.equal(masked > 0, (counts > 0) & mask[:, 1:])
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows=ROWS, seed=st.integers(0, 9), form=st.sampled_from(["pack", "lengths", "block"]))
+def test_a_described_sample_is_the_first_text_with_as_many_tokens_predicted(
+    rows: list[int], seed: int, form: str
+) -> None:
+    values = tokens(LENGTH, seed=seed)
+    batch, length = {"tokens": values[None]}, LENGTH
+    if form == "pack":
+        batch, length = packed(rows, values), rows[0]
+    if form == "lengths":
+        length = sum(rows)
+        batch["tokens.lengths"] = torch.tensor([length])
+    model = gpt(seed)
+    text = model.describe_sample(batch)["text"]
+    whole = torch.cat([text["prompt"], text.get("true", text["prompt"][:0])])
+    assert torch.equal(whole, values[:length])
+    assert len(text["prompt"]) >= 1
+    if length > 1:
+        expected = model.generate(text["prompt"][None], length - len(text["prompt"]))
+        assert torch.equal(torch.cat([text["prompt"], text["predicted"]])[None], expected)
+
+
+def test_an_empty_row_is_described() -> None:
+    batch = {"tokens": torch.zeros(1, 3).long(), "tokens.lengths": torch.tensor([0])}
+    assert len(gpt().describe_sample(batch)["text"]["prompt"]) == 0
+
+
 def trainer(**options: Any) -> pl.Trainer:
     return pl.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
@@ -207,6 +251,11 @@ def test_sizes_come_from_the_data() -> None:
         ({"tokens": "uint8[*]"}, {}, r"model_args\.context is not given.*data\.pack"),
         ({"tokens": "uint8[8]"}, {"context": 7}, r"context=7 is less than the 8 values"),
         ({"tokens": "uint8[8]"}, {"width": 10, "heads": 4}, r"width=10 .*heads=4; use 12"),
+        ({"tokens": "uint8[8]"}, {"loss_mask": "mask"}, r"model_args\.loss_mask=mask is no column of the samples"),
+        (
+            {"tokens": "uint8[8]", "mask": "bool[*]"}, {"loss_mask": "mask"},
+            r"loss_mask=mask is bool\[\*\], expected .* for each value of tokens, .* name mask in data\.pack\.with",
+        ),
     ],
 )  # fmt: skip
 def test_data_and_settings_that_do_not_fit_are_named(

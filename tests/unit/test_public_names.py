@@ -8,7 +8,16 @@ import pytest
 
 import shardline
 from shardline.identity.code import CodeIndex
+from shardline.identity.methods import has_method
+from shardline.identity.versions import EXPORTED, exported_by
 
+EXPORTS = {
+    "names": "from shardline.models import GPT as B\nclass Net(B): pass",
+    "attribute": "import shardline as s\nclass Net(s.models.GPT): pass",
+    "member": "from shardline import models\nclass Net(models.GPT): pass",
+    "by text": "from shardline import models\nNet = getattr(models, 'GPT')",
+    "called": "from shardline.models import GPT\nclass Net:\n    def net(self): return GPT.forward",
+}
 MODULES = ("errors", "ledger", "losses", "models", "sources", "transforms")
 HEAVY = ("torch", "pytorch_lightning", "pandas", "numpy", "snakemake", "yaml")
 
@@ -55,3 +64,30 @@ def test_every_spelling_of_a_public_module_is_seen_in_the_import_closure(tmp_pat
         assert f"shardline.{name}" in index.closure(spelling)[0], spelling
     (tmp_path / "version.py").write_text("import shardline\nprint(shardline.__version__)")
     assert set(index.closure("version")[0]) == {"version", "shardline"}
+
+
+@pytest.mark.parametrize("spelling", EXPORTS)
+def test_a_shipped_model_counts_by_its_own_history_however_it_is_named(tmp_path: Path, spelling):
+    (tmp_path / "net.py").write_text(EXPORTS[spelling])
+    index = CodeIndex((tmp_path,))
+    assert exported_by(index.reach("net:Net").shipped) == {"gpt"}
+    if spelling in ("names", "attribute", "member"):
+        assert has_method(index, "net:Net", "describe_sample")
+
+
+def test_code_that_names_no_shipped_model_counts_none_and_a_star_import_all(tmp_path: Path):
+    (tmp_path / "net.py").write_text(
+        "from shardline.models import Classifier\nclass Net(Classifier): pass"
+    )
+    (tmp_path / "star.py").write_text("from shardline.models import *\nclass Net(Classifier): pass")
+    index = CodeIndex((tmp_path,))
+    assert exported_by(index.reach("net:Net").shipped) == set()
+    assert exported_by(index.reach("star:Net").shipped) == {"gpt", "resnet", "unet"}
+
+
+def test_exported_models_are_the_shipped_ones():
+    for name, history in EXPORTED.items():
+        model = getattr(shardline.models, name.rpartition(".")[2])
+        assert model.__module__ == f"shardline.training.models.{history}"
+    with pytest.raises(AttributeError, match="has no attribute 'VGG'"):
+        shardline.models.VGG  # noqa: B018

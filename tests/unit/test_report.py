@@ -397,3 +397,39 @@ def test_a_run_names_the_certificate_that_its_code_resumes_exactly(tmp_path):
     page = page_of(write_run(tmp_path, "with", provenance={"certificate": certificate}))
     assert path in page
     assert "survived <code>shardline drill resume</code>" in page
+
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e</dd><script>alert(1)</script> مرحبا \ud800 {{ 7*7 }}"
+
+
+def test_samples_that_a_model_describes_are_shown_and_nothing_of_them_is_markup(tmp_path):
+    png = "data:image/png;base64,iVBORw0KGgo="
+    names = {"1": HOSTILE}
+    box = {"at": [0.1, 0.2, 0.5, 1], "label": HOSTILE, "score": 0.75}
+    samples = {
+        "hardest": [
+            {"row": 7, "loss": None, "image": png, "boxes": {"true": [box], "predicted": [box] * 9, "left_out": 2}},
+            {"row": 8, "loss": 1.25, "mask": {"true": png, "predicted": "javascript:alert(1)", "classes": names}},
+        ],
+        "typical": [{"row": 9, "text": {"prompt": HOSTILE, "true": " \n", "predicted": ""}, "label": HOSTILE}],
+    }  # fmt: skip
+    evaluation = {"samples": samples, "measured_by": "model", "task": "none", "confusion": None}
+    page = page_of(write_run(tmp_path, "x", evaluation=evaluation))
+    shown = markup(page)
+    for text in (
+        "row 7, loss not finite",
+        "row 8, loss 1.2",
+        "and 3 more",
+        "2 more boxes not drawn",
+        "␣⏎",
+    ):
+        assert text in shown
+    assert shown.count('<rect class="predicted"') == 9
+    assert shown.count('<rect class="ghost"') == 1
+    assert 'x="0.1" y="0.2" width="0.4" height="0.8"' in shown
+    assert shown.count("onerror") == shown.count("&lt;img src=x onerror")
+    assert "<script>alert" not in page
+    assert "javascript:" not in page
+    assert "\u202e" not in page
+    assert re.findall(r'<img src="([^"]*)"', shown) == ["#image-0"] * 3
+    assert "7*7" in shown

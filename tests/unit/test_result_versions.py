@@ -27,6 +27,7 @@ STAGES = {
     "evaluation": "shardline.training.evaluate",
     "prediction": "shardline.training.predict",
     "report": "shardline.report",
+    "samples": "shardline.training.described_samples",
     "script": "shardline.training.script_outputs",
     "classifier": "shardline.training.models.base",
     "losses": "shardline.training.losses",
@@ -52,6 +53,7 @@ NEUTRAL_IN = {
     "training": NEUTRAL | MASKING,
     "evaluation": NEUTRAL | MASKING | WANTED,
     "prediction": NEUTRAL | MASKING | WANTED,
+    "samples": NEUTRAL | MASKING | WANTED,
     **dict.fromkeys(("jsonl", "text"), NEUTRAL | TOKENS),
 }
 CLASSES = SHIPPED_MODELS | SHIPPED_SOURCES

@@ -49,7 +49,7 @@ def test_a_source_may_read_its_files_and_its_code(net):
 
 
 def test_a_source_may_read_its_tokenizer(net):
-    net.workspace.write("data/tokenizer.json", "{}")
+    net.workspace.write("data/tokenizer.json", '{"model": {"vocab": {"a": 0}}}')
     source = {"type": "text", "files": ["data/a.csv"], "tokenizer": "data/tokenizer.json"}
     net.config["datasets"][net.rows[0]["dataset"]]["source"] = source
     net.rows[0]["model"] = "gpt"

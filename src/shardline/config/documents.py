@@ -17,7 +17,7 @@ from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
 from shardline.identity.methods import has_method
 from shardline.identity.user_code import UserCode
-from shardline.identity.versions import PACKAGES, PUBLIC, versions_of
+from shardline.identity.versions import PACKAGES, PUBLIC, exported_by, versions_of
 
 Document = dict[str, Any]
 # Keys of a dataset that say how the work is cut; all others decide what is built.
@@ -187,6 +187,8 @@ class Documents:
         steps: Document = {}
         if self.has_method(paths["model"], "test_step"):  # in whose metrics ranks are added up
             steps = {"measured_by": "test_step", "ranks": _ranks_of_steps(settings)}
+            if self.has_method(paths["model"], "describe_sample"):
+                programs["samples"] = Program(named=None, history=("samples",))
         return self.made_by("evaluation", programs, settings) | steps
 
     def report(
@@ -263,6 +265,7 @@ class Documents:
             definitions[f"{shown.get(module, module)}{colon}{definition}"] = digest
         imported, _ = index.closure(entry.partition(":")[0])
         reached = {PUBLIC[module] for module in imported if module in PUBLIC}
+        reached |= exported_by(found.shipped)
         return Program(
             named=named,
             reached=tuple(sorted(filter(None, reached))),

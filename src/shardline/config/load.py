@@ -31,6 +31,7 @@ from shardline.config.scaling import load_scaling
 from shardline.config.settings.config import Config, PredictionSettings
 from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.settings.run import RunSettings
+from shardline.config.sized_model import with_vocabulary
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
@@ -222,10 +223,10 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
 def _load_run(
     project: Project, row: Row, defaults: Mapping[str, Any], parts: tuple[Part, ...]
 ) -> Run:
-    plain_settings = with_values(defaults, row.settings)
+    model_class = _resolve_model(project, row)
+    plain_settings = with_vocabulary(with_values(defaults, row.settings), model_class, parts)
     settings = as_type(plain_settings, RunSettings)
     checks.check_geometry(settings, row.where)
-    model_class = _resolve_model(project, row)
     check_samples(settings, parts, model_class, row.where)
     if len(parts) == 1:
         dataset = parts[0].dataset

@@ -19,11 +19,13 @@ class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         manifest: the sealed manifest.
         shards: folder of its shards in the store.
         weight: its share of the samples, as a fraction such as `7/10`; those of a mix sum to 1.
+        tokenizer: the file that made its tokens, where one did.
     """
 
     manifest: Path
     shards: Path
     weight: str = "1"
+    tokenizer: Path | None = None
 
     @property
     def share(self) -> Fraction:

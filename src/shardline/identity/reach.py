@@ -32,6 +32,7 @@ class Reach:
         ordered: modules of which the order of all definitions counts.
         third_party: dotted names of imported modules that are not the project's.
         escaped: modules that code has as values.
+        shipped: dotted names of Shardline's that code refers to.
         broken: names that a project module lacks, though one imports them.
         flags: effects of constructs on the whole program, see `escapes`.
     """
@@ -44,6 +45,7 @@ class Reach:
     ordered: set[str] = field(default_factory=set)
     escaped: set[str] = field(default_factory=set)
     third_party: set[str] = field(default_factory=set)
+    shipped: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     flags: dict[str, str] = field(default_factory=dict)
     _pending: list[Key] = field(default_factory=list)
@@ -117,6 +119,8 @@ class Reach:
         """Count both modules of a star import whole, and the submodules that it may import."""
         self._count_whole(label, f"star import, line {one.line}")
         self._escape(label)
+        if is_public(one.star):
+            self.shipped.add(one.star)
         for source, outline in self.program.find(one.star).items():
             self._count_whole(source, f"star import in {label}")
             self._escape(source)
@@ -164,6 +168,8 @@ class Reach:
     def _reach(self, part: Part, label: str, line: int) -> None:
         match part:
             case Named(dotted=dotted):
+                if dotted.startswith("shardline."):
+                    self.shipped.add(dotted)
                 for note in escapes.of_name(dotted, line) if label else ():
                     self._heed(note, label)
             case Defined():

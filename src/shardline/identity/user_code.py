@@ -28,6 +28,7 @@ class UserCode:
             and `module:file path` for files that are read; they show what changed.
         third_party: top-level names of installed packages that this code imports.
         whole: why a module counts whole, by module.
+        shipped: dotted names of Shardline's that this code refers to.
         files: of these modules, and those that they read beside themselves.
     """
 
@@ -35,6 +36,7 @@ class UserCode:
     definitions: dict[str, str]
     third_party: frozenset[str]
     whole: dict[str, str]
+    shipped: frozenset[str] = frozenset()
     files: frozenset[Path] = frozenset()
 
 
@@ -121,6 +123,7 @@ def _summary(found: Reach, module: str, parts: list[Part]) -> UserCode:
         definitions=definitions,
         third_party=found.packages,
         whole=dict(sorted(found.whole.items())),
+        shipped=frozenset(found.shipped),
         files=frozenset([*found.program.files.values(), *_paths(found, files)]),
     )
 

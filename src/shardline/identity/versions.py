@@ -62,6 +62,9 @@ SOURCES: dict[str, History] = dict.fromkeys(
     _FIRST,
 )  # fmt: skip
 
+# the samples that a model describes, beside what its `test_step` logs
+SAMPLES: History = _FIRST
+
 # the losses that a user's model calls
 LOSSES: History = _FIRST
 
@@ -81,6 +84,7 @@ HISTORIES: dict[str, History] = {
     "report": REPORT,
     "script": SCRIPT,
     "classifier": CLASSIFIER,
+    "samples": SAMPLES,
     "losses": LOSSES,
     "tokenizer": TOKENIZER,
     "transforms": TRANSFORMS,
@@ -114,6 +118,11 @@ PUBLIC: dict[str, str] = {
     **{f"shardline.data.sources.{name}": name for name in SOURCES},
 }
 
+# Names of these modules that are a shipped model, which counts by its own history.
+EXPORTED: dict[str, str] = {
+    f"shardline.models.{name}": name.lower() for name in ("GPT", "ResNet", "UNet")
+}
+
 # The packages, by import name, that decide a value of what a stage, model or source makes. They
 # are listed and not read from imports, so that an import added to Shardline makes nothing stale;
 # `tests/unit/test_result_versions.py` compares the lists with the imports, and lists why a
@@ -126,6 +135,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "prediction": (*_TORCH, "safetensors"),
     "report": ("altair", "detect_secrets", "jinja2", "numpy", "scipy", "vl_convert"),
     "script": (),
+    "samples": (*_TORCH, "safetensors"),
     "classifier": ("pytorch_lightning", "torch", "torchmetrics"),
     "transforms": ("PIL", "numpy", "simplejpeg", "torch"),
     **dict.fromkeys(MODELS, ("pytorch_lightning", "torch", "torchmetrics")),
@@ -176,6 +186,22 @@ def changes_between(name: str, old: int, new: int) -> list[str]:
     """Return what a history tells of the lines behind one version, up to another one."""
     lines = HISTORIES.get(name, ())[min(old, new) : max(old, new)]
     return [line.changed for line in lines]
+
+
+def exported_by(names: Iterable[str]) -> set[str]:
+    """Return the histories of the shipped models that code names, whichever one where it has their module as a value.
+
+    Args:
+        names: dotted names that the code refers to.
+    """
+    found = set()
+    for name in names:
+        found |= {
+            history for known, history in EXPORTED.items() if f"{name}.".startswith(f"{known}.")
+        }
+        if name in {known.rpartition(".")[0] for known in EXPORTED}:
+            found |= set(EXPORTED.values())
+    return found
 
 
 def is_public(dotted: str) -> bool:

@@ -52,6 +52,7 @@ def evaluate_on_ranks(
         model_class=run.model_class,
         settings=run.settings,
         has_test_step="measured_by" in run.evaluation_document,
+        has_samples="samples" in run.evaluation_document["versions"],
         model=model,
         datasets=tuple(datasets),
         work=work,

@@ -31,6 +31,7 @@ def places_of(run: Run, inputs: Inputs) -> tuple[DatasetPlace, ...]:
             manifest=Path(manifest),
             shards=layout.shards(part.dataset.id),
             weight=str(part.weight),
+            tokenizer=part.dataset.tokenizer,
         )
         for part, manifest in zip(run.parts, manifests, strict=True)
     )

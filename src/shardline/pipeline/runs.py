@@ -101,6 +101,7 @@ def _evaluate_here(
         datasets=datasets,
         verify=project.runtime.verify,
         has_test_step="measured_by" in run.evaluation_document,
+        has_samples="samples" in run.evaluation_document["versions"],
     )
     end_watch()
     return result

@@ -9,6 +9,7 @@ from typing import Any
 from shardline.report.run import Run
 
 BUDGET_BYTES = 800_000  # of the page's 5 MB for 100 runs
+_MASKS = ("true", "predicted")
 _IMAGE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+={0,2}")
 
 
@@ -54,7 +55,11 @@ def with_tokens(run: Run, images: Images) -> Run:
 
 def _with_token(sample: Mapping[str, Any], images: Images) -> dict[str, Any]:
     token = images.tokens.get(str(sample.get("image")))
-    rest = {key: value for key, value in sample.items() if key != "image"}
+    rest = {key: value for key, value in sample.items() if key not in ("image", "mask")}
+    mask = sample.get("mask")
+    if isinstance(mask, Mapping):
+        kept = {kind: images.tokens.get(str(mask.get(kind))) for kind in _MASKS}
+        rest["mask"] = {"classes": mask.get("classes", {}), **{k: t for k, t in kept.items() if t}}
     return rest | ({"image": token} if token else {})
 
 
@@ -62,5 +67,8 @@ def _images(run: Run) -> Iterator[str]:
     samples = run.evaluation.get("samples") or {}
     for kind in ("hardest", "typical"):
         for sample in samples.get(kind, []):
-            if _IMAGE.fullmatch(str(sample.get("image"))):
-                yield sample["image"]
+            mask = sample.get("mask")
+            drawn = [mask.get(name) for name in _MASKS] if isinstance(mask, Mapping) else []
+            yield from (
+                one for one in map(str, [sample.get("image"), *drawn]) if _IMAGE.fullmatch(one)
+            )

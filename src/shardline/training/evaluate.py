@@ -19,6 +19,7 @@ from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
 from shardline.order.blocks import BlockOrder
 from shardline.training.bootstrap import RowValues
+from shardline.training.described_samples import DescribedSamples
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.training.evaluate_steps import by_test_step, by_validation_step
 from shardline.training.evaluation_ranks import EvaluationRanks
@@ -31,7 +32,7 @@ from shardline.training.scoring import Columns, Task, blocks, make_task
 
 def evaluate(
     spec: RunSpec, *, model_file: Path, datasets: Sequence[DatasetPlace], verify: Policy = "first",
-    has_test_step: bool = False, world: World | None = None,
+    has_test_step: bool = False, has_samples: bool = False, world: World | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate a sealed model, on one rank or several.
 
@@ -46,6 +47,7 @@ def evaluate(
         datasets: those that the run was trained on.
         verify: when a shard is verified against its digest.
         has_test_step: whether the model's source shows a `test_step`, as its identity has it.
+        has_samples: likewise, whether that model describes samples, see `DescribedSamples`.
         world: this rank's place among those that evaluate together, with a device each; None: this
             process alone, on the CPU.
 
@@ -77,7 +79,8 @@ def evaluate(
         return {}
     ranks = EvaluationRanks.of(world, settings.accelerator, order.num_blocks)
     if has_test_step:
-        return by_test_step(spec, model, feed, HeldOutLoader(stream, order), ranks)
+        samples = DescribedSamples(spec, feed, order, datasets) if has_samples else None
+        return by_test_step(spec, model, feed, HeldOutLoader(stream, order), ranks, samples)
     batches = stream.batches()
     first = next(batches)
     named = NamedMetrics(settings.evaluation.metrics, spec.title)

@@ -15,6 +15,7 @@ from shardline.core.errors import ConfigError
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer, model_dtype
 from shardline.data.feed import Feed
+from shardline.training.described_samples import DescribedSamples
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
 from shardline.training.logged import LoggedMetrics
@@ -40,7 +41,7 @@ class _HeldOut(pl.LightningDataModule):
 
 def by_test_step(
     spec: RunSpec, model: pl.LightningModule, feed: Feed, loader: HeldOutLoader,
-    ranks: EvaluationRanks,
+    ranks: EvaluationRanks, samples: DescribedSamples | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate a model by what its `test_step` logs over a split; nothing but on rank 0.
 
@@ -48,7 +49,10 @@ def by_test_step(
     many, so a step must not wait for another rank.
 
     Of these metrics `evaluation.headline` ranks the run, or else `checkpoint.monitor`, or else the
-    first that was logged.
+    first that was logged of which it is known which end is better.
+
+    Args:
+        samples: describes samples, where the model does.
 
     Raises:
         ConfigError: nothing is logged, the headline is not among it, which end of it is better is
@@ -60,7 +64,7 @@ def by_test_step(
     metrics = {name: one for name, one in model.named_modules() if isinstance(one, Metric)}
     tell_kept_outputs(metrics)
     logged = LoggedMetrics(model, what, ranks)
-    trainer = _trainer(spec, [logged], ranks)
+    trainer = _trainer(spec, [logged, *([samples] if samples else [])], ranks)
     if ranks.size > 1:
         model.all_gather = partial(_refuse, what)  # type: ignore[method-assign]
     try:
@@ -70,6 +74,8 @@ def by_test_step(
             _refuse(what)
         raise
     values = logged.result(found)
+    convert = trainer.precision_plugin.convert_input
+    described = samples.result(model, normalize, ranks, convert) if samples else None
     if ranks.rank:
         return {}
     headline = choose_headline(
@@ -79,7 +85,8 @@ def by_test_step(
         modes=logged.modes,
         usual=_monitored(settings, values),
     )
-    return _result(spec, feed, loader, values, headline)
+    result = _result(spec, feed, loader, values, headline)
+    return result | ({"samples": described} if samples else {})
 
 
 def _refuse(what: str, *_: Any, **__: Any) -> NoReturn:

@@ -54,6 +54,7 @@ def _run(rank: EvaluationSpec, world: World) -> None:
         datasets=rank.datasets,
         verify=rank.verify,
         has_test_step=rank.has_test_step,
+        has_samples=rank.has_samples,
         world=world,
     )
     if warning := watch_reads.finish():

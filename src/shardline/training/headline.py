@@ -41,10 +41,10 @@ def choose_headline(
         wanted: `evaluation.headline`.
         what: What gave them, as messages begin.
         modes: Which end is better, of metrics of which that is known.
-        usual: The headline where none is wanted; None: the first metric.
+        usual: The headline where none is wanted; None: the first metric of which it is known which end is better.
 
     Raises:
-        ConfigError: The metric is not there, or which end of it is better is not known.
+        ConfigError: The metric is not there, or of none it is known which end is better.
     """
     if wanted is not None:
         if wanted.metric not in metrics:
@@ -56,11 +56,11 @@ def choose_headline(
         return {"metric": wanted.metric, "value": metrics[wanted.metric], "mode": wanted.mode}
     if usual is not None:
         return dict(usual)
+    for metric, value in metrics.items():
+        if mode := modes.get(metric) or guess_mode(metric):
+            return {"metric": metric, "value": value, "mode": mode}
     first = next(iter(metrics))
-    mode = modes.get(first) or guess_mode(first)
-    if mode is None:
-        raise ConfigError(
-            f"{what} gave {first} first, and whether more of it is better is not known; set evaluation.headline: "
-            f"{{metric: {first}, mode: max}}, or mode: min"
-        )
-    return {"metric": first, "value": metrics[first], "mode": mode}
+    raise ConfigError(
+        f"{what} gave {', '.join(metrics)}, and of none is known whether more of it is better; set "
+        f"evaluation.headline: {{metric: {first}, mode: max}}, or mode: min"
+    )

@@ -4,7 +4,7 @@ import base64
 import math
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,12 @@ import numpy as np
 MAX_SIDE = 64
 _MIN_SIDE = 4  # less is a table or a sequence of numbers
 _COLOR_TYPES = {1: 0, 3: 2}  # by number of channels: grey, RGB (PNG, third edition, 11.2.1)
+_PALETTE = 3
+# of Okabe and Ito, which readers who confuse colours tell apart; page.css has them again for its legend
+COLOURS = (
+    (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
+)  # fmt: skip
+_FILLED = 100  # of 255: how much of the image a class covers
 
 
 def is_image(feature_shape: tuple[int, ...]) -> bool:
@@ -20,7 +26,7 @@ def is_image(feature_shape: tuple[int, ...]) -> bool:
     return channels in _COLOR_TYPES and min(height, width) >= _MIN_SIDE
 
 
-def picture(row: np.ndarray, statistics: Mapping[str, Any]) -> str:
+def picture(row: np.ndarray, statistics: Mapping[str, Any], max_side: int = MAX_SIDE) -> str:
     """Draw an image as a PNG data URL.
 
     Args:
@@ -28,17 +34,43 @@ def picture(row: np.ndarray, statistics: Mapping[str, Any]) -> str:
             they are; others are scaled so that black and white are the least and the greatest
             value of the train split.
         statistics: The manifest's `statistics.features`.
+        max_side: Pixels of a side at most.
 
     Returns:
-        `data:image/png;base64,...` of at most 64 pixels a side: larger images are reduced by a
-        whole factor, small ones stay as they are.
+        `data:image/png;base64,...`: larger images are reduced by a whole factor, small ones stay as they are.
     """
     image = _as_image(row)
     if image.dtype != np.uint8:
         low, high = np.min(statistics["min"]), np.max(statistics["max"])
         scaled = (image - low) * (255 / (high - low) if high > low else 0)
         image = np.rint(np.clip(scaled, 0, 255)).astype(np.uint8)
-    return "data:image/png;base64," + base64.b64encode(_png(_reduced(image))).decode()
+    reduced = _reduced(image, max_side)
+    return _url(_png(reduced.transpose(1, 2, 0), _COLOR_TYPES[len(reduced)]))
+
+
+def mask_picture(mask: np.ndarray, max_side: int = MAX_SIDE) -> str:
+    """Draw a mask as a PNG data URL that is laid over its image: classes in translucent colours with solid borders.
+
+    Args:
+        mask: Class of each pixel [H, W], integers. 0 and less are left clear; of the colours there are
+            `len(COLOURS)`, so classes that are that far apart share one.
+        max_side: As of `picture`; of the pixels that become one the middle one counts.
+    """
+    factor = math.ceil(max(mask.shape) / max_side)
+    sides = [max(1, side // factor) for side in mask.shape]
+    places = [
+        np.minimum(np.arange(n) * factor + factor // 2, of - 1)
+        for n, of in zip(sides, mask.shape, strict=True)
+    ]
+    reduced = mask[np.ix_(*places)].astype(np.int64)
+    around = np.pad(reduced, 1, mode="edge")
+    shifted = (around[:-2, 1:-1], around[2:, 1:-1], around[1:-1, :-2], around[1:-1, 2:])
+    is_border = np.any([other != reduced for other in shifted], axis=0)
+    drawn = np.where(reduced > 0, 1 + (reduced - 1) % len(COLOURS) + len(COLOURS) * is_border, 0)
+    palette = bytes([0, 0, 0, *(2 * [part for colour in COLOURS for part in colour])])
+    alpha = bytes([0, *len(COLOURS) * [_FILLED], *len(COLOURS) * [255]])
+    chunks = ((b"PLTE", palette), (b"tRNS", alpha))
+    return _url(_png(drawn[:, :, None].astype(np.uint8), _PALETTE, chunks))
 
 
 def _as_image(row: np.ndarray) -> np.ndarray:
@@ -50,8 +82,8 @@ def _as_image(row: np.ndarray) -> np.ndarray:
     return np.empty((0, 0, 0), row.dtype)
 
 
-def _reduced(image: np.ndarray) -> np.ndarray:
-    factor = math.ceil(max(image.shape[1:]) / MAX_SIDE)
+def _reduced(image: np.ndarray, max_side: int) -> np.ndarray:
+    factor = math.ceil(max(image.shape[1:]) / max_side)
     height, width = (max(1, side // factor) for side in image.shape[1:])
     blocks = image[:, : height * factor, : width * factor]
     blocks = blocks.reshape(len(image), height, -1, width, blocks.shape[2] // width)
@@ -59,13 +91,19 @@ def _reduced(image: np.ndarray) -> np.ndarray:
     return reduced
 
 
-def _png(image: np.ndarray) -> bytes:
+def _url(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _png(image: np.ndarray, color_type: int, more: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
+    """Return pixels [H, W, C] of uint8 as a file, with further chunks before the pixels."""
     # Not by Pillow: with it in the training's environment every trained run would be stale.
-    channels, height, width = image.shape
-    lines = image.transpose(1, 2, 0).reshape(height, -1)
+    height, width, _ = image.shape
+    lines = image.reshape(height, -1)
     filtered = np.hstack([np.zeros((height, 1), np.uint8), lines])  # each line with filter none
-    header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered.tobytes(), 9)), (b"IEND", b""))
+    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
+    data = (b"IDAT", zlib.compress(filtered.tobytes(), 9))
+    chunks = ((b"IHDR", header), *more, data, (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
 
 

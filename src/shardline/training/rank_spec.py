@@ -124,6 +124,7 @@ class EvaluationSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         model_class: import path of the model now.
         settings: of the run.
         has_test_step: whether its evaluation is by `test_step`.
+        has_samples: whether the model describes samples.
         model: the sealed weights.
         datasets: where the datasets are.
         work: folder in the store, where a rank that fails records its error.
@@ -141,6 +142,7 @@ class EvaluationSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     model_class: str
     settings: RunSettings
     has_test_step: bool
+    has_samples: bool
     model: Path
     datasets: tuple[DatasetPlace, ...]
     work: Path

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from shardline.config.layout import ResultsLayout
+from shardline.config.trained_on import weights_of
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.environments.installed import find_differences, requirements_of
 from shardline.results.recorded import Recorded
@@ -43,15 +46,22 @@ def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
             "then, let the profile start ranks in an environment made from it (runtime.environment: conda or "
             "image), or replay with what is installed here: --anyway"
         )
+    tokenizers: dict[str, str] = request["tokenizers"]
     # torch is imported only once the environment is good
     from shardline.training.evaluate import evaluate
 
     found = evaluate(
         spec,
         model_file=recorded.model,
-        datasets=recorded.datasets,
+        datasets=[
+            structs.replace(
+                place, tokenizer=Path(found) if (found := tokenizers.get(key)) else None
+            )
+            for key, place in zip(weights_of(recorded.spec), recorded.datasets, strict=True)
+        ],
         verify="always",  # `first` would trust, and leave, marks in the store
         has_test_step="measured_by" in recorded.evaluation["identity"],
+        has_samples="samples" in recorded.evaluation["identity"]["versions"],
     )
     return {"environment": differences, "evaluation": found}
 

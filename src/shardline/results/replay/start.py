@@ -77,6 +77,7 @@ def _evaluate_again(project: Project, recorded: Recorded, *, anyway: bool) -> di
     request = {
         "run": recorded.id, "evaluation": str(recorded.evaluation_file), "anyway": anyway,
         "project": str(project.workdir), "store": str(project.store),
+        "tokenizers": {key: str(of.tokenizer) for key, of in project.datasets.items() if of.tokenizer},
     }  # fmt: skip
     command = [*python, "-m", "shardline.results.replay", json.dumps(request)]
     # as Snakemake starts an evaluation: the number of threads changes the last bits of sums

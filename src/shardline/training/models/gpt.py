@@ -15,6 +15,10 @@ from shardline.training.models.inputs import SampleColumns, column_of
 from shardline.training.models.metrics import Perplexity
 
 _BYTES = 256  # tokens of a column of bytes
+_CONTINUED = 64  # tokens of the text that continues a sample's first half, at most
+_PROMPT = (
+    256  # tokens that the model continues, at most: each new one is an evaluation of all of them
+)
 
 
 class GPT(LightningModule):
@@ -26,11 +30,14 @@ class GPT(LightningModule):
 
     A batch has the tokens [B, L] under `column`. Where `{column}.positions` is there, as of
     `best_fit` packs, tokens see those of their own row alone; where `{column}.lengths` is there,
-    values behind a row's end do not count.
+    values behind a row's end do not count. A token whose place in `loss_mask` is 0 or false does
+    not count either, and is only read.
 
     Args:
         sample_columns: columns of the samples, from dataset and settings.
         column: integers or bytes.
+        loss_mask: column beside the tokens, of numbers or booleans, such as of `data.pack.with`;
+            left out, all tokens count.
         vocab: number of tokens; left out, 256 for bytes.
         context: most tokens that one is predicted from; left out, the samples' length.
         layers: blocks of attention and multilayer perceptron.
@@ -43,8 +50,9 @@ class GPT(LightningModule):
     """
 
     def __init__(
-        self, sample_columns: SampleColumns = None, *, column: str = "tokens", vocab: int | None = None,
-        context: int | None = None, layers: int = 4, heads: int = 4, width: int = 128, dropout: float = 0.1,
+        self, sample_columns: SampleColumns = None, *, column: str = "tokens", loss_mask: str | None = None,
+        vocab: int | None = None, context: int | None = None, layers: int = 4, heads: int = 4, width: int = 128,
+        dropout: float = 0.1,
     ) -> None:  # fmt: skip
         super().__init__()
         known_vocab, length = _sizes(sample_columns, column)
@@ -53,7 +61,9 @@ class GPT(LightningModule):
                 f"model_args.width={width} cannot be shared by model_args.heads={heads}; use "
                 f"{-(-width // heads) * heads}"
             )
-        self.column = column
+        if loss_mask is not None:
+            _check_loss_mask(sample_columns, column, loss_mask)
+        self.column, self.loss_mask = column, loss_mask
         self.vocab = _given("vocab", vocab, known_vocab, "the tokenizer's number of tokens")
         self.context = _given("context", context, length, "or data.pack, for samples of one length")
         if length and length > self.context:
@@ -112,6 +122,8 @@ class GPT(LightningModule):
         elif f"{self.column}.lengths" in batch:
             places = torch.arange(1, tokens.shape[1], device=tokens.device)
             counts = (places < batch[f"{self.column}.lengths"][:, None]).float()
+        if self.loss_mask is not None:
+            counts = counts * (batch[self.loss_mask][:, 1:] != 0)
         if "weights" in batch:
             counts = counts * (
                 batch["weights"][:, None] > 0
@@ -146,8 +158,8 @@ class GPT(LightningModule):
             batch_size=len(losses),
         )
 
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Log loss and perplexity of held-out data, likewise."""
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
+        """Log loss and perplexity of held-out data, likewise, and return the mean loss of each sample [B]."""
         losses, counts = self.losses(batch)
         self.test_loss.update(losses, counts)
         self.test_perplexity.update(losses, counts)
@@ -155,6 +167,32 @@ class GPT(LightningModule):
             {"test_perplexity": self.test_perplexity, "test_loss": self.test_loss},
             batch_size=len(losses),
         )
+        return {"sample_losses": (losses * counts).sum(1) / counts.sum(1).clamp(min=1)}
+
+    def describe_sample(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the first text of a sample: how it begins, how it continues, and how the model continues it.
+
+        Args:
+            batch: of one sample.
+        """
+        tokens, length = self._tokens(batch)[0], batch[self.column].shape[1]
+        if f"{self.column}.positions" in batch:  # of a pack, whose first row begins at 0
+            begins = torch.nonzero(batch[f"{self.column}.positions"][0] == 0).flatten().tolist()
+            length = next((place for place in begins if place), length)
+        elif f"{self.column}.lengths" in batch:
+            length = int(batch[f"{self.column}.lengths"][0])
+        begin = max(length // 2, length - _CONTINUED, min(length, 1))
+        prompt, following = tokens[:begin], tokens[begin:length]
+        if not len(following):
+            return {"text": {"prompt": prompt}}
+        predicted = self.generate(prompt[None, -_PROMPT:], len(following))
+        return {
+            "text": {
+                "prompt": prompt,
+                "true": following,
+                "predicted": predicted[0, -len(following) :],
+            }
+        }
 
     @torch.no_grad()
     def generate(
@@ -256,6 +294,18 @@ def _sizes(columns: SampleColumns, name: str) -> tuple[int | None, int | None]:
         )
     vocab = _BYTES if column.dtype == "uint8" else None
     return vocab, None if column.varies else column.shape[0]
+
+
+def _check_loss_mask(columns: SampleColumns, tokens: str, name: str) -> None:
+    column = column_of(columns, name, "model_args.loss_mask")
+    of = column_of(columns, tokens, "model_args.column")
+    if column is None or of is None:
+        return
+    if column.kind != "array" or (column.varies, column.shape) != (of.varies, of.shape):
+        raise ConfigError(
+            f"model_args.loss_mask={name} is {column}, expected a number or boolean for each value of {tokens}, which "
+            f"is {of}; name {name} in data.pack.with, or another column"
+        )
 
 
 def _given(key: str, value: int | None, known: int | None, what: str) -> int:

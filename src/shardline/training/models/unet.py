@@ -92,7 +92,7 @@ class UNet(LightningModule):
     def losses(
         self, batch: dict[str, Any]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return logits [pixels, classes], masks, losses and what each counts [pixels], 0 for none.
+        """Return logits [pixels, classes], masks, losses and what each counts [pixels], 0 for none, image by image.
 
         Raises:
             DataError: a mask has another shape than its image, or a value that is no class.
@@ -130,20 +130,40 @@ class UNet(LightningModule):
         """Log loss and mean IoU, each pixel of all ranks counting once."""
         self._measure(batch, self.val_loss, {"val_miou": self.val_miou}, "val_loss")
 
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Log loss, mean IoU and accuracy of held-out pixels, likewise."""
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
+        """Log loss, mean IoU and accuracy of held-out pixels, likewise, and return each image's mean loss [B]."""
         metrics = {"test_miou": self.test_miou, "test_pixel_accuracy": self.test_pixel_accuracy}
-        self._measure(batch, self.test_loss, metrics, "test_loss")
+        losses, counts = self._measure(batch, self.test_loss, metrics, "test_loss")
+        size = len(batch[self.mask]), -1
+        means = (losses * counts).view(size).sum(1) / counts.view(size).sum(1).clamp(min=1)
+        return {"sample_losses": means}
+
+    def describe_sample(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return an image with its mask and the predicted one; pixels that do not count have class 0.
+
+        Args:
+            batch: of one sample.
+        """
+        logits, masks, _, counts = self.losses(batch)
+        image, size = batch[self.image][0], batch[self.mask].shape[1:]
+        if self.channels not in (1, 3):
+            image = as_images(batch[self.image], self.channels, torch.float32)[0, :1]
+        masks = torch.where(counts > 0, masks, 0)
+        return {
+            "image": image,
+            "mask": {"true": masks.view(size), "predicted": logits.argmax(dim=1).view(size)},
+        }
 
     def _measure(
         self, batch: dict[str, Any], loss: MeanMetric, metrics: dict[str, Metric], name: str
-    ) -> None:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         logits, masks, losses, counts = self.losses(batch)
         loss.update(losses, counts)
         predicted = logits.argmax(dim=1)
         for metric in metrics.values():
             metric.update(predicted, masks)
         self.log_dict({**metrics, name: loss}, batch_size=len(batch[self.mask]))
+        return losses, counts
 
     def _check(self, masks: torch.Tensor) -> None:
         least, most = (int(of) for of in masks.aminmax())

@@ -1,0 +1,38 @@
+"""Sizes of a shipped model that the dataset's source tells, and its samples do not."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardline.config.checks import SHIPPED_MODELS
+from shardline.config.run import Part
+from shardline.config.tokenizer_file import open_tokenizer
+
+
+def with_vocabulary(
+    settings: Mapping[str, Any], model_class: str, parts: tuple[Part, ...]
+) -> dict[str, Any]:
+    """Return a run's settings, of `gpt` with `model_args.vocab` where a tokenizer made its tokens.
+
+    The setting is resolved here, so that `run.json` and the identity hold the number as if it had been
+    written. That of bytes is left to the model.
+
+    Args:
+        settings: as the config has them.
+
+    Raises:
+        DataError: a tokenizer's file cannot be read.
+    """
+    given = settings.get("model_args", {})
+    if model_class != SHIPPED_MODELS["gpt"] or given.get("vocab") is not None:
+        return dict(settings)
+    column = given.get("column", "tokens")
+    files = [part.dataset.tokenizer for part in parts if column in _made(part.dataset.source)]
+    if not files or None in files:
+        return dict(settings)
+    vocab = max(open_tokenizer(file).num_tokens for file in files if file)
+    return {**settings, "model_args": {**given, "vocab": vocab}}
+
+
+def _made(source: Mapping[str, Any]) -> set[str]:
+    """Return the columns that a source makes of texts by its tokenizer."""
+    return {"tokens"} if source.get("type") == "text" else set(source.get("tokenize") or ())

@@ -1,0 +1,142 @@
+"""Single samples of an evaluation by `test_step`: typical ones and the hardest, as the model describes them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.utilities import move_data_to_device
+
+from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.settings.run import Pack
+from shardline.config.tokenizer_file import open_tokenizer
+from shardline.core.errors import ConfigError
+from shardline.data.columns import columns_of
+from shardline.data.datamodule import Normalizer
+from shardline.data.feed import Feed
+from shardline.data.sample_stream import SampleStream
+from shardline.order.blocks import BlockOrder
+from shardline.order.picked import PickedOrder
+from shardline.training.evaluation_ranks import EvaluationRanks
+from shardline.training.sample_views import SampleViews
+
+MAX_SAMPLES = 8  # of either kind: images of them are larger than those of a table
+LOSSES = "sample_losses"
+
+
+class DescribedSamples(pl.Callback):
+    """Listens to the losses that a `test_step` returns, and has the model describe samples.
+
+    Which samples are described depends on losses and places alone, and each is described in a batch of its
+    own on the first rank. So the record has the same bytes on any number of ranks.
+
+    Args:
+        spec: the run.
+        feed: what it reads.
+        order: of this rank's blocks.
+        datasets: where the datasets are, in the feed's order.
+    """
+
+    def __init__(
+        self, spec: RunSpec, feed: Feed, order: BlockOrder, datasets: Sequence[DatasetPlace]
+    ) -> None:
+        self._spec, self._feed, self._order, self._datasets = spec, feed, order, datasets
+        self._what = f'run "{spec.title}": the model\'s describe_sample'
+        self._losses, self._places = np.zeros(0), np.zeros(0, np.int64)
+
+    def on_test_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any,
+        batch_idx: int, dataloader_idx: int = 0,
+    ) -> None:  # fmt: skip
+        """Keep the places of the block's largest losses."""
+        if not isinstance(outputs, Mapping) or outputs.get(LOSSES) is None:
+            return
+        losses = torch.as_tensor(outputs[LOSSES]).detach().double().cpu().numpy()
+        (first,), (last,) = self._order.bounds(
+            np.array([self._order.rank + batch_idx * self._order.world_size])
+        )
+        if losses.shape != (last - first,):
+            raise ConfigError(
+                f'run "{self._spec.title}": the model\'s test_step returned {LOSSES} of shape {list(losses.shape)}, '
+                f"expected [{last - first}], a loss for each sample of the batch; return these, or leave {LOSSES} out"
+            )
+        self._keep(np.append(self._losses, losses), np.append(self._places, np.arange(first, last)))
+
+    def _keep(self, losses: np.ndarray, places: np.ndarray) -> None:
+        # what is no number is worst; of equal losses the first
+        chosen = np.lexsort((places, -np.where(np.isnan(losses), np.inf, losses)))[:MAX_SAMPLES]
+        self._losses, self._places = losses[chosen], places[chosen]
+
+    def result(
+        self, model: pl.LightningModule, normalize: Normalizer, ranks: EvaluationRanks,
+        convert: Callable[[Any], Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the samples' record, after all blocks of all ranks; nothing but on rank 0.
+
+        Args:
+            normalize: as batches were for `test_step`.
+            convert: gives a batch the types of the run's precision.
+
+        Raises:
+            ConfigError: `describe_sample` returned something else than is known.
+        """
+        parts = ranks.gather((self._losses, self._places))
+        if ranks.rank:
+            return {}
+        self._keep(*(np.concatenate(of) for of in zip(*parts, strict=True)))
+        count = min(self._order.num_rows, MAX_SAMPLES)
+        typical = ((2 * np.arange(count) + 1) * self._order.num_rows // (2 * count)).tolist()
+        hardest = self._places.tolist()
+        wanted = tuple(sorted({*typical, *hardest}))
+        model.to(ranks.device).eval()
+        views = dict(
+            zip(wanted, self._described(model, normalize, ranks, convert, wanted), strict=True)
+        )
+        found = {"typical": [views[place] for place in typical]}
+        if hardest:
+            losses = [
+                float(f"{loss:.6g}") if np.isfinite(loss) else None
+                for loss in self._losses.tolist()
+            ]
+            found["hardest"] = [
+                {"row": views[place]["row"], "loss": loss, **views[place]}
+                for place, loss in zip(hardest, losses, strict=True)
+            ]
+        return found
+
+    @torch.inference_mode()
+    def _described(
+        self, model: Any, normalize: Normalizer, ranks: EvaluationRanks,
+        convert: Callable[[Any], Any], places: tuple[int, ...],
+    ) -> Iterator[dict[str, Any]]:  # fmt: skip
+        schema = self._feed.manifest["schema"]
+        views = SampleViews(what=self._what, classes=schema["classes"])
+        stream, _ = self._feed.held_out(
+            self._spec.settings.evaluation.split,
+            batch=1,
+            kind=partial(PickedOrder, places=places),
+            num_epochs=1,
+        )
+        for batch in stream.batches():
+            part = int(stream.batch_parts[0]) if isinstance(stream, SampleStream) else 0
+            row = int(stream.batch_ids[0])
+            moved = normalize.batch(move_data_to_device(convert(batch), ranks.device))
+            image = batch.get("image") if isinstance(batch, dict) else None
+            image = image[0] if isinstance(image, torch.Tensor) else None
+            spell = _speller(self._datasets[part], schema, self._spec.settings.data.pack)
+            yield {"row": row, **views.view(model.describe_sample(moved), image, spell)}
+
+
+def _speller(
+    place: DatasetPlace, schema: Mapping[str, Any], pack: Pack | None
+) -> Callable[[Sequence[int]], str]:
+    """Return what gives the text of a dataset's tokens: its tokenizer, UTF-8 of bytes, else their numbers."""
+    if place.tokenizer:
+        return open_tokenizer(place.tokenizer).text
+    columns = columns_of(schema)
+    varying = [pack.column] if pack else [name for name, of in columns.items() if of.varies]
+    if varying and all(columns[name].dtype == "uint8" for name in varying):
+        return lambda tokens: bytes(one % 256 for one in tokens).decode(errors="replace")
+    return lambda tokens: " ".join(map(str, tokens))
