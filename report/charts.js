@@ -144,6 +144,8 @@
     const spec = JSON.parse(figure.querySelector("script").textContent);
     const axes = spec.usermeta?.axes;
     if (axes && !figure.querySelector(".controls")) addControls(figure, axes);
+    (spec.params ?? []).filter((one) => one.bind && figure.view)
+      .forEach((one) => { one.value = figure.view.signal(one.name); });  // what was chosen stays
     const choice = choiceOf(figure);
     const shown = fit(axes ? chosen(spec, choice) : spec, width);
     // Not the host itself: Vega-Embed makes what it draws in as narrow as the drawing, for good.

@@ -44,6 +44,21 @@
     showSeeds(button.closest("tr"));
   }
 
+  function startColumns() {  // all but place and name can be left out
+    const heads = all("#leaderboard thead th");
+    heads.slice(2).forEach((head) => {
+      const box = element("input", [], { type: "checkbox" });
+      box.checked = !head.hidden;
+      box.addEventListener("change", () => {
+        head.hidden = !box.checked;
+        all("#leaderboard tbody tr:not(.group)").forEach((row) => {
+          row.cells[heads.indexOf(head)].hidden = head.hidden;
+        });
+      });
+      byId("columns").lastElementChild.append(element("label", [box, head.textContent.trim()]));
+    });
+  }
+
   // --- filter: leaderboard and run details ---
   function applyFilter() {
     const words = byId("filter-text").value.toLowerCase().split(/\s+/);
@@ -267,6 +282,7 @@
     if (event.target.matches(".print-run")) printAlone(event.target.closest("details"));
   });
   all(".filters, .scripted").forEach((part) => { part.hidden = false; });
+  startColumns();
   if (compared) startComparison();
   addEventListener("hashchange", openTarget);
   // The table is there before the charts are drawn, and a link's target before both.

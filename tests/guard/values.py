@@ -21,9 +21,10 @@ _ID = re.compile(r"[0-9a-f]{12,64}")
 # of what a report tells: clocks, hosts, versions, what is named after them or follows from them, and
 # settings, which are no results, and to which a later version adds
 _UNSTABLE = frozenset({
-    "accepted", "action", "actions", "attempt_log", "attempts", "code", "devices", "duration_s", "ended", "environment",
-    "files", "generated_from", "goodput", "host", "id", "identity", "launcher", "manifest_sha256", "resources",
-    "samples_per_s", "settings", "started", "throughput", "tracking", "workflow",
+    "accepted", "action", "actions", "attempt_log", "attempts", "changed", "code", "devices", "duration_s", "ended",
+    "environment", "files", "generated_from", "goodput", "history", "host", "id", "identity", "launcher",
+    "manifest_sha256", "newest", "project", "resources", "samples_per_s", "settings", "started", "throughput",
+    "tracking", "workflow",
 })  # fmt: skip
 _SHOWN = 6
 

@@ -32,8 +32,9 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Names for users alone: each module hands on what a package holds.
 PUBLIC = {"errors", "ledger", "losses", "models", "sources", "transforms"}
-# The report reads sealed files, and no settings, so that it can be made without the project.
-OF_REPORT = {"config.accepted", "config.studies", "config.trained_on"}
+# The report reads sealed files, and no settings, so that it can be made without the project; the
+# defaults are Shardline's own.
+OF_REPORT = {"config.accepted", "config.defaults", "config.studies", "config.trained_on"}
 
 
 def imports_of(path: Path) -> set[tuple[str, ...]]:

@@ -1,13 +1,21 @@
 """What the page says of which weights, which data and which curves."""
 
 import json
+import re
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardline.config.defaults import default_settings
+from shardline.report import write_report
+from shardline.report.charts.scatter import Point, scatter
+from shardline.report.charts.series import Series
+from shardline.report.defaults import changed_settings
+from shardline.report.history import read_history
 from shardline.report.leaderboard import titles_of
+from tests.support.chart_page import HOSTILE
 from tests.support.report_runs import render, write_run
 
 CHECKPOINT = {"monitor": "val_loss", "mode": "min"}
@@ -90,3 +98,99 @@ def test_the_drawing_of_an_interval_has_room_for_its_dot_at_both_ends(tmp_path):
     page = page_of(write_run(tmp_path, "one", accuracy=1.0), write_run(tmp_path, "two"))
     assert 'viewBox="-4 0 92 12"' in page
     assert '<circle cx="84.0" cy="6" r="3.5"/>' in page
+
+
+def test_the_page_begins_with_the_project_and_the_date_of_its_newest_result(tmp_path):
+    trained = {"started": "2026-05-04T09:12:00Z", "ended": "2026-05-04T09:13:10Z"}
+    runs = [write_run(tmp_path, "one", provenance=trained), write_run(tmp_path, "two")]
+    page = render(runs, generated_from="config/runs.tsv", project="Digits & co")
+    assert "<h1>Digits &amp; co</h1>" in page
+    assert "newest result of" in page
+    assert ">2026-05-04 09:13 UTC</time>" in page
+    assert "newest result" not in page_of(write_run(tmp_path, "two"))
+
+
+def test_settings_that_differ_from_their_default_come_first(tmp_path):
+    settings = {"seed": 1, "devices": 4, "accelerator": "cpu", "model_args": {"width": 16}}
+    page = page_of(write_run(tmp_path, "one", run={"settings": settings}))
+    rows = re.findall(r'<tr( class="changed")?><th scope="row">(\w[\w.]*)</th>', page)
+    names = [name for _, name in rows]
+    assert [name for mark, name in rows if mark] == ["devices", "model_args.width"]
+    assert names.index("model_args.width") < names.index("accelerator") < names.index("seed")
+    assert "default 2</span>" in page
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(default_settings())), st.none() | st.integers(0, 9) | st.just("sgd")
+    )
+)
+def test_a_setting_is_changed_where_it_is_not_its_default(values):
+    found = changed_settings({**default_settings(), **values})
+    expected = {key for key, value in values.items() if value != default_settings()[key]}
+    assert set(found) == expected - {"accelerator"}
+
+
+def test_tags_and_the_first_line_of_a_note_stand_in_the_leaderboard(tmp_path):
+    asked = {"notes": {"one": "Diverged <twice>.\nMore."}, "tags": ("paper",)}
+    page = page_of(write_run(tmp_path, "one", asked=asked))
+    table = page.partition('<table id="leaderboard"')[2].partition("</table>")[0]
+    assert '<span class="tag">paper</span>' in table
+    assert '<span class="remark">Diverged &lt;twice&gt;.</span>' in table
+    assert "paper digits" in re.findall('data-text="(.*?)"', table)[0]
+
+
+def test_earlier_reports_are_read_and_what_is_none_is_left_out(tmp_path):
+    for index, name in enumerate(("first", "second", "own")):
+        write_report(
+            [write_run(tmp_path / "runs", "one", accuracy=0.9 + index / 100)],
+            tmp_path / name / "index.html",
+            generated_from="config/runs.tsv",
+            action={"id": f"render_report/{name}", "ended": f"2026-05-0{index + 1}T00:00:00Z"},
+        )
+    for name, text in (
+        ("broken", "{"),
+        ("strange", "[]"),
+        ("empty", '{"runs": [], "groups": [1]}'),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "report.json").write_text(text)
+    found = read_history(tmp_path / "own")
+    assert [one["report"] for one in found] == ["second", "first"]
+    best = {"title": "digits", "metric": "accuracy", "value": 0.91, "run": "one"}
+    assert found[0]["best"] == [best]
+    page = render([write_run(tmp_path, "one")], generated_from="x", history=found)
+    assert "accuracy 91.0 %" in page
+
+
+FIGURE = st.none() | st.booleans() | st.floats() | st.integers(-5, 5) | st.text(max_size=3)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b", HOSTILE]), FIGURE), max_size=5))
+def test_a_scatter_of_any_figures_is_valid_and_shows_names_as_values_alone(found):
+    points = [
+        Point(series=Series(run=HOSTILE, rank=index, curves={}), figures=figures)
+        for index, figures in enumerate(found)
+    ]
+    spec = scatter(points, ["a"], "b")
+    if spec is None:
+        return
+    text = json.dumps(spec, allow_nan=False)
+    assert HOSTILE not in json.dumps(
+        [spec["transform"], spec["encoding"]["x"], spec["encoding"]["y"]]
+    )
+    names = spec["params"][0]["bind"]["labels"]
+    assert len(names) >= 2
+    assert all(len(row["v"]) == len(names) for rows in spec["datasets"].values() for row in rows)
+    assert "Infinity" not in text
+
+
+def test_settings_beyond_the_first_columns_can_be_chosen(tmp_path):
+    keys = [f"model_args.k{index}" for index in range(6)]
+    runs = [
+        write_run(tmp_path, f"r{n}", asked={"varied": dict.fromkeys(keys, n)}) for n in range(2)
+    ]
+    page = page_of(*runs)
+    hidden = re.findall(r"<th scope=\"col\"[^>]* hidden><button type=\"button\">(.*?)<", page)
+    assert hidden == keys[4:]
+    assert page.count(" hidden>0</td>") == 2

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from shardline.config.accepted import ACCEPTED
 from shardline.config.load import load_project
 from shardline.config.project import Project
@@ -40,6 +42,7 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
     """
     from shardline.provenance.crate.pack import write_metadata
     from shardline.report import RunFiles, write_report
+    from shardline.report.history import read_history
 
     action = Action(id=f"render_report/{page.parent.name}")
     check_environment(project, project.report_document)
@@ -68,6 +71,8 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
         started=started.recorded(),
         action=record,
         outcomes=project.outcomes,
+        project=_title(project),
+        history=read_history(Path(page).parent),
     )
     at = {
         str(_declared(project, Path(path))): Path(path)
@@ -76,6 +81,16 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
     }
     at[project.layout.name_of(project.report)] = page
     write_metadata(project, crate, at=at, report_action=record)
+
+
+def _title(project: Project) -> str:
+    """Return the title of the project's CITATION.cff, else the name of its folder."""
+    try:
+        cited = yaml.safe_load((project.workdir / "CITATION.cff").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        cited = None
+    title = cited.get("title") if isinstance(cited, dict) else None
+    return str(title or project.workdir.name)
 
 
 def _asked(project: Project, run: Run) -> "Asked":

@@ -1,7 +1,7 @@
 """The report over all runs, from their small sealed files: a self-contained page, `report.json` and `runs.csv`.
 
 Reads files only; knows nothing of torch, Snakemake or how a run was made. The same files and the
-same `started` and `action` give the same bytes, whatever the files' order.
+same `started`, `action`, `project` and `history` give the same bytes, whatever the files' order.
 """
 
 import json
@@ -14,7 +14,7 @@ from shardline.config.studies import Study
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.core.visible import escaped, visible
-from shardline.report.document import describe, summary_of
+from shardline.report.document import describe, newest_of, summary_of
 from shardline.report.graph import workflow_graph
 from shardline.report.images import choose_images, with_tokens
 from shardline.report.leaderboard import anchors_of, entries_of, rank
@@ -32,6 +32,7 @@ def read_report(
     run_dirs: Sequence[RunFiles], *, generated_from: str, studies: Sequence[Study] = (),
     manifests: Iterable[Path] = (), started: str | None = None,
     action: Mapping[str, Any] | None = None, outcomes: Sequence[Mapping[str, Any]] = (),
+    project: str | None = None, history: Sequence[Mapping[str, Any]] = (),
 ) -> Report:  # fmt: skip
     """Read the runs' files and rank the runs.
 
@@ -44,6 +45,8 @@ def read_report(
         started: When the pipeline run began that writes this (UTC, ISO 8601), if that is known.
         action: The record of the action that writes this, kept in `report.json`.
         outcomes: What became of the runs that have no result, as `results.outcomes` describes it.
+        project: The project's title.
+        history: What earlier reports held, as `read_history` gives it.
 
     Raises:
         DataError: there is no run at all, or a file is missing or malformed; names file and remedy.
@@ -65,7 +68,8 @@ def read_report(
         dataset["actions"] = [summary_of(record) for record in dataset.pop("records", ()) if record]
     document = describe(
         groups, ordered,
-        generated_from=generated_from, **({"action": action} if action else {}),
+        generated_from=generated_from, project=project, newest=newest_of(ordered),
+        **({"action": action} if action else {}), history=list(history),
         notes=notes_on(ordered, datasets, images), workflow=graph, datasets=datasets,
         studies=[asdict(study) for study in studies],
         **({"outcomes": list(outcomes)} if outcomes else {}),

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardline.config.accepted import describe_reason
 from shardline.core.nested import flatten
+from shardline.report.defaults import changed_settings
 from shardline.report.environment import describe_environment
 from shardline.report.leaderboard import Group, Row
 from shardline.report.run import Run
@@ -59,6 +60,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "model": run.spec.get("model"),
         "accepted": _accepted(run),
         "settings": flatten(run.spec.get("settings", {}), by_name=True),
+        "changed": changed_settings(flatten(run.spec.get("settings", {}), by_name=True)),
         "varied": sorted(run.asked.varied),
         "in_table": run.in_table,
         "headline": _headline(run) | {"action": made["evaluate"]},
@@ -99,6 +101,12 @@ def _accepted(run: Run) -> dict[str, Any] | None:
         "differs": [cause["text"] for cause in run.accepted["differs"]],
         "action": action["id"],
     }
+
+
+def newest_of(runs: Sequence[Run]) -> str | None:
+    """Return when the newest training or evaluation ended (UTC, ISO 8601); None where none is recorded."""
+    ends = (action.get("ended") for run in runs for action in _actions(run).values())
+    return max((end for end in ends if end), default=None)
 
 
 def _measured(values: Mapping[str, Any] | None, action: str) -> dict[str, Any] | None:

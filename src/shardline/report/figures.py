@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.varied import Trial, effects, parallel_coordinates
 from shardline.report.charts.workflow import lay_out
 from shardline.report.leaderboard import Group
@@ -49,6 +50,46 @@ def effects_chart(group: Group) -> dict[str, Any] | None:
 def parallel_chart(group: Group) -> dict[str, Any] | None:
     """Return the parallel coordinates; None where fewer than two settings were varied."""
     return parallel_coordinates(trials_of(group), group.metric, group.mode)
+
+
+def scatter_chart(group: Group, records: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the runs over any two of their numbers; None where fewer than two differ."""
+    points = [
+        Point(series=entry.series, figures=_numbers(entry.run, records[entry.run.key]))
+        for entry in group.entries
+    ]
+    varied = sorted({key for entry in group.entries for key in entry.run.asked.varied})
+    return scatter(points, varied, f"held-out {group.metric}")
+
+
+def _numbers(run: Run, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may be a number of a run: held-out metrics, what training measured, settings."""
+    best, throughput = record["best_validation"] or {}, record["throughput"] or {}
+    ranks = (record["resources"] or {}).get("ranks") or ()
+    return {
+        f"held-out {run.metric}": run.value,
+        **{
+            f"held-out {key}": run.evaluation.get("metrics", {}).get(key)
+            for key in record["metrics"]
+            if key != "action"
+        },
+        "validation": best.get("value"),
+        "training time (s)": record["training"]["duration_s"],
+        "steps": record["training"]["steps"],
+        "samples per second": throughput.get("samples_per_s"),
+        "goodput": (record["goodput"] or {}).get("share"),
+        "peak memory of a rank (bytes)": _most(ranks, "peak_rss_bytes"),
+        "peak memory of a GPU (bytes)": _most(ranks, "peak_gpu_bytes"),
+        "CPU time of all ranks (s)": sum(rank.get("cpu_s") or 0 for rank in ranks)
+        if ranks
+        else None,
+        **{key: value for key, value in record["settings"].items() if key not in run.asked.varied},
+        **{key: value for key, value in run.asked.varied.items() if key != "dataset"},
+    }
+
+
+def _most(ranks: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    return max((rank[key] for rank in ranks if rank.get(key)), default=None)
 
 
 def goodput_bars(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -98,4 +139,5 @@ FILTERS = {
     "lay_out": lay_out,
     "parallel_chart": parallel_chart,
     "shares": shares,
+    "scatter_chart": scatter_chart,
 }

@@ -17,6 +17,7 @@ from shardline.report.studies import view_study
 from shardline.report.template import load_template
 
 MAX_SETTING_COLUMNS = 4
+MAX_FURTHER_COLUMNS = 12  # that the reader can choose
 _OWN_COLUMNS = frozenset({"model", "dataset", "dataset.name", "seed"})
 
 
@@ -65,6 +66,7 @@ def render_page(report: Report) -> str:
         runs=runs,
         columns=columns[:MAX_SETTING_COLUMNS],
         overflow=columns[MAX_SETTING_COLUMNS:],
+        further=columns[MAX_SETTING_COLUMNS : MAX_SETTING_COLUMNS + MAX_FURTHER_COLUMNS],
         numeric=[key for key in columns if all(is_number(run.setting(key)) for run in runs)],
         comparison=comparison(report.groups, report.entries),
         max_points=MAX_POINTS_PER_CURVE,

@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader, Template, Undefined
 
+from shardline.config.defaults import default_settings
 from shardline.core.nested import flatten
 from shardline.core.package import report_folder
 from shardline.report.document import figures_of
@@ -43,6 +44,7 @@ def load_template() -> Template:
         "separators": (",", ":"), "allow_nan": False,
         "ensure_ascii": False,  # an escape would hide a character from `visible`
     }  # fmt: skip
+    environment.globals["defaults"] = default_settings()
     environment.globals["asset"] = lambda name: (folder / name).read_text(encoding="utf-8")
     return environment.get_template("page.html.j2")
 

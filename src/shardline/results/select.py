@@ -10,6 +10,8 @@ from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
 from shardline.core.suggest import did_you_mean
 
+_MAX_MEANT = 3  # names that begin with a word, or hold it
+
 
 def find_run(project: Project, wanted: str) -> Run:
     """Return the run of a name or id.
@@ -36,7 +38,12 @@ def find_dataset(project: Project, wanted: str) -> Dataset:
 
 
 def _unknown(kind: str, wanted: str, known: Sequence[str]) -> ConfigError:
-    remedy = did_you_mean(wanted, known, otherwise="`shardline ls` lists them", cutoff=0.4)
+    lower = wanted.lower()
+    begun = [name for name in known if lower and name.lower().startswith(lower)]
+    meant = begun or [name for name in known if lower and lower in name.lower()]
+    offered = " or ".join(f'"{name}"' for name in meant[:_MAX_MEANT])
+    nearest = did_you_mean(wanted, known, otherwise="`shardline ls` lists them", cutoff=0.4)
+    remedy = f"did you mean {offered}?" if offered else nearest
     return ConfigError(f'the config names no {kind} "{wanted}"; {remedy}')
 
 
