@@ -24,7 +24,7 @@ _UNSTABLE = frozenset({
     "accepted", "action", "actions", "attempt_log", "attempts", "changed", "code", "devices", "duration_s", "ended",
     "environment", "files", "generated_from", "goodput", "history", "host", "id", "identity", "launcher",
     "manifest_sha256", "newest", "project", "resources", "samples_per_s", "settings", "started", "throughput",
-    "tracking", "workflow",
+    "tracking", "warnings", "workflow",
 })  # fmt: skip
 _SHOWN = 6
 

@@ -162,7 +162,8 @@ def test_ls_as_json(fake):
     assert records[0] == {
         "run": "net", "names": ["net"], "id": run.id, "dataset": "rows",
         "model": "mypkg.models:Net", "state": "done", "step": None, "progress": None, "failure": None,
-        "headline": {"metric": "accuracy", "mode": "max", "value": 0.9778}, "folder": from_here(str(run.folder)),
+        "headline": {"metric": "accuracy", "mode": "max", "value": 0.9778}, "warnings": [],
+        "folder": from_here(str(run.folder)),
     }  # fmt: skip
 
 

@@ -34,7 +34,9 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PUBLIC = {"errors", "ledger", "losses", "models", "sources", "transforms"}
 # The report reads sealed files, and no settings, so that it can be made without the project; the
 # defaults are Shardline's own.
-OF_REPORT = {"config.accepted", "config.defaults", "config.studies", "config.trained_on"}
+OF_REPORT = {
+    "config.accepted", "config.defaults", "config.model_warnings", "config.studies", "config.trained_on",
+}  # fmt: skip
 
 
 def imports_of(path: Path) -> set[tuple[str, ...]]:

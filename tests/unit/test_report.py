@@ -94,7 +94,9 @@ def test_a_failed_run_comes_last_and_says_so(tmp_path):
     lines = ['{"step": 1, "train_loss": 2.5}', '{"step": 2, "train_loss": null}']
     failed = write_run(tmp_path, "failed", evaluation={"headline": headline}, lines=lines)
     text = own_text(page_of(failed, write_run(tmp_path, "good")))
-    assert text.index("good best") < text.index("failed mlp")
+    assert text.index("good best") < text.index(
+        "failed warning the loss never fell: train_loss is 2.5"
+    )
     assert "not finite" in text
     assert "values that are not finite, left out of curves: failed." in text
 

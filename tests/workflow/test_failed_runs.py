@@ -1,4 +1,4 @@
-"""Runs that fail beside others: the report is there all the same, and names them."""
+"""Runs that fail beside others, or learn nothing: the report is there all the same, and names them."""
 
 import json
 import subprocess
@@ -20,6 +20,7 @@ class Net(Classifier):
         return self.net(features)
 """
 QUICK = {"trainer.max_epochs": 1, "devices": 1}
+WILD = {"optim.name": "sgd", "optim.lr": "1e30"}  # which is sealed, and has learned nothing
 
 
 def shardline(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,7 +41,7 @@ def outcomes(folder: Path) -> dict[str, dict]:
 @pytest.mark.slow
 def test_a_failed_run_is_in_the_report_and_tried_once(tiny):
     workspace = tiny(
-        {"name": "good", "dataset": "table", "model": "linear", **QUICK},
+        {"name": "wild", "dataset": "table", "model": "linear", **WILD, **QUICK},
         {"name": "bad", "dataset": "table", "model": "mypkg.models:Net", **QUICK},
     )
     workspace.write("mypkg/models.py", BROKEN)
@@ -51,9 +52,14 @@ def test_a_failed_run_is_in_the_report_and_tried_once(tiny):
     assert (found["state"], found["rule"]) == ("failed", "train")
     assert done.stdout.count(found["cause"].splitlines()[0]) == 1, "retries repeat nothing"
     assert (workspace.path / found["log"]).read_text().strip()
+    warning = "the largest weight is "
+    assert done.stdout.count(f"warning: {warning}") == 1
     page = (workspace.path / "results/report/index.html").read_text()
+    assert warning in page
     assert "1 of 2 runs compared; 1 failed" in page
-    assert "bad failed: " in shardline(workspace.path, "ls").stdout
+    listed = shardline(workspace.path, "ls").stdout
+    assert "bad failed: " in listed
+    assert f"wild warning: {warning}" in listed
     assert "failed in train" in shardline(workspace.path, "why", "bad").stdout
 
     rows = (workspace.path / "config/runs.tsv").read_text()

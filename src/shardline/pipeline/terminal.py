@@ -9,6 +9,7 @@ from shardline.config.run import Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.redaction import mask
+from shardline.results.states import warnings_on
 
 
 def finished(project: Project, exists: Callable[[Path], bool]) -> frozenset[str]:
@@ -34,6 +35,7 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, An
             "done": run.is_sealed,
             "headline": _headline(run),
             "logs": _logs(project, run),
+            "note": "\n".join(f"warning: {one.sentence}" for one in warnings_on(run)),
         }
         for key, run in project.runs.items()
         if key not in before

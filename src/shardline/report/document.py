@@ -5,6 +5,7 @@ Every number stands beside `action`, the id of the action that made it (docs/rep
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from statistics import fmean
 from typing import Any
@@ -63,6 +64,10 @@ def describe_run(run: Run) -> dict[str, Any]:
         "changed": changed_settings(flatten(run.spec.get("settings", {}), by_name=True)),
         "varied": sorted(run.asked.varied),
         "in_table": run.in_table,
+        "warnings": [
+            {**asdict(one), "action": made["evaluate" if one.kind == "constant" else "train"]}
+            for one in run.warnings
+        ],
         "headline": _headline(run) | {"action": made["evaluate"]},
         "metrics": dict(run.evaluation.get("metrics", {})) | {"action": made["evaluate"]},
         "calibration": _measured(

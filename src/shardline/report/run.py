@@ -1,12 +1,13 @@
 """What the page shows of one run, derived from its sealed files."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from shardline.config.model_warnings import ModelWarning
 from shardline.config.trained_on import manifests_of, weights_of
 from shardline.core.intervals import Interval, wilson_interval
 from shardline.report.charts.series import Curve
@@ -54,6 +55,7 @@ class Run:
         files: Name of each file read to its SHA-256.
         asked: What the run table holds of it.
         accepted: accepted.json, where an earlier result stands for it.
+        warnings: What makes its model suspect.
     """
 
     spec: Mapping[str, Any]
@@ -66,6 +68,7 @@ class Run:
     files: Mapping[str, str]
     asked: Asked
     accepted: Mapping[str, Any] | None = None
+    warnings: Sequence[ModelWarning] = ()
 
     @property
     def id(self) -> str:

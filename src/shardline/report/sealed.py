@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardline.config.model_warnings import read_warnings
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
@@ -79,6 +80,7 @@ def read_run(files: RunFiles) -> Run:
         | {f"evaluations/{files.evaluation.name}": sha256_of(files.evaluation)},
         asked=files.asked,
         accepted=accepted,
+        warnings=tuple(read_warnings(files.metrics, provenance, evaluation)),
     )
 
 

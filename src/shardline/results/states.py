@@ -6,12 +6,13 @@ from enum import StrEnum
 from typing import Any
 
 from shardline.config.layout import ResultsLayout
+from shardline.config.model_warnings import ModelWarning, read_warnings
 from shardline.config.names import names_that_have_been
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
-from shardline.core.files import read_json
+from shardline.core.files import read_json, read_object
 from shardline.results.outcomes import failure_of
 from shardline.results.running import progress_of
 from shardline.supervision.attempts import last_recorded_step
@@ -52,10 +53,25 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "progress": asdict(progress) if progress else None,
                 "failure": asdict(failure) if failure else None,
                 "headline": _headline(run) if state is State.DONE else None,
+                "warnings": [asdict(one) for one in warnings_on(run)],
                 "folder": run.folder,
             }
         )
     return records
+
+
+def warnings_on(run: Run) -> list[ModelWarning]:
+    """Return what makes a run's sealed model suspect, as far as its files are here."""
+    if not run.has_model:
+        return []
+    documents = []
+    for path in (run.folder / "provenance.json", run.evaluation):
+        try:
+            documents.append(read_object(path, remedy=""))
+        except DataError:  # not there yet, or damaged, which `shardline verify` is for
+            documents.append({})
+    provenance, evaluation = documents
+    return read_warnings(run.folder / "metrics.jsonl", provenance, evaluation)
 
 
 def state_of(run: Run, known_names: set[str]) -> State:

@@ -49,6 +49,7 @@ class Trained:
         best: file of the weights that are sealed.
         best_score: its value of the monitored metric.
         resumed_step: optimiser step that this attempt resumed from last, 0 for none.
+        parameters: names of the model's parameters among the weights, which hold buffers too.
         packs: what is recorded of its samples, see `packing.describe_packs`; None where these are rows.
         interventions: what was done where the training diverged, see `interventions.Intervention`.
     """
@@ -59,6 +60,7 @@ class Trained:
     epochs: int
     stopped_early: bool
     resumed_step: int
+    parameters: frozenset[str] = frozenset()
     packs: dict[str, Any] | None = None
     checkpoint_s: float = 0.0
     interventions: list[dict[str, Any]] = field(default_factory=list)
@@ -169,6 +171,9 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
         epochs=trainer.current_epoch,
         stopped_early=trainer.current_epoch < (trainer.max_epochs or 0),
         resumed_step=resumed_step,
+        parameters=frozenset(
+            name for name, _ in trainer.lightning_module.named_parameters(remove_duplicate=False)
+        ),
     )
 
 

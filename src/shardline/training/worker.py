@@ -3,7 +3,7 @@
 import importlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -177,9 +177,16 @@ def _train(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _
     if world.rank == 0:
         seal_model(trained, spec, rank.results / "model.safetensors")
         write_bytes(rank.results / "metrics.jsonl", (rank.work / "metrics.jsonl").read_bytes())
-    result = {key: value for key, value in asdict(trained).items() if key not in ("best", "packs")}
+    result = {
+        key: value
+        for key, value in asdict(trained).items()
+        if key not in ("best", "parameters", "packs")
+    }
     readings, packs = (stopwatch.readings, stopwatch.steps_a_reading), trained.packs
-    return result, lambda: _measured(rank.work, spec, stopwatch.kept(), used, readings, packs)
+    return result, lambda: {
+        **_measured(rank.work, spec, stopwatch.kept(), used, readings, packs),
+        "weights": _weights(rank, trained.parameters),
+    }
 
 
 def _train_first_steps(rank: RankSpec, first: FirstSteps, spec: RunSpec, world: World) -> None:
@@ -227,7 +234,17 @@ def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline)
         python_args=watch_reads.command_of_script(rank.runtime.watch_reads, rank.work),
     )
     result = script.seal(spec, work=rank.work, results=rank.results) if world.rank == 0 else {}
-    return result, lambda: _measured(rank.work, spec, {rank.attempt: timeline.seconds()}, used)
+    return result, lambda: {
+        **_measured(rank.work, spec, {rank.attempt: timeline.seconds()}, used),
+        "weights": _weights(rank),
+    }
+
+
+def _weights(rank: RankSpec, parameters: Collection[str] = ()) -> dict[str, float | None]:
+    """Return what is recorded of the sealed weights."""
+    from shardline.training.weights import largest_weight
+
+    return {"largest": largest_weight(rank.results / "model.safetensors", parameters)}
 
 
 def _measured(

@@ -40,10 +40,13 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
         step = "" if record["step"] is None else f", step {record['step']:,}"
         if record["progress"]:
             step = f", {describe_progress(record['progress'])}"
+        style = _STYLES[record["state"]]
+        if record["warnings"]:
+            step, style = f"{step}, warning", "yellow"
         rows.append(
             [
                 *(record[key] for key in ("run", "dataset", "model")),
-                Text(record["state"] + step, style=_STYLES[record["state"]]),
+                Text(record["state"] + step, style=style),
                 _headline(record["headline"]),
                 Text(record["id"], style="dim"),
             ]
@@ -56,6 +59,8 @@ def show_runs(records: Sequence[dict[str, Any]]) -> None:
         if failure := record["failure"]:
             say(Text.assemble((f"\n{record['run']}", "bold"), " failed: ", failure["sentence"]))
             say(f"  log: {failure['log']}", style="dim")
+        for warning in record["warnings"]:
+            say(Text.assemble((f"\n{record['run']}", "bold"), " warning: ", warning["sentence"]))
 
 
 def _headline(headline: dict[str, Any] | None) -> Text:
