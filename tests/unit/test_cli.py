@@ -11,7 +11,8 @@ import pytest
 
 from shardline import __version__
 from shardline.cli import EXIT_CODES
-from shardline.cli.display.terminal import console, say, say_json, table_of
+from shardline.cli.display.tables import show_rows
+from shardline.cli.display.terminal import say, say_json
 from shardline.core.visible import from_here
 from tests.support.command_line import lines, shardline
 
@@ -63,7 +64,7 @@ def test_completion_is_installed_by_one_command_and_completes(tmp_path, monkeypa
         "COMP_CWORD": "1",
     }
     found = subprocess.run([program], env=asked, capture_output=True, text=True, check=False)
-    assert found.stdout.split() == ["preflight"]
+    assert set(found.stdout.split()) == {"preflight", "predict"}
 
 
 def test_the_general_help_names_every_command():
@@ -276,9 +277,7 @@ def test_values_are_printed_as_they_are_and_never_as_markup(fake):
 
 def test_a_character_that_reorders_text_is_spelled_on_the_terminal(capsys):
     say("run a\u202eb")
-    table = table_of("name")
-    table.add_row("c\u2067d")
-    console().print(table)
+    show_rows(("name",), [("c\u2067d",)])
     say_json({"name": "e\u202ef"})
     shown = capsys.readouterr().out
     assert "run a⟨U+202E⟩b\n" in shown

@@ -360,10 +360,11 @@ def test_messages_of_the_workflow_and_errors_stay_and_snakemakes_own_noise_does_
     for _ in range(2):
         shown.display.take(record(None, "it is late", logging.WARNING))
     message = 'WorkflowError in file "/x/rules/common.smk", line 45:\nconfig/runs.tsv: column "lrr" is not known'
+    message += '\n  own.py, line 3\n  File "/x/Snakefile", line 2, in __onstart\n  File "/x/c.smk", line 4, in check'
     shown.display.take(record(LogEvent.ERROR, message, logging.ERROR, exception="WorkflowError"))
     assert shown.text().splitlines() == [
         "Nothing to be done (all requested files are present and up to date).", "Report: results/report/index.html",
-        "it is late", 'config/runs.tsv: column "lrr" is not known',
+        "it is late", 'config/runs.tsv: column "lrr" is not known', "  own.py, line 3",
     ]  # fmt: skip
 
 

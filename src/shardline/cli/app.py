@@ -8,12 +8,12 @@ import typer
 from typer.core import TyperGroup
 
 from shardline import __version__
+from shardline.cli.display.terminal import say
 from shardline.cli.profile import configured_store, describe_other_stores, profile_store
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import check_layout
 from shardline.core.errors import ShardlineError
 from shardline.core.masked_output import MaskedStream
-from shardline.core.visible import from_here, visible
 
 EXIT_CODES = {
     0: "all is well",
@@ -34,7 +34,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except ShardlineError as error:
-            typer.echo(visible(from_here(str(error))), err=True)
+            say(str(error), is_error=True)
             raise typer.Exit(error.exit_code) from None
 
 
@@ -119,4 +119,4 @@ def _options(
         context.with_resource(profile_store(profile))
         return
     for sentence in describe_other_stores(configured_store(layout, config)):
-        typer.echo(visible(from_here(sentence)), err=True)
+        say(sentence, is_error=True)

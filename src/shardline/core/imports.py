@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.errors import ConfigError
+from shardline.core.visible import from_here
 
 _MAX_FRAMES = 4
 
@@ -32,13 +33,15 @@ def short_traceback(error: BaseException) -> str:
     """
     ours = Path(__file__).parents[1]
     frames = [
-        f"{frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}"
+        f"{from_here(frame.filename)}, line {frame.lineno}, in {frame.name}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)
         if not {"importlib", "site-packages"} & set(Path(frame.filename).parts)
         and ours not in Path(frame.filename).parents
         and not frame.filename.startswith("<")
     ]
     if isinstance(error, SyntaxError):
-        frames.append(f"{error.filename}, line {error.lineno}: {(error.text or '').strip()}")
+        frames.append(
+            f"{from_here(error.filename or '')}, line {error.lineno}: {(error.text or '').strip()}"
+        )
     last = f"{type(error).__name__}: {error}"
     return "\n  ".join([last, *frames[-_MAX_FRAMES:]])

@@ -14,7 +14,11 @@ _CHATTER = re.compile(
 _FOLLOWS_A_JOB = re.compile(
     r"CalledProcessError in file|At least one job did not complete successfully"
 )
-_LOCATION = re.compile(r"\AWorkflowError(?: in file .*, line \d+)?:\n")
+# Where in a workflow an error of its user was raised: `--verbose` shows that.
+_LOCATION = re.compile(
+    r"\AWorkflowError(?: in file .*, line \d+)?:\n(.*?)(?:\n  File \".*(?:Snakefile|\.smk)\", line \d+, in .*)*\Z",
+    re.DOTALL,
+)
 
 
 def message_of(record: LogRecord) -> str | None:
@@ -27,7 +31,7 @@ def message_of(record: LogRecord) -> str | None:
         _FOLLOWS_A_JOB.search(text) or text.startswith("Exiting because a job")
     ):
         return None
-    return _LOCATION.sub("", text)
+    return _LOCATION.sub(r"\1", text)
 
 
 def _is_chatter(record: LogRecord, text: str) -> bool:

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 from rich.tree import Tree
 
-from shardline.cli.display.terminal import console, say, table_of
+from shardline.cli.display.tables import show_rows
+from shardline.cli.display.terminal import console, say
+from shardline.cli.display.words import ENDLESS
 from shardline.config.causes import Cause
 from shardline.results.accept.candidates import Candidate
 from shardline.results.diff import Change, Comparison
@@ -20,13 +22,13 @@ _SHOWN = 20  # inputs of an action; --json has all of them
 
 def show_causes(causes: Iterable[Cause]) -> None:
     """Print differences, each kind named once."""
-    table = table_of("cause", "difference", show_header=False)
+    rows = []
     previous = ""
     for cause in causes:
         kind = "" if cause.kind == previous else cause.kind
-        table.add_row(Text(f"  {kind}", style="dim"), cause.text)
+        rows.append((Text(f"  {kind}", style="dim"), cause.text))
         previous = cause.kind
-    console().print(table)
+    show_rows(("cause", "difference"), rows, show_header=False)
 
 
 def show_candidates(candidates: Sequence[Candidate]) -> None:
@@ -47,14 +49,14 @@ def show_replay(replay: Replay) -> None:
     for what, changes in (("code", replay.code), ("packages", replay.environment)):
         if changes:
             say(f"with other {what} than were recorded: {'; '.join(changes)}", style="yellow")
-    table = table_of("number", "recorded", "replayed", "verdict")
+    rows = []
     for number in replay.numbers:
         verdict = number.verdict
         if verdict != "equal" and number.difference is not None:
             verdict += f" by {number.difference:.2g}"
         style = "bold red" if number.verdict == DIFFERENT else "green"
-        table.add_row(number.name, number.recorded, number.replayed, Text(verdict, style=style))
-    console().print(table)
+        rows.append((number.name, number.recorded, number.replayed, Text(verdict, style=style)))
+    show_rows(("number", "recorded", "replayed", "verdict"), rows)
     allowed = f"within {replay.tolerance:g}" if replay.tolerance else "exactly"
     bad = sum(number.verdict == DIFFERENT for number in replay.numbers)
     if bad:
@@ -80,21 +82,21 @@ def show_comparison(comparison: Comparison) -> None:
 
 
 def _show_metrics(changes: Sequence[Change]) -> None:
-    table = table_of("metric", "first", "second", "difference", "95 % interval", "what it is worth")
+    rows = []
     for change in changes:
         both = change.old is not None and change.new is not None
         interval = "-"
         if change.interval:
             interval = " to ".join(f"{end:+.4g}" for end in change.interval)
-        table.add_row(
-            f"{change.metric} (headline, {change.headline})" if change.headline else change.metric,
-            _number(change.old),
-            _number(change.new),
-            f"{(change.new or 0) - (change.old or 0):+.4g}" if both else "-",
-            interval,
-            change.verdict,
+        title = (
+            f"{change.metric} (headline, {change.headline})" if change.headline else change.metric
         )
-    console().print(table)
+        difference = f"{(change.new or 0) - (change.old or 0):+.4g}" if both else "-"
+        old, new = _number(change.old), _number(change.new)
+        rows.append((title, old, new, difference, interval, change.verdict))
+    show_rows(
+        ("metric", "first", "second", "difference", "95 % interval", "what it is worth"), rows
+    )
 
 
 def _number(value: float | None) -> str:
@@ -105,7 +107,8 @@ def show_lineage(lineage: Lineage) -> None:
     """Print a file, the action that made it, its inputs, and so on to the sources."""
     tree = Tree(_file_line(lineage, lineage.file))
     _grow(tree, lineage, lineage.file, set())
-    console().print(tree, soft_wrap=True)
+    out = console()
+    out.print(tree, soft_wrap=out.width >= ENDLESS)
     if lineage.problem:
         say(f"\n{lineage.problem}", style="bold red")
 

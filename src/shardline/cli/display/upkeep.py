@@ -9,7 +9,8 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from shardline.cli.display.checks import show_causes
-from shardline.cli.display.terminal import console, say, show_rows, table_of
+from shardline.cli.display.tables import show_rows
+from shardline.cli.display.terminal import say
 from shardline.core.package import making
 from shardline.core.visible import from_here
 from shardline.results.findings import Verdict, count
@@ -137,13 +138,16 @@ def show_garbage(garbage: Sequence[Garbage], last_results: Sequence[str], remedy
     if not garbage:
         say("Nothing to delete: the config names all that is there.")
         return
-    table = table_of("path", "size", "written", "why it may go")
-    for item in garbage:
-        size = "link" if item.path.is_symlink() else decimal(item.bytes)
-        table.add_row(
-            from_here(str(item.path)), size, Text(_age(item.written), style="dim"), item.reason
+    rows = [
+        (
+            from_here(str(item.path)),
+            "link" if item.path.is_symlink() else decimal(item.bytes),
+            Text(_age(item.written), style="dim"),
+            item.reason,
         )
-    console().print(table)
+        for item in garbage
+    ]
+    show_rows(("path", "size", "written", "why it may go"), rows)
     total = decimal(sum(item.bytes for item in garbage))
     say(f"\n{count(len(garbage), 'item')}, {total}{remedy}")
     if last_results:
