@@ -104,6 +104,13 @@ def outlived(run: Pipeline) -> None:
     assert run.end() == 0, run.story()
 
 
+def _commands_with(word: str) -> list[str]:
+    """Return the command lines of this machine's processes that hold a word."""
+    found = psutil.process_iter(["cmdline"])
+    lines = (" ".join(process.info["cmdline"] or []) for process in found)
+    return [line for line in lines if word in line]
+
+
 def failing(run: Pipeline) -> None:
     """A node does not come, the user stops the next start, and in the one after it a rank fails."""
     service = run.service
@@ -117,8 +124,7 @@ def failing(run: Pipeline) -> None:
     run.wait_for_checkpoint()
     assert run.interrupt() == 1
     run.wait_until(lambda: run.jobs()[-1].is_over, "end of the job", is_watched=False)
-    left = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    assert [words for words in left if run.name in " ".join(words)] == []
+    run.wait_until(lambda: not _commands_with(run.name), "end of its processes", is_watched=False)
 
     (run.store / "stumble").touch()
     run.start("--until", "train")

@@ -50,6 +50,8 @@ BY_HISTORY = {
     "evaluation": EVALUATES - {"evaluate program"},
     "script": {"train program", "evaluate program"},
     "report": REPORT,
+    "prediction": set(),
+    "samples": set(),
     "classifier": set(),
     "losses": set(),
     "tokenizer": set(),

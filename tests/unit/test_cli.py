@@ -60,7 +60,7 @@ def test_completion_is_installed_by_one_command_and_completes(tmp_path, monkeypa
     asked = {
         **env,
         "_SHARDLINE_COMPLETE": "complete_bash",
-        "COMP_WORDS": "shardline pre",
+        "COMP_WORDS": "shardline pref",
         "COMP_CWORD": "1",
     }
     found = subprocess.run([program], env=asked, capture_output=True, text=True, check=False)
