@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import logging.config
 import os
 import re
 import subprocess
@@ -322,6 +323,19 @@ def test_what_an_executor_knows_of_a_failure_is_the_cause_where_the_job_reports_
     assert "    SLURM job '7' failed" in shown.text().splitlines()
 
 
+def test_a_failed_job_whose_log_is_in_a_storage_is_of_its_run(shown):
+    log = "az://box/project/logs/train/1.log (send to storage)"
+    error = {"jobid": 1, "rule_name": "train", "rule_msg": "it failed", "log": [log], "aux": {}}
+    shown.display.take(record(LogEvent.JOB_INFO, jobid=1, rule_name="train", rule_msg="Training run1",
+                              log=[log], output=["out"]))  # fmt: skip
+    shown.display.take(record(LogEvent.JOB_ERROR, "Error", logging.ERROR, **error))
+    rows = [{"title": "run1", "logs": ["logs/train/1.log"]}]
+    shown.display.take(record(None, None, results=rows))
+    assert shown.text().splitlines()[-4:-1] == [
+        "run1  failed", "    it failed", "    log: az://box/project/logs/train/1.log",
+    ]  # fmt: skip
+
+
 def test_a_job_that_was_interrupted_is_explained_though_snakemake_reports_no_end(shown):
     start(shown, 1)
     report(1, error="interrupted: saved at step 12; the same command resumes from there")
@@ -385,6 +399,15 @@ def test_a_display_that_fails_leaves_the_rest_to_snakemakes_own(capsys):
     err = capsys.readouterr().err
     assert "the display failed (KeyError('jobid')); Snakemake's own lines follow" in err
     assert "a message of Snakemake" in err
+
+
+def test_a_package_that_configures_logging_ends_no_display(capsys):
+    handler = handler_of()
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": False})
+    handler.emit(record(None, "a message after it"))
+    handler.close()
+    handler.emit(record(None, "a message after the end"))
+    assert capsys.readouterr().err == "a message after it\n"
 
 
 @pytest.mark.parametrize("asked", ["dryrun", "verbose"])

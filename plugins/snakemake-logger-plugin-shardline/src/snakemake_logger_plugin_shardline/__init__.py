@@ -1,5 +1,6 @@
 """A Snakemake logger plugin: one line for each long job, redrawn in place, and one table at the end."""
 
+import atexit
 import logging
 import os
 import sys
@@ -25,6 +26,7 @@ class LogHandler(LogHandlerBase):
             self._snakemakes = snakemakes_own(asked)
         elif "all" not in self._quiet:
             self._display = self._make_display()
+        atexit.register(self._finish)
 
     def _make_display(self) -> "Display":
         # every plugin that is installed is imported at each start, used or not
@@ -58,12 +60,21 @@ class LogHandler(LogHandlerBase):
         self._snakemakes = snakemakes_own(self.common_settings)
 
     def close(self) -> None:
-        """Write what is left, and give the terminal back."""
+        """Write what is left, and give the terminal back.
+
+        A package that configures `logging`, as Azure's SDK does, closes all handlers of the process; those of
+        the standard library go on then, and so does this one.
+        """
+        if sys._getframe(1).f_code is not logging.shutdown.__code__:
+            self._finish()
+        super().close()
+
+    def _finish(self) -> None:
+        atexit.unregister(self._finish)
         display, self._display = self._display, None
         with suppress(Exception):
             if display:
                 display.close()
-        super().close()
 
     @property
     def writes_to_stream(self) -> bool:

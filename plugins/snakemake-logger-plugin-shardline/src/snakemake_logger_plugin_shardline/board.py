@@ -108,7 +108,7 @@ class Board:
         Args:
             created: time of Snakemake's record; what was reported long before it is of an earlier job.
         """
-        log = str(logs[0]) if logs else ""
+        log = str(logs[0]).removesuffix(" (send to storage)") if logs else ""
         job = Job(
             rule=rule, message=message or rule, log=log, begun=self._clock(), since=created - SKEW_S
         )

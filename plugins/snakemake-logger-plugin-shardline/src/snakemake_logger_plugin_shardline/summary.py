@@ -18,15 +18,14 @@ def summary(board: Board, width: int | None) -> list[str]:
         width: columns of a terminal; None: lines break where the texts do.
     """
     failed = [job for job in board.jobs.values() if job.state == "failed"]
-    known = {log for result in board.results for log in result.logs}
-    others = [job for job in failed if job.log not in known]
+    others = [job for job in failed if not any(_is_of(job, one) for one in board.results)]
     blocks: dict[str, list[list[str]]] = {"done": [], "partly": [], "failed": [], "skipped": []}
     titles = [one_line(result.title) for result in board.results] + [
         one_line(job.title) for job in others
     ]
     longest = min(max(map(cells, titles), default=0), _LONGEST_TITLE)
     for result in board.results:
-        own = [job for job in failed if job.log in result.logs]
+        own = [job for job in failed if _is_of(job, result)]
         if (state := _state(board, result, own)) is None:
             continue
         blocks[state].append(
@@ -47,10 +46,15 @@ def _state(board: Board, result: Result, failed: Sequence[Job]) -> str | None:
     """Return what became of a result; None where this start of Snakemake was not asked for it."""
     if result.is_done or failed:
         return "done" if result.is_done else "failed"
-    if any(job.log in result.logs and job.state == "done" for job in board.jobs.values()):
+    if any(_is_of(job, result) and job.state == "done" for job in board.jobs.values()):
         return "partly"
     is_whole = board.count("done").total() >= sum(board.totals.values())
     return None if is_whole else "skipped"
+
+
+def _is_of(job: Job, result: Result) -> bool:
+    """Return whether a job made a part of a result; in a storage its log's name follows the storage's."""
+    return any(job.log == log or job.log.endswith(f"/{log}") for log in result.logs)
 
 
 def _row(title: str, state: str, headline: str, longest: int, width: int | None) -> str:
