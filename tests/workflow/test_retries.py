@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -80,6 +81,14 @@ class Training:
     def model(self) -> bytes:
         """Return the sealed weights."""
         return self.workspace.the("results/runs/*/model.safetensors").read_bytes()
+
+    def shardline(self, command: str) -> str:
+        """Return what a command of Shardline's prints."""
+        program = Path(sys.executable).with_name("shardline")
+        env = {**os.environ, "SHARDLINE_STORE": str(self.store)}
+        return subprocess.run(
+            [program, command], cwd=self.path, env=env, text=True, capture_output=True, check=True
+        ).stdout
 
     def hurry(self) -> None:
         """Let it go on at full speed."""
@@ -161,6 +170,11 @@ def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training, tell_cos
     job = training_job(training.process.pid)
     training.process.kill()
     training.process.wait()
+    assert re.search(r"\brunning, step \d+ of ", training.shardline("ls"))
+    assert "0 runs with a result, 1 running" in training.shardline("report")
+    page = (training.path / "results/report/index.html").read_text()
+    assert "0 of 1 run compared; 1 running" in page
+    assert "it trains: step " in page
     training.start()
     assert "--unlock" in training.end(), "Snakemake says what to do"
     subprocess.run(training.workspace.command("--unlock"), cwd=training.path, check=True)
