@@ -115,6 +115,21 @@ def test_findings_of_one_sentence_are_one_and_errors_come_first():
     assert [one.text for one in merged(given)] == ["a, b, c and 2 more: y", "a: x"]
 
 
+def test_a_global_batch_of_more_rows_than_the_dataset_has_is_told_of_each_run(fake, asked):
+    asked.find = lambda model: ModelResult(identity=model.identity, num_rows=100)
+    net = fake.rows[0]
+    fake.rows = [
+        {**net, "name": "small", "global_batch": 96},
+        {**net, "name": "large", "global_batch": 128},
+        {**net, "name": "padded", "global_batch": 128, "data.last_batch": "pad"},
+    ]
+    for _ in range(2):  # the second time as recorded
+        assert found_of(fake) == [
+            "error: large: global_batch=128 is more than the 100 rows of dataset rows; use a smaller batch, more data "
+            "or data.last_batch=pad"
+        ]
+
+
 # --- before a pipeline ----------------------------------------------------------------------------
 
 

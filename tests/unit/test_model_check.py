@@ -78,7 +78,9 @@ def check(tmp_path, monkeypatch):
 
 def test_a_model_that_is_well_is_found_well_with_its_sizes(check):
     found = check(**{"model_args.width": 16})
-    assert found == ModelResult(weights_bytes=found.weights_bytes, state_bytes=found.state_bytes)
+    assert found == ModelResult(
+        weights_bytes=found.weights_bytes, state_bytes=found.state_bytes, num_rows=800
+    )
     assert found.weights_bytes == 4 * (2 * 16 + 16 + 16 * 2 + 2)
     assert found.state_bytes > 3 * found.weights_bytes, "Adam has two values for each weight"
 

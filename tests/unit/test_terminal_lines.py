@@ -286,6 +286,23 @@ def test_a_failed_job_is_named_at_once_and_explained_at_the_end_once(shown):
     assert "WorkflowError" not in shown.text()
 
 
+def test_an_attempt_that_leaves_at_once_is_not_shown_and_one_that_works_is(shown):
+    def fail():
+        shown.display.take(
+            record(LogEvent.JOB_ERROR, "", logging.ERROR, jobid=1, rule_name="train", rule_msg=None,
+                   log=["logs/1.log"], aux={})
+        )  # fmt: skip
+
+    for seconds in (60, 1, 60, 2):
+        start(shown, 1)
+        shown.clock.now += seconds
+        shown.display.tick()
+        fail()
+    lines = [line.split("  ", 1)[1] for line in shown.text().splitlines()]
+    failed = "Training run1: failed; log: logs/1.log"
+    assert lines == ["Training run1", failed, "Training run1, attempt 3", failed]
+
+
 def test_of_several_attempts_the_last_ones_sentence_is_shown(shown):
     for cause in (
         "no luck",

@@ -1,6 +1,7 @@
 """A dataset of a source's first rows: enough for one step of a training, without reading the rest."""
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -24,6 +25,7 @@ from shardline.order.pieces import Piece, split_pieces
 Row = dict[str, Any]  # by column, and the id as `ids`
 _PACKED_ROWS = 64  # read to fill packs; if these are too short, they are repeated
 _MOST_ROWS = 100_000
+_COUNTED_S = 1.0
 
 
 def rows_of_source(source: Source, number: int) -> list[Row]:
@@ -38,6 +40,21 @@ def rows_of_source(source: Source, number: int) -> list[Row]:
         raise DataError(
             f"source {type(source).__name__} has no rows, expected one at least; check what it reads"
         )
+    return rows
+
+
+def count_rows(source: Source, limit_s: float = _COUNTED_S) -> int | None:
+    """Return how many rows a source has, all splits together; None where reading them takes longer.
+
+    Raises:
+        DataError: a row cannot be read.
+    """
+    end, rows = time.monotonic() + limit_s, 0
+    for shard in range(source.num_shards):
+        for table in source.iter_tables(shard):
+            rows += len(table.ids)
+            if time.monotonic() > end:
+                return None
     return rows
 
 

@@ -80,6 +80,7 @@ class ModelResult(msgspec.Struct, kw_only=True):
         not_checked: a sentence for each thing that could not be checked here, and why.
         weights_bytes: size of the sealed model; 0 where it is not known.
         state_bytes: size of a training checkpoint; 0 where it is not known.
+        num_rows: of the one dataset, all splits together; None of several, and where counting would take long.
     """
 
     identity: str = ""
@@ -87,6 +88,7 @@ class ModelResult(msgspec.Struct, kw_only=True):
     not_checked: list[str] = []
     weights_bytes: int = 0
     state_bytes: int = 0
+    num_rows: int | None = None
 
 
 def encode(document: msgspec.Struct) -> bytes:

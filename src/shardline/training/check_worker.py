@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardline.data.first_rows import Row
     from shardline.data.sources import Schema
 
-_Known = dict[tuple[str, int], "tuple[list[Row], Schema]"]
+_Known = dict[tuple[str, int], "tuple[list[Row], Schema, int | None]"]
 
 
 class NotReadableError(Exception):
@@ -81,14 +81,15 @@ def check_one(
             _first_rows(one, model, folder / str(number), {} if known is None else known)
             for number, one in enumerate(model.datasets)
         ]
-        return check_model(
+        found = check_model(
             model.spec,
-            places,
+            [place for place, _ in places],
             folder,
             set_by_row=model.set_by_row,
             has_test_step=model.has_test_step,
             is_elsewhere=is_elsewhere,
         )
+        found.num_rows = places[0][1] if len(places) == 1 else None
     except NotReadableError as error:
         name = model.spec.model or model.spec.model_class
         found.not_checked.append(f"model={name} was not checked: {error}")
@@ -99,14 +100,15 @@ def check_one(
 
 def _first_rows(
     dataset: CheckedDataset, model: CheckedModel, folder: Path, known: _Known
-) -> DatasetPlace:
+) -> tuple[DatasetPlace, int | None]:
+    """Return a dataset of the first rows, and how many rows the whole one has where that is known."""
     from shardline.data.first_rows import build_first_rows, rows_needed
 
     pack = model.spec.settings.data.pack
     key = (dataset.id, rows_needed(pack))
     if key not in known:
         known[key] = _read(dataset, key[1])
-    rows, schema = known[key]
+    rows, schema, num_rows = known[key]
     place = build_first_rows(
         rows,
         schema,
@@ -115,23 +117,27 @@ def _first_rows(
         source=dataset.source_class.rpartition(":")[2],
         pack=pack,
     )
-    return structs.replace(place, weight=dataset.weight)
+    return structs.replace(place, weight=dataset.weight), num_rows
 
 
-def _read(dataset: CheckedDataset, number: int) -> "tuple[list[Row], Schema]":
-    """Return rows of a dataset's shards, or of its source where these are not written yet.
+def _read(dataset: CheckedDataset, number: int) -> "tuple[list[Row], Schema, int | None]":
+    """Return rows of a dataset's shards, or of its source where these are not written yet, and how many it has.
 
     Raises:
         NotReadableError: the source lies elsewhere, and was not fetched.
         DataError: the source is wrong; the message names it.
     """
     from shardline.data.build import make_source
-    from shardline.data.first_rows import rows_of_dataset, rows_of_source, schema_of
+    from shardline.data.first_rows import count_rows, rows_of_dataset, rows_of_source, schema_of
 
     with suppress(ShardlineError):
         manifest = read_json(dataset.manifest, remedy="")
         if rows := rows_of_dataset(dataset.manifest, dataset.shards, number):
-            return rows, schema_of(manifest)
+            return (
+                rows,
+                schema_of(manifest),
+                sum(shard["rows"]["train"] for shard in manifest["shards"]),
+            )
     if missing := [path for path in dataset.files if not path.exists()]:
         raise NotReadableError(f"{missing[0].name} of dataset {dataset.name} is not fetched yet")
     if is_url(str(dataset.source.get("table", ""))):
@@ -140,12 +146,12 @@ def _read(dataset: CheckedDataset, number: int) -> "tuple[list[Row], Schema]":
         source = make_source(
             dataset.source_class, dataset.source, num_shards=dataset.num_shards, files=dataset.files
         )
-        return rows_of_source(source, number), source.schema
+        return rows_of_source(source, number), source.schema, count_rows(source)
     except (ShardlineError, MemoryError):
         raise
     except Exception as error:
         raise DataError(
-            f"dataset {dataset.name}: source {dataset.source_class} fails where its first rows are read; correct the "
+            f"dataset {dataset.name}: source {dataset.source_class} fails where its rows are read; correct the "
             f"source, or the files that it reads: {short_traceback(error)}"
         ) from error
 

@@ -21,6 +21,7 @@ class Job:
         begun: seconds on the board's clock at its start.
         state: `running`, `failed` or `done`.
         attempts: how often it was started.
+        is_told: whether the last attempt's start was shown.
         took: seconds of the last attempt.
         causes: why its last attempt failed: what the job reports, and what the executor knows.
         earlier: the same of the attempt before.
@@ -35,6 +36,7 @@ class Job:
     begun: float
     state: str = "running"
     attempts: int = 1
+    is_told: bool = True
     took: float = 0.0
     causes: list[str] = field(default_factory=list)
     earlier: list[str] = field(default_factory=list)

@@ -17,6 +17,8 @@ REDRAWN_S, EVERY_S = 1.0, 30.0
 # Of a rule with more jobs than this, jobs are counted.
 _FEW = 8
 _LONG_S = 10.0
+# A later attempt that ends within this is not shown: what it was told by an earlier one made it leave.
+_AT_ONCE_S = 5.0
 
 
 class Display:
@@ -74,9 +76,9 @@ class Display:
         self._begin()
         if not (given.get("output") or given.get("log")):
             return  # a target, such as `all`
-        again = f", attempt {job.attempts}" if job.attempts > 1 else ""
-        if self._is_named(job):
-            self._tell(f"{one_line(job.message)}{again}")
+        job.is_told = job.attempts == 1
+        if job.is_told and self._is_named(job):
+            self._tell(one_line(job.message))
 
     def _finish(self, given: dict[str, Any]) -> None:
         job = self._board.finish(given["job_id"])
@@ -92,6 +94,8 @@ class Display:
         job = self._board.fail(
             given["jobid"], given["rule_name"], _cause(given), given.get("log") or ()
         )
+        if not job.is_told:
+            return  # it has left at once, as jobs do whose error is final, and the table has its cause
         log = f"; log: {job.log}" if job.log else ""
         self._tell(f"{one_line(job.message)}: failed{log}", is_failure=True)
 
@@ -147,6 +151,7 @@ class Display:
     def tick(self) -> None:
         """Show how far the jobs are, if it is time for that."""
         with self._lock:
+            self._tell_again()
             is_due = self._clock() - self._told >= EVERY_S
             if not (self._output.is_terminal or is_due):
                 return
@@ -159,6 +164,14 @@ class Display:
                 jobs = [(job, self._board.seconds(job)) for job in running if is_long(job)]
                 now = time.strftime("%H:%M:%S")
                 self._output.say([f"{now}  {line}" for line in table(jobs, None)])
+
+    def _tell_again(self) -> None:
+        """Show the start of an attempt that has not ended at once."""
+        for job in self._board.running():
+            if not job.is_told and self._board.seconds(job) >= _AT_ONCE_S:
+                job.is_told = True
+                if self._is_named(job):
+                    self._tell(f"{one_line(job.message)}, attempt {job.attempts}")
 
     def _sum(self) -> None:
         """Write the table at the end, once."""

@@ -8,6 +8,7 @@ from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import ConfigError
 from shardline.core.redaction import mask
+from shardline.core.visible import from_here
 from shardline.results.check.found import Finding, errors_of, merged
 from shardline.results.check.machine import check_machine
 from shardline.results.check.models import check_models
@@ -59,6 +60,6 @@ def check_before_building(
         return
     findings = check_runs(project, runs, os.environ, limit_s=_BEFORE_S, is_elsewhere=is_elsewhere)
     if errors := errors_of(findings):
-        raise ConfigError("\n".join(one.text for one in errors))
+        raise ConfigError(from_here("\n".join(one.text for one in errors)))
     for one in findings:
-        logger.warning("%s: %s", one.kind, mask(one.text))
+        logger.warning("%s: %s", one.kind, mask(from_here(one.text)))

@@ -79,10 +79,25 @@ def check_models(
         checked.findings += [
             Finding(kind="error", sentence=one, runs=names) for one in result.problems
         ]
+        if problem := _too_few_rows(runs[key], result.num_rows):
+            checked.findings.append(Finding(kind="error", sentence=problem, runs=names))
         checked.findings += [
             Finding(kind="not checked", sentence=one, runs=names) for one in result.not_checked
         ]
     return checked
+
+
+def _too_few_rows(run: Run, num_rows: int | None) -> str | None:
+    """Return what is wrong where a dataset, all splits together, does not fill a global batch."""
+    settings = run.settings
+    fills = settings.data.last_batch == "pad" or settings.data.pack is not None
+    if num_rows is None or fills or settings.global_batch <= num_rows:
+        return None
+    name = run.parts[0].dataset.names[0]
+    return (
+        f"global_batch={settings.global_batch} is more than the {num_rows:,} rows of dataset {name}; "
+        "use a smaller batch, more data or data.last_batch=pad"
+    )
 
 
 def _model_of(run: Run) -> CheckedModel:
