@@ -92,6 +92,7 @@
       image.src = images[image.getAttribute("src")];
     });
     all("figure[data-from]", made.content).forEach(takeCurves);
+    all("figure[data-spec]", made.content).forEach(takeSpec);
     source.replaceWith(made.content);
     window.shardlineCharts?.draw(details);
   }
@@ -103,6 +104,13 @@
       spec.datasets[name] = rows.filter((row) => row.run === figure.dataset.run);
     });
     figure.append(element("script", JSON.stringify(spec), { type: "application/json" }));
+  }
+
+  // Of the machine curves a run has its rows alone; one specification stands for many runs.
+  function takeSpec(figure) {
+    const rows = figure.querySelector("script");
+    const spec = JSON.parse(byId(figure.dataset.spec).textContent);
+    rows.textContent = JSON.stringify({ ...spec, datasets: { points: JSON.parse(rows.textContent) } });
   }
 
   function openTarget() {

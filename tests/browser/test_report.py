@@ -351,3 +351,26 @@ def test_curves_of_very_many_runs_wait_until_they_are_near(shared_browser, tmp_p
     shared_browser.execute_script(f"{curves}.scrollIntoView()")
     drawn = f"{curves}.querySelector('.chart canvas, .chart path') !== null"
     WebDriverWait(shared_browser, 30).until(lambda b: b.execute_script(f"return {drawn}"))
+
+
+def test_machine_curves_are_drawn_and_tell_what_was_used_when(shared_browser, tmp_path):
+    curve = {
+        "attempt": [1, 1, 2, 2], "s": [2.0, 4.0, 6.0, 8.0], "rss_bytes": [2e9, 3e9, 2e9, 3e9],
+        "cpu_percent": [80.0, 150.0, 90.0, 140.0],
+    }  # fmt: skip
+    ranks = [{"rank": rank, "peak_rss_bytes": 3e9, "cpu_s": 9.0, "curve": curve} for rank in (0, 1)]
+    resources = {"num_cpus": 2, "memory_bytes": 8e9, "ranks": ranks}
+    run = write_run(tmp_path / "runs", "one", provenance={"resources": resources})
+    write_report([run], tmp_path / "one.html", generated_from="one run")
+    open_page(shared_browser, tmp_path / "one.html", DRAWN)
+    shared_browser.find_element(By.LINK_TEXT, "one").click()
+    figure = "document.querySelector('figure.machine')"
+    WebDriverWait(shared_browser, 30).until(lambda b: b.execute_script(f"return !!{figure}?.view"))
+    lines = f"return {figure}.querySelectorAll('.mark-line path').length"
+    assert shared_browser.execute_script(lines) == 2 * 2 * 2, "panels, ranks and attempts"
+    dot = shared_browser.find_elements(By.CSS_SELECTOR, "figure.machine .mark-symbol path")[1]
+    ActionChains(shared_browser).move_to_element(dot).perform()
+    tip = (By.CSS_SELECTOR, "#vg-tooltip-element.visible")
+    WebDriverWait(shared_browser, 10).until(lambda b: b.find_elements(*tip))
+    assert "3 GB at 4 s" in shared_browser.find_element(*tip).text
+    assert shared_browser.get_log("browser") == []

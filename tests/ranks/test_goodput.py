@@ -1,4 +1,4 @@
-"""What a real training of two ranks tells of its time, its steps and its attempts."""
+"""What a real training of two ranks tells of its time, its steps, its attempts and its machine."""
 
 import json
 
@@ -68,6 +68,12 @@ def test_a_training_killed_and_resumed_tells_where_its_time_went(prepare, tmp_pa
         assert rank["peak_gpu_bytes"] is None
         assert rank["data_wait_s"] > 0
         assert rank["compute_s"] >= 10 * 0.04, "of the last attempt"
+        curve = rank["curve"]
+        assert sorted(set(curve["attempt"])) == [1, 2], "the resumed training continues it"
+        assert curve["s"] == sorted(set(curve["s"]))
+        assert 30e6 < max(curve["rss_bytes"]) < used["memory_bytes"]
+        assert max(curve["cpu_percent"]) > 0
+        assert "gpu_bytes" not in curve
 
 
 def test_a_training_too_short_to_be_steady_gives_no_speed(prepare):

@@ -8,6 +8,7 @@ from shardline.config.studies import Study
 from shardline.core.visible import visible
 from shardline.report.charts.bundle import javascript_bundle
 from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
+from shardline.report.charts.machine import view_machine
 from shardline.report.compare import comparison
 from shardline.report.images import Images
 from shardline.report.leaderboard import Entry, Group
@@ -54,7 +55,8 @@ def render_page(report: Report) -> str:
     runs = report.runs
     columns = _setting_columns([run for run in runs if run.in_table])
     records = {record["id"]: record for record in report.document["runs"]}
-    has_charts = any(group.chart for group in report.groups)
+    machines = {run.key: view_machine(records[run.key]) for run in runs}
+    has_charts = any(group.chart for group in report.groups) or any(machines.values())
     page = load_template().render(
         report=report,
         document=report.document,
@@ -69,6 +71,8 @@ def render_page(report: Report) -> str:
         further=columns[MAX_SETTING_COLUMNS : MAX_SETTING_COLUMNS + MAX_FURTHER_COLUMNS],
         numeric=[key for key in columns if all(is_number(run.setting(key)) for run in runs)],
         comparison=comparison(report.groups, report.entries),
+        machines=machines,
+        machine_specs={view.name: view.spec for view in machines.values() if view},
         max_points=MAX_POINTS_PER_CURVE,
         bundle=javascript_bundle() if has_charts or report.studies else "",
     )

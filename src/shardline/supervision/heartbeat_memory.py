@@ -15,8 +15,8 @@ REASONS = ("preempted", "signal", "interrupted", "deadline", "requested")
 _PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}
 _REASON_CODES = {reason: code for code, reason in enumerate(REASONS, 1)}  # 0: none
 # Each field is one aligned 64-bit integer, written and read atomically: no lock is needed.
-_STEP, _PHASE, _PLACE, _TICKS, _REASON, _LEFT = range(6)
-_BYTES = 6 * 8
+_STEP, _PHASE, _PLACE, _TICKS, _REASON, _LEFT, _GPU_BYTES, _GPU_PERCENT = range(8)
+_BYTES = 8 * 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,21 @@ class HeartbeatMemory:
             place=fields[_PLACE],
             ticks=fields[_TICKS],
         )
+
+    def record_gpu(self, used_bytes: int | None, percent: int | None) -> None:
+        """Record the use of this rank's GPU.
+
+        Args:
+            used_bytes: memory that the rank holds on it; None: not known, as is `percent`.
+            percent: its utilisation.
+        """
+        for field, value in ((_GPU_BYTES, used_bytes), (_GPU_PERCENT, percent)):
+            self._fields[field] = 0 if value is None else value + 1
+
+    def gpu(self) -> tuple[int | None, int | None]:
+        """Return what was recorded of the rank's GPU: bytes and per cent, None where not known."""
+        used_bytes, percent = (self._fields[field] for field in (_GPU_BYTES, _GPU_PERCENT))
+        return (used_bytes - 1 if used_bytes else None, percent - 1 if percent else None)
 
     def request_stop(self, reason: str) -> None:
         """Ask the rank to save and stop at its next step boundary; the first reason stays.

@@ -1,11 +1,15 @@
-"""Records heartbeats of a rank's training for its watchdog."""
+"""Records heartbeats of a rank's training, and the use of its GPU, for its watchdog."""
 
+import time
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
 
 from shardline.supervision import heartbeat_memory
+
+_GPU_PERIOD_S = 2.0  # a reading takes some 0.1 ms
 
 
 class Heartbeat(Callback):
@@ -13,9 +17,11 @@ class Heartbeat(Callback):
 
     def __init__(self) -> None:
         self._memory = heartbeat_memory.mine()
+        self._next_s, self._has_gpu, self._has_nvml = 0.0, False, True
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The first step begins."""
+        self._has_gpu = trainer.strategy.root_device.type == "cuda"
         self._memory.tick(trainer.global_step, "train")
 
     def on_train_batch_start(
@@ -29,6 +35,7 @@ class Heartbeat(Callback):
     ) -> None:  # fmt: skip
         """A batch is done."""
         self._memory.tick(trainer.global_step, "train", 2 * batch_idx + 1)
+        self._record_gpu()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """An epoch is done."""
@@ -44,6 +51,7 @@ class Heartbeat(Callback):
     ) -> None:  # fmt: skip
         """A batch of a validation is done; its number is left out, since ranks may have unequally many."""
         self._memory.tick(trainer.global_step, "validation")
+        self._record_gpu()
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -54,3 +62,15 @@ class Heartbeat(Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """What comes now is the sealing."""
         self._memory.tick(trainer.global_step, "seal")
+
+    def _record_gpu(self) -> None:
+        """Record what PyTorch holds of the rank's GPU, and its utilisation where NVML's package is installed."""
+        if not self._has_gpu or (now := time.monotonic()) < self._next_s:
+            return
+        self._next_s, percent = now + _GPU_PERIOD_S, None
+        if self._has_nvml:
+            try:
+                percent = torch.cuda.utilization()
+            except Exception:  # no nvidia-ml-py, or a device that does not tell: no reason to fail
+                self._has_nvml = False
+        self._memory.record_gpu(torch.cuda.memory_reserved(), percent)

@@ -8,16 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.world import World
+from shardline.supervision.machine_curve import sealed_curve
 
 _KIB = 1024
 
 
-def used_by_rank(world: World) -> dict[str, Any]:
+def used_by_rank(world: World, work: Path) -> dict[str, Any]:
     """Return what this rank used up to now, with the programs that it ran.
+
+    Args:
+        work: the run's folder in the store, where its watchdog keeps the machine curve.
 
     Returns:
         `rank`, `host`, `peak_rss_bytes` (of the largest process), `cpu_s` (user and system),
-        `peak_gpu_bytes` (as PyTorch allocated them; None without a GPU, or in a training script).
+        `peak_gpu_bytes` (as PyTorch allocated them; None without a GPU, or in a training script),
+        and `curve` where it ran long enough, see `sealed_curve`.
     """
     own, children = (
         resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -29,6 +34,7 @@ def used_by_rank(world: World) -> dict[str, Any]:
         "peak_rss_bytes": max(_peak_rss() or own.ru_maxrss * unit, children.ru_maxrss * unit),
         "cpu_s": round(own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, 3),
         "peak_gpu_bytes": _peak_gpu(),
+        **sealed_curve(work, world.rank, world.world_size),
     }
 
 

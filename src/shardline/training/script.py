@@ -96,7 +96,7 @@ def run_script(
         if _LOST_PEER.search(message):
             time.sleep(_LOST_PEER_S)
         raise ScriptError(message)
-    used = used_by_rank(world)
+    used = used_by_rank(world, work)
     write_json(work / _ENDED / f"rank-{world.rank}.json", used)
     return _wait_for_all(work / _ENDED, world.world_size) if world.rank == 0 else [used]
 

@@ -55,6 +55,7 @@ def main() -> int:
     watch = Watch(
         hang_timeout_s=rank.runtime.hang_timeout_s,
         startup_timeout_s=_PREFLIGHT_PARTS * rank.runtime.rendezvous_timeout_s + 60,
+        attempt=rank.attempt,
     )
     return run_rank(
         lambda world: _run(rank, world),
@@ -173,7 +174,7 @@ def _train(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _
     if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
         note(trained.resumed_step, stopwatch.kept())
     _report_reads(rank, world)
-    used = gather({**used_by_rank(world), **stepped(timeline.seconds())}, world)
+    used = gather({**used_by_rank(world, rank.work), **stepped(timeline.seconds())}, world)
     if world.rank == 0:
         seal_model(trained, spec, rank.results / "model.safetensors")
         write_bytes(rank.results / "metrics.jsonl", (rank.work / "metrics.jsonl").read_bytes())

@@ -10,6 +10,7 @@ _LARGEST = 1e307  # the span between two numbers of this size is still a finite 
 # Of the largest value. Labels of a narrower axis would differ in their sixth digit or later, and
 # those of a span of zero are rounded to whole numbers by Vega.
 _NARROWEST = 1e-3
+TIME_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _LOG_FROM = 50  # as a ratio of the highest value to the lowest
 
 
@@ -41,6 +42,12 @@ def y_axis(field: str, values: Sequence[float], title: str) -> alt.Y:
         return alt.Y(field, title=f"{title} (log scale)", scale=scale, axis=axis)
     scale = alt.Scale(domain=list(domain_of(values)), nice=True)
     return alt.Y(field, title=title, scale=scale, axis=_linear(values))
+
+
+def time_unit(longest_s: float) -> str:
+    """Return the largest unit, of `TIME_UNITS`, of which a time in seconds has at least two."""
+    fitting = [unit for unit, seconds in TIME_UNITS.items() if longest_s >= 2 * seconds]
+    return fitting[-1] if fitting else "s"
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -9,12 +9,11 @@ from typing import Any
 
 import altair as alt
 
-from shardline.report.charts.axes import short, y_axis
+from shardline.report.charts.axes import TIME_UNITS, short, time_unit, y_axis
 from shardline.report.charts.series import Curve, Series, thin
 
 MAX_POINTS_PER_CURVE = 300
 MAX_POINTS_PER_PANEL = 12_000  # hovering stays instant; 100 runs get 120 points each
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _PICKED = "length(picked) == 0 || indexof(picked, datum.label) >= 0"
 
 
@@ -34,7 +33,7 @@ def learning_curves(series: Sequence[Series], metrics: Sequence[str]) -> dict[st
     if not drawn:
         return None
     max_points = min(MAX_POINTS_PER_CURVE, max(4, MAX_POINTS_PER_PANEL // len(series)))
-    unit = _time_unit(series)
+    unit = time_unit(_longest_s(series))
     panels = [_panel(series, name, index, max_points, unit) for index, name in enumerate(drawn)]
     chart = alt.concat(*panels, columns=3).add_params(alt.param(name="picked", value=[]))
     spec = dict(chart.resolve_scale(x="shared").to_dict())
@@ -49,13 +48,11 @@ def _has(series: Series, metric: str) -> bool:
     return metric in series.curves and bool(series.curves[metric].steps)
 
 
-def _time_unit(series: Sequence[Series]) -> str:
-    longest = max(
+def _longest_s(series: Sequence[Series]) -> float:
+    return max(
         (curve.wall_s[-1] for one in series for curve in one.curves.values() if curve.wall_s),
         default=0.0,
     )
-    fitting = [unit for unit, seconds in _UNITS.items() if longest >= 2 * seconds]
-    return fitting[-1] if fitting else "s"
 
 
 def _axes(series: Sequence[Series], unit: str) -> dict[str, str]:
@@ -71,7 +68,7 @@ def _axes(series: Sequence[Series], unit: str) -> dict[str, str]:
 def _columns(one: Series, curve: Curve, unit: str) -> dict[str, Any]:
     columns = {
         "epoch": one.epochs_at(curve) if curve.epochs else (),
-        "time": [seconds / _UNITS[unit] for seconds in curve.wall_s],
+        "time": [seconds / TIME_UNITS[unit] for seconds in curve.wall_s],
         "value": curve.values,
     }
     return {

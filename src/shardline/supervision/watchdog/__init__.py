@@ -25,10 +25,12 @@ class Watch:
     Attributes:
         hang_timeout_s: seconds without a tick after which a rank counts as hung; 0: never.
         startup_timeout_s: the same before the first step, where the preflight check has deadlines of its own.
+        attempt: number of the attempt at the training, from 1; 0: not known.
     """
 
     hang_timeout_s: float
     startup_timeout_s: float
+    attempt: int = 0
 
     def start(self, world: World, *, work: Path, logs: Path) -> None:
         """Start this rank's watchdog, which exits with it, and adopt the heartbeat memory.

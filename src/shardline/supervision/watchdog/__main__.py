@@ -34,6 +34,7 @@ from shardline.supervision.watchdog.heartbeats import (
     write_heartbeat,
 )
 from shardline.supervision.watchdog.proc import out_of_memory_kills, parent_of, state_of
+from shardline.supervision.watchdog.sampler import Sampler
 from shardline.supervision.watchdog.suspects import Diagnosis, diagnose_hang, hung_message
 
 _POLL_S = 0.5
@@ -145,12 +146,13 @@ class Watchdog:
         return "L" if state in "XZ" and self._memory.has_left else state
 
     def _keep_files(self) -> None:
-        """Write heartbeats, and read requests: of the job for a stop, of a watchdog for stacks."""
-        next_s = 0.0
+        """Write heartbeats and machine curves, and read requests: of the job for a stop, of a watchdog for stacks."""
+        next_s, sampler = 0.0, Sampler(self._task, self._memory)
         while True:
             if (now := time.monotonic()) >= next_s:
                 write_heartbeat(self._work, self._heartbeat())
                 self._kills, next_s = max(self._kills, out_of_memory_kills()), now + self._period_s
+            sampler.sample_if_due()
             with suppress(OSError):  # the store may fail for a while
                 self._read_requests()
             time.sleep(_POLL_S)

@@ -1,7 +1,9 @@
-"""State and exit of another process on Linux, and the kernel's out-of-memory kills."""
+"""State, use of the machine and exit of another process on Linux, and the kernel's out-of-memory kills."""
 
+import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,6 +43,38 @@ def exit_code_of(pid: int) -> int | None:
 def parent_of(pid: int) -> int:
     """Return the number of a process's parent."""
     return int(_stat(pid)[1])
+
+
+def usage_of(pid: int) -> tuple[int, float]:
+    """Return what a process and its descendants use, without the process that asks.
+
+    Returns:
+        Resident memory in bytes, where what they share counts in each, and seconds of CPU up to
+        now (user and system), those of children that have ended included.
+
+    Raises:
+        OSError: the process is gone, or has ended.
+    """
+    if (own := _stat(pid))[0] in "ZX":
+        raise ProcessLookupError(pid)
+    found = [own]
+    for child in _descendants(pid):
+        with suppress(OSError):  # it has ended meanwhile
+            found.append(_stat(child))
+    pages = sum(int(fields[21]) for fields in found)
+    ticks = sum(int(number) for fields in found for number in fields[11:15])
+    return pages * os.sysconf("SC_PAGE_SIZE"), ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    with suppress(OSError):
+        # of each thread: a child is listed with the one that started it
+        for thread in (_PROC / str(pid) / "task").iterdir():
+            with suppress(OSError):
+                for child in map(int, (thread / "children").read_bytes().split()):
+                    if child != os.getpid():
+                        yield child
+                        yield from _descendants(child)
 
 
 def _stat(pid: int) -> list[str]:

@@ -1,0 +1,178 @@
+"""Machine curves: what the ranks of a training used over time, memory, CPU and GPU.
+
+The specification of a few kinds of figure stands in the page once; each run has its rows alone.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import altair as alt
+
+from shardline.core.canonical import short_digest
+from shardline.report.charts.axes import TIME_UNITS, short, time_unit
+from shardline.report.charts.series import PALETTE
+
+MAX_RANKS = len(PALETTE)
+_FEW_POINTS = 40  # each is shown by a dot of its own
+_MEMORY_UNITS = {"MB": 1e6, "GB": 1e9}
+_TITLES = {
+    "rss_bytes": "memory",
+    "cpu_percent": "CPU",
+    "gpu_bytes": "GPU memory",
+    "gpu_percent": "GPU use",
+}
+_OF_A_CORE = "% of a core"
+_ALWAYS = ("s", "attempt", "rss_bytes", "cpu_percent")
+_Columns = Mapping[str, Sequence[Any]]
+_Panels = tuple[tuple[str, str], ...]  # column and unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineView:
+    """A run's machine curves as the page shows them.
+
+    Attributes:
+        name: of the specification, alike for all runs of one kind of figure.
+        spec: Vega-Lite; its data set `points` is left for the rows.
+        rows: One for each rank that is drawn.
+        legend: Label to colour; empty of one rank.
+        num_ranks: Ranks that were sampled.
+        titles: Of the panels.
+        description: What the figure shows, for who does not see it.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    legend: Mapping[str, str]
+    num_ranks: int
+    titles: Sequence[str]
+    description: str
+
+
+def view_machine(record: Mapping[str, Any]) -> MachineView | None:
+    """Return the machine curves of a run, of at most the eight ranks with the most memory.
+
+    Args:
+        record: The run's part of `report.json`; what is no curve is left out.
+
+    Returns:
+        None where no rank recorded two points.
+    """
+    ranks = _curves(((record.get("resources") or {}).get("ranks")) or ())
+    if not ranks:
+        return None
+    drawn = dict(sorted(sorted(ranks.items(), key=_by_peak)[:MAX_RANKS]))
+    unit = time_unit(max(curve["s"][-1] for curve in drawn.values()))
+    values = {name: [v for one in drawn.values() for v in _known(one, name)] for name in _TITLES}
+    panels = tuple((name, _unit_of(name, found)) for name, found in values.items() if found)
+    is_sparse = max(len(curve["s"]) for curve in drawn.values()) <= _FEW_POINTS
+    labels = [f"rank {rank}" for rank in drawn]
+    curves = zip(labels, drawn.values(), strict=True)
+    return MachineView(
+        name=f"machine-{short_digest([panels, unit, is_sparse])}",
+        spec=_spec(panels, unit, is_sparse),
+        rows=[_row(place, *curve, panels, unit) for place, curve in enumerate(curves)],
+        legend=dict(zip(labels, PALETTE, strict=False)) if len(labels) > 1 else {},
+        num_ranks=len(ranks),
+        titles=tuple(_TITLES[name] for name, _ in panels),
+        description=", ".join(
+            f"{_TITLES[name]} at most {_in(of, max(values[name])):.3g} {of}" for name, of in panels
+        ),
+    )
+
+
+def _by_peak(item: tuple[int, _Columns]) -> tuple[float, int]:
+    rank, curve = item
+    return -max(curve["rss_bytes"]), rank
+
+
+def _curves(ranks: Any) -> dict[int, _Columns]:
+    """Return the curves by rank, as far as they are whole."""
+    found = {}
+    for entry in ranks if isinstance(ranks, Sequence) else ():
+        curve = entry.get("curve") if isinstance(entry, Mapping) else None
+        if isinstance(curve, Mapping) and isinstance(entry.get("rank"), int) and _is_whole(curve):
+            found[entry["rank"]] = curve
+    return found
+
+
+def _is_whole(curve: Mapping[str, Any]) -> bool:
+    """Return whether the columns are as long as one another, and numbers but for what is not known."""
+    columns: list[Any] = [curve.get(name) for name in _ALWAYS]
+    optional = [curve[name] for name in _TITLES if name in curve and name not in _ALWAYS]
+    if not all(isinstance(column, list) for column in columns + optional):
+        return False
+    numbers = [v for column in columns for v in column]
+    numbers += [v for column in optional for v in column if v is not None]
+    lengths = {len(column) for column in columns + optional}
+    return len(lengths) == 1 and min(lengths) > 1 and all(map(_is_finite, numbers))
+
+
+def _known(curve: _Columns, name: str) -> list[float]:
+    return [value for value in curve.get(name, ()) if value is not None]
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < 1e300 and not math.isnan(value)
+
+
+def _unit_of(name: str, values: Sequence[float]) -> str:
+    if name.endswith("_bytes"):
+        return "GB" if max(values) >= _MEMORY_UNITS["GB"] else "MB"
+    return _OF_A_CORE if name == "cpu_percent" else "%"
+
+
+def _row(place: int, label: str, curve: _Columns, panels: _Panels, unit: str) -> dict[str, Any]:
+    unknown = [None] * len(curve["s"])
+    return {
+        "run": label,
+        "place": place,
+        "attempt": list(curve["attempt"]),
+        "time": [short(seconds / TIME_UNITS[unit]) for seconds in curve["s"]],
+        **{
+            name: [v if v is None else _in(of, v) for v in curve.get(name, unknown)]
+            for name, of in panels
+        },
+    }
+
+
+def _in(unit: str, value: float) -> float:
+    return short(value / _MEMORY_UNITS.get(unit, 1))
+
+
+@cache
+def _spec(panels: _Panels, unit: str, is_sparse: bool) -> dict[str, Any]:
+    charts = [_panel(panels, index, unit, is_sparse) for index in range(len(panels))]
+    columns = 2 if len(charts) == 4 else 3
+    return dict(alt.concat(*charts, columns=columns).resolve_scale(x="shared").to_dict())
+
+
+def _panel(panels: _Panels, index: int, unit: str, is_sparse: bool) -> Any:
+    name, of = panels[index]
+    said = f"[format(datum.{name}, '.3~g') + ' {of} at ' + format(datum.time, '.3~g') + ' {unit}']"
+    base = (
+        alt.Chart(alt.NamedData(name="points"))
+        .transform_flatten(["attempt", "time", *(column for column, _ in panels)])
+        .transform_calculate(said=said)
+        .encode(
+            x=alt.X("time:Q", title=f"running time, {unit}", axis=alt.Axis(tickCount=4)),
+            y=alt.Y(f"{name}:Q", title=f"{_TITLES[name]}, {of}", axis=alt.Axis(tickCount=4)),
+            color=alt.Color(
+                "place:N",
+                scale=alt.Scale(domain=list(range(MAX_RANKS)), range=list(PALETTE)),
+                legend=None,
+            ),
+            detail=["place:N", "attempt:N"],
+        )
+    )
+    line = base.mark_line(strokeWidth=1.5).properties(name=f"use_{index}")
+    # seen where they are few, and hit by the pointer wherever they are
+    dots = base.mark_point(
+        filled=True, size=22 if is_sparse else 90, opacity=1 if is_sparse else 0,
+        tooltip=alt.TooltipContent("data"),
+    ).properties(name=f"dots_{index}")  # fmt: skip
+    return alt.layer(line, dots).properties(height=150, width=280)
