@@ -56,6 +56,7 @@ ALLOWED = {
     ("benchmarks/reliability.py", "said"),  # a key of `benchmarks/results/reliability.json`
     # a key that `report/charts.js` reads, whose text counts in reports' identities
     ("src/shardline/report/charts/scaling.py", "said"),
+    ("src/shardline/report/charts/machine.py", "said"),
     ("src/shardline/report/charts/varied.py", "said"),
 }
 

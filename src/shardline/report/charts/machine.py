@@ -153,11 +153,13 @@ def _spec(panels: _Panels, unit: str, is_sparse: bool) -> dict[str, Any]:
 
 def _panel(panels: _Panels, index: int, unit: str, is_sparse: bool) -> Any:
     name, of = panels[index]
-    said = f"[format(datum.{name}, '.3~g') + ' {of} at ' + format(datum.time, '.3~g') + ' {unit}']"
+    calculate = (
+        f"[format(datum.{name}, '.3~g') + ' {of} at ' + format(datum.time, '.3~g') + ' {unit}']"
+    )
     base = (
         alt.Chart(alt.NamedData(name="points"))
         .transform_flatten(["attempt", "time", *(column for column, _ in panels)])
-        .transform_calculate(said=said)
+        .transform_calculate("said", calculate)
         .encode(
             x=alt.X("time:Q", title=f"running time, {unit}", axis=alt.Axis(tickCount=4)),
             y=alt.Y(f"{name}:Q", title=f"{_TITLES[name]}, {of}", axis=alt.Axis(tickCount=4)),
