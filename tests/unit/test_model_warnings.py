@@ -106,7 +106,7 @@ def test_which_metrics_are_losses():
     names = ["train_loss_step", "loss/val", "Loss", "val_mse_loss", "loss_scale", "val_accuracy"]
     recorded = "".join(json.dumps({"step": 1, name: 2.5, "x": None}) + "\n" for name in names)
     assert list(read_losses(recorded.encode())) == names[:4]
-    line = b'{"step": 3, "train_loss": null, "val_loss": 1e-05}\n{"train_loss":-2}\n'
+    line = b'{"step": 3, "train_loss": null, "val_loss": 1e-05, "loss": true}\n{"train_loss":-2}\n[2]\n'
     curves = read_losses(line)
     assert math.isnan(curves["train_loss"][0])
     assert (curves["train_loss"][1], curves["val_loss"]) == (-2, [1e-5])

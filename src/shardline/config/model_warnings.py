@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
+
+from msgspec.json import Decoder as JsonDecoder
 
 from shardline.core.redaction import mask
 
@@ -25,9 +27,8 @@ _MIN_RISEN, _RISEN = 4, 10
 _MAX_SAMPLED_R2 = -0.05  # where R2 is known by some of the rows alone
 _HELD_OUT = {"dev", "eval", "test", "val", "valid", "validation"}
 _PACES = {"step", "epoch", "train", "training"}  # what stands before or behind the word loss
-_RECORDED = re.compile(
-    rb'"([^"\\]*loss[^"\\]*)"\s*:\s*(null|NaN|-?Infinity|-?\d[\d.eE+-]*)', re.IGNORECASE
-)
+# `shardline ls` reads the records of all runs: this takes a fifth of the time of json.loads
+_RECORD = JsonDecoder(dict[str, Any])
 
 Curves = Mapping[str, Sequence[float]]
 
@@ -76,15 +77,14 @@ def _on_recorded(recorded: bytes, provenance: Mapping[str, Any]) -> ModelWarning
 
 
 def read_losses(recorded: bytes) -> dict[str, list[float]]:
-    """Return the losses in a metrics.jsonl by name; NaN for null.
-
-    Lines are searched and not parsed: `shardline ls` reads the records of all runs.
-    """
+    """Return the losses in a metrics.jsonl by name; NaN for null. A line that is no JSON object is passed over."""
     curves: dict[str, list[float]] = {}
-    for name, value in _RECORDED.findall(recorded):
-        text = name.decode(errors="replace")
-        if _is_loss(text):
-            curves.setdefault(text, []).append(math.nan if value == b"null" else float(value))
+    is_loss = cache(_is_loss)
+    for line in recorded.splitlines():
+        with suppress(ValueError):
+            for name, value in _RECORD.decode(line).items():
+                if is_loss(name) and (value is None or type(value) in (int, float)):
+                    curves.setdefault(name, []).append(math.nan if value is None else float(value))
     return curves
 
 
