@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workspace import REPOSITORY
+from tests.support.workspace import REPOSITORY, TINY_CONFIG
 
 
 def sealed(folder: Path) -> list[Path]:
@@ -77,3 +77,33 @@ def test_a_store_that_cannot_be_written_to_is_one_sentence_before_any_job(tiny):
     )
     assert "Traceback" not in done.stdout
     assert "rule build_shards" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.rotating
+def test_final_errors_of_config_data_and_model_are_shown_once_whatever_the_retries(tiny):
+    source = {"type": "csv", "files": ["t.csv"], "label": "y", "num_classes": 2}
+    workspace = tiny(
+        {"name": "data", "dataset": "broken", "model": "linear"},
+        {"name": "model", "dataset": "table", "model": "own:Own"},
+        {"name": "config", "dataset": "table", "model": "mlp", "model_args.wdth": 8},
+        datasets={**TINY_CONFIG["datasets"], "broken": {"source": source, "shards": 1}},
+    )
+    workspace.write("t.csv", "a,b,y\n" + "1,2,0\n" * 40 + "1,2,3,1\n")
+    workspace.write(
+        "own.py",
+        "from shardline.training.models.mlp import MLP\n\n\nclass Own(MLP):\n"
+        "    def training_step(self, batch, batch_idx):\n        return batch['images']\n",
+    )
+    done = workspace.snakemake("--retries", "3")
+    assert done.returncode == 1
+    for sentence in (
+        "t.csv, line 42: the number of fields is 4, expected 3",
+        "own.py, line 6, in training_step: return batch['images']",
+        "MLP does not take ",
+    ):
+        assert done.stdout.count(sentence) == 1, done.stdout
+    assert done.stdout.count(": failed; log: logs/") == 3, "the attempts that follow print nothing"
+    assert ", attempt " not in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not workspace.matching("logs/train/*/attempt-2.log"), "they leave before any rank starts"
