@@ -63,7 +63,8 @@ def shared(template_place: Place, use: Callable[[Place], Place]) -> Iterator[Pla
     before = {path: path.read_text() for path in template_place.path.rglob("*") if path.is_file()}
     yield use(template_place)
     for path, text in before.items():
-        path.write_text(text)
+        if path.read_text() != text:
+            path.write_text(text)
 
 
 # --- code that is truly run, for the campaigns of identities ---------------------------------------
