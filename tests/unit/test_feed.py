@@ -20,6 +20,8 @@ from shardline.data.feed import Feed
 from shardline.data.sample_stream import SampleStream
 from shardline.data.stream import ShardStream
 from shardline.errors import ConfigError, DataError
+from shardline.order.blocks import BlockOrder
+from shardline.order.held_out import HeldOutOrder
 from tests.support.columns import Given, manifest_of, together
 
 COLUMNS = {"x": Column(dtype="float32", shape=(2,)), "n": Column(dtype="int32", varies=True)}
@@ -155,6 +157,24 @@ def test_held_out_rows_of_a_mix_come_once_and_are_transformed_without_chance(
     assert order.num_rows == 17
     values = [int(x) // 2 for batch in stream.batches() for x in batch["x"][:, 0]]
     assert sorted(values) == [*range(10), *range(1000, 1007)]
+
+
+@pytest.mark.parametrize("kind", [HeldOutOrder, BlockOrder])
+@pytest.mark.parametrize("rows", [1, 3, 5, 100])
+def test_a_split_that_is_read_once_has_the_same_batches_in_smaller_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, kind: Any
+) -> None:
+    places = [place(tmp_path / "a", 10, 0, split=1), place(tmp_path / "b", 7, 1000, split=1)]
+    monkeypatch.setattr("shardline.data.feed._ONCE_ROWS", rows)
+    for used in (places[:1], places):
+        feed = Feed(used, settings())
+        found: list[list[Any]] = []
+        for epochs in (None, 1):
+            stream, order = feed.held_out("validation", batch=3, kind=kind, num_epochs=epochs)
+            assert (order.window_rows == rows) == (epochs == 1)
+            found.append([{name: of.tolist() for name, of in b.items()} for b in stream.batches()])
+        assert found[0] == found[1]
+        assert len(found[0]) == -(-order.num_rows // 3)
 
 
 def test_classes_are_drawn_by_weight(tmp_path: Path) -> None:

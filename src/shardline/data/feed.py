@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ from shardline.order.pieces import Piece, num_rows, split_pieces
 from shardline.order.sampling import TrainOrder
 
 Stream = ShardStream | SampleStream
+# Of a window of a split that is read once, in order: more would only take memory for their places.
+_ONCE_ROWS = 1 << 18
 
 
 class _Parts(NamedTuple):
@@ -145,6 +148,7 @@ class Feed:
         }
         if len(self.datasets) == 1 and not data.pack:
             order = first.held_out_order(split, window_bytes=data.window_bytes, **place)
+            order = _at_once(order, options)
             if self._is_by_columns(data.eval_transform):
                 return first.stream(order, **options), order
         parts = self._parts(split)
@@ -161,6 +165,7 @@ class Feed:
             rank=rank,
             world_size=world_size,
         )
+        order = _at_once(order, options)
         return self._stream(parts.streamed, order, data.eval_transform, **options), order
 
     @property
@@ -300,3 +305,9 @@ def _described(schema: Mapping[str, Any]) -> str:
     }
     text = ", ".join(f"{name}: {column}" for name, column in columns.items())
     return f"the columns {text} and {len(schema['classes'])} classes"
+
+
+def _at_once(order: HeldOutOrder, options: Mapping[str, Any]) -> HeldOutOrder:
+    """Return an order of smaller windows where no row is read twice; batches are the same."""
+    rows = min(order.window_rows, _ONCE_ROWS)
+    return replace(order, window_rows=rows) if options.get("num_epochs") == 1 else order
