@@ -122,6 +122,7 @@ def test_a_global_batch_of_more_rows_than_the_dataset_has_is_told_of_each_run(fa
         {**net, "name": "small", "global_batch": 96},
         {**net, "name": "large", "global_batch": 128},
         {**net, "name": "padded", "global_batch": 128, "data.last_batch": "pad"},
+        {**net, "name": "drawn", "global_batch": 128, "data.class_weights": "balanced"},
     ]
     for _ in range(2):  # the second time as recorded
         assert found_of(fake) == [

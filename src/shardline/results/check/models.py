@@ -89,9 +89,10 @@ def check_models(
 
 def _too_few_rows(run: Run, num_rows: int | None) -> str | None:
     """Return what is wrong where a dataset, all splits together, does not fill a global batch."""
-    settings = run.settings
-    fills = settings.data.last_batch == "pad" or settings.data.pack is not None
-    if num_rows is None or fills or settings.global_batch <= num_rows:
+    settings, data = run.settings, run.settings.data
+    # rows that are drawn by class, or over an epoch of a given length, are repeated
+    may_fill = data.last_batch == "pad" or data.pack or data.class_weights or data.epoch_samples
+    if num_rows is None or may_fill or settings.global_batch <= num_rows:
         return None
     name = run.parts[0].dataset.names[0]
     return (
