@@ -200,7 +200,10 @@ def test_figures_alone_claim_nothing():
         assert on_evaluation(document) is None
 
 
-@pytest.mark.parametrize(("largest", "expected"), [(1e8, False), (1.1e8, True), (None, True), (3, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("largest", "expected"),
+    [(1e8, False), (1.1e8, True), (None, False), (math.nan, True), (math.inf, True), (3, False)],
+)
 def test_the_largest_weight(largest, expected):
     assert (on_weights({"weights": {"largest": largest}}) is not None) == expected
     assert on_weights({}) is None, "of an earlier version"
