@@ -13,7 +13,7 @@ from shardline.training.models.resnet import ResNet
 
 CLASSES = 10
 PHOTO_SIZE, CROP = (500, 375), 224
-PHOTOS = 120
+PHOTOS = 1200  # an epoch of many steps: what its end costs is not looked at
 TEXT_BYTES = 2_000_000
 
 
