@@ -1,5 +1,6 @@
 """Options and fixtures of all tests."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,11 @@ import pytest
 from tests.support.workspace import TINY_CONFIG, Workspace
 
 pytest_plugins = ("tests.support.rotation", "tests.support.scheduling")
+
+
+# a worker of pytest-xdist has a width, by its readline, and commands into pipes would keep to it
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -33,7 +33,10 @@ class Net(pytorch_lightning.LightningModule):
     def __init__(self, *args, **kwargs):
         raise ValueError("nonsense")
 """
-_MESSAGE = re.compile(r"^\d\d:\d\d:\d\d  ((?:(?!: done in|  ).)*)$", re.MULTILINE)
+# of a start, and of a dry run
+_MESSAGE = re.compile(
+    r"^(?:\d\d:\d\d:\d\d  |Job \d+: )((?:(?!: done in|  ).)*)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -286,7 +289,7 @@ def test_a_run_that_fails_leaves_its_log_here(blobs, tmp_path):
     checkout.make([{**ROWS[0], "model": "broken:Net"}])
     done = checkout.run()
     assert done.returncode == 1
-    assert "nonsense" in done.stdout
+    assert "nonsense" in done.stdout, done.stdout
     assert "nonsense" in checkout.workspace.the("logs/train/<slow>.log").read_text()
     assert checkout.workspace.the("results/runs/<slow>/run.json").is_file()
 

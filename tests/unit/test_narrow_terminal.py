@@ -25,13 +25,14 @@ SENTENCE = st.lists(WORD | LONG, min_size=1, max_size=12).map(" ".join)
 LINES = st.lists(SENTENCE, min_size=1, max_size=3).map(
     "\n  ".join
 )  # the second names a file's line
+WARNING = st.builds(lambda sentence: {"sentence": sentence}, SENTENCE)
 FAILURE = st.builds(lambda sentence: {"sentence": sentence, "log": "logs/train/abc.log"}, LINES)
 RUN = st.fixed_dictionaries(
     {
         "run": NAME, "dataset": NAME, "model": NAME, "id": st.just("a77ef5251890"), "progress": st.none(),
         "state": st.sampled_from(list(State)), "step": st.none() | st.integers(0, 10**6),
         "headline": st.none() | st.just({"metric": "accuracy", "value": 0.5}),
-        "failure": st.none() | FAILURE,
+        "failure": st.none() | FAILURE, "warnings": st.lists(WARNING, max_size=2),
     }
 )  # fmt: skip
 CAUSES = st.lists(
@@ -89,7 +90,8 @@ HELD = settings(
 def test_a_list_of_runs(printed, runs):
     failed = [one["failure"]["sentence"] for one in runs if one["failure"]]
     cells = [one[key] for one in runs for key in ("run", "dataset", "model", "id")]
-    holds(printed(lambda: show_runs(runs)), *failed, *cells)
+    warnings = [found["sentence"] for one in runs for found in one["warnings"]]
+    holds(printed(lambda: show_runs(runs)), *failed, *warnings, *cells)
 
 
 @HELD

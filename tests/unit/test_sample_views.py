@@ -106,7 +106,7 @@ def test_images_and_masks_of_any_size_are_small_and_lie_on_each_other(
     shown, over = decoded(found["image"]), decoded(found["mask"]["true"])
     assert shown.shape == over.shape
     assert max(shown.shape) <= MAX_SIDE
-    assert over[-1, 0, 3]
+    assert over[-1, 0, 3] or len(over) == 1
     assert (over[..., 3] > 0).mean() == pytest.approx(0.5, abs=0.6 / len(over) + 1e-9)
 
 

@@ -342,11 +342,11 @@ def test_what_an_executor_knows_of_a_failure_is_the_cause_where_the_job_reports_
 
 def test_a_failed_job_whose_log_is_in_a_storage_is_of_its_run(shown):
     log = "az://box/project/logs/train/1.log (send to storage)"
-    error = {"jobid": 1, "rule_name": "train", "rule_msg": "it failed", "log": [log], "aux": {}}
+    error = {"jobid": 1, "rule_name": "train", "rule_msg": None, "log": [log], "aux": {}}
     shown.display.take(record(LogEvent.JOB_INFO, jobid=1, rule_name="train", rule_msg="Training run1",
                               log=[log], output=["out"]))  # fmt: skip
     shown.display.take(record(LogEvent.JOB_ERROR, "Error", logging.ERROR, **error))
-    rows = [{"title": "run1", "logs": ["logs/train/1.log"]}]
+    rows = [{"title": "run1", "logs": ["logs/train/1.log"], "cause": "it failed"}]
     shown.display.take(record(None, None, results=rows))
     assert shown.text().splitlines()[-4:-1] == [
         "run1  failed", "    it failed", "    log: az://box/project/logs/train/1.log",

@@ -126,7 +126,7 @@ def test_a_terminal_of_80_columns_shows_a_line_for_each_training_then_one_table(
 def test_a_wide_terminal_has_place_for_all_columns_and_success_is_one_table(project):
     terminal = OnTerminal(COMMAND, project, columns=200)
     screen = terminal.wait_for(is_training)
-    line = next(line for line in screen if "step 3/10" in line)
+    line = next(line for line in screen if line.startswith("run0  step 3/10"))
     assert (
         line
         == "run0  step 3/10  epoch 1/2  train_loss 0.25  val_accuracy 0.875  12.5 steps/s  0:01:15 left"

@@ -9,6 +9,7 @@ from shardline.config.run import Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.redaction import mask
+from shardline.results.outcomes import failure_of
 from shardline.results.states import warnings_on
 
 
@@ -35,11 +36,17 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, An
             "done": run.is_sealed,
             "headline": _headline(run),
             "logs": _logs(project, run),
+            "cause": _cause(run),
             "note": "\n".join(f"warning: {one.sentence}" for one in warnings_on(run)),
         }
         for key, run in project.runs.items()
         if key not in before
     ]
+
+
+def _cause(run: Run) -> str:
+    failure = failure_of(run)
+    return mask(failure.sentence) if failure else ""
 
 
 def _headline(run: Run) -> str:

@@ -60,6 +60,7 @@ class Result:
         headline: what came out, such as `accuracy 0.97`.
         logs: of the jobs that it needs for itself alone; the row has failed where one of them has.
         note: a sentence below the row, such as a warning.
+        cause: why a job of it failed, shown where nothing else is known.
     """
 
     title: str
@@ -67,6 +68,7 @@ class Result:
     headline: str = ""
     logs: tuple[str, ...] = ()
     note: str = ""
+    cause: str = ""
 
 
 def results_of(rows: Any) -> list[Result]:
@@ -78,6 +80,7 @@ def results_of(rows: Any) -> list[Result]:
             headline=str(row.get("headline") or ""),
             logs=tuple(map(str, row.get("logs") or ())),
             note=str(row.get("note") or ""),
+            cause=str(row.get("cause") or ""),
         )
         for row in rows or ()
         if isinstance(row, Mapping)
@@ -136,7 +139,7 @@ class Board:
         self.look(job)
         job.state, job.took = "failed", self.seconds(job)
         causes = [cause for cause in (job.progress and job.progress.error, message) if cause]
-        job.causes = causes or job.earlier or ["failed"]
+        job.causes = causes or job.earlier
         return job
 
     def stop(self) -> list[Job]:

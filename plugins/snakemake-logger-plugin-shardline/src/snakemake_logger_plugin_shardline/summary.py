@@ -64,11 +64,12 @@ def _row(title: str, state: str, headline: str, longest: int, width: int | None)
 
 def _below(result: Result, failed: Sequence[Job], width: int | None) -> list[str]:
     lines = wrap(result.note, width, _INDENT) if result.note else []
-    return [*lines, *(line for job in failed for line in _causes(job, width))]
+    return [*lines, *(line for job in failed for line in _causes(job, width, result.cause))]
 
 
-def _causes(job: Job, width: int | None) -> list[str]:
-    lines = [line for cause in _once(job.causes) for line in wrap(cause, width, _INDENT)]
+def _causes(job: Job, width: int | None, known: str = "") -> list[str]:
+    causes = job.causes or [known or "failed"]
+    lines = [line for cause in _once(causes) for line in wrap(cause, width, _INDENT)]
     return [*lines, *(wrap(f"log: {job.log}", width, _INDENT) if job.log else [])]
 
 
