@@ -34,9 +34,7 @@ class Net(pytorch_lightning.LightningModule):
         raise ValueError("nonsense")
 """
 # of a start, and of a dry run
-_MESSAGE = re.compile(
-    r"^(?:\d\d:\d\d:\d\d  |Job \d+: )((?:(?!: done in|  ).)*)$", re.MULTILINE
-)
+_MESSAGE = re.compile(r"^(?:\d\d:\d\d:\d\d  |Job \d+: )((?:(?!: done in|  ).)*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

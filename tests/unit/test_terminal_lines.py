@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.tests import TestLogHandlerBase
@@ -110,6 +110,7 @@ def test_a_table_has_a_row_for_each_result_and_breaks_no_word_of_a_cause(
     assert len(lines) > failed
 
 
+@example("\t", 1)
 @given(TEXTS, st.integers(1, 100))
 def test_a_text_is_clipped_and_wrapped_between_words(text, width):
     shown = visible(text)

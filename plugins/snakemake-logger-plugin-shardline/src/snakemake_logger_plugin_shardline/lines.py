@@ -26,7 +26,10 @@ def screen(board: Board, width: int, height: int) -> list[str]:
     lines = [*table([(job, board.seconds(job)) for job in reporting[:height]], width)]
     lines += [clip(line, width) for line in _of_rules(board, running)]
     lines += [
-        clip(f"{one_line(job.title)} failed: {one_line(job.causes[-1] if job.causes else 'see its log')}", width)
+        clip(
+            f"{one_line(job.title)} failed: {one_line(job.causes[-1] if job.causes else 'see its log')}",
+            width,
+        )
         for job in _failed(board)
     ]
     hidden = max(len(reporting) - height, 0)

@@ -63,7 +63,7 @@ def wrap(text: str, width: int | None, indent: str = "") -> list[str]:
                 row = word
             else:
                 row = f"{row} {word}" if row else word
-        lines.append(indent + own + row)
+        lines.append((indent + own + row).rstrip())  # of a line without a word nothing is left
     return lines
 
 
