@@ -26,7 +26,7 @@ class LogHandler(LogHandlerBase):
             self._snakemakes = snakemakes_own(asked)
         elif "all" not in self._quiet:
             self._display = self._make_display()
-        atexit.register(self._finish)
+            atexit.register(self._finish)
 
     def _make_display(self) -> "Display":
         # every plugin that is installed is imported at each start, used or not

@@ -17,7 +17,7 @@ REDRAWN_S, EVERY_S = 1.0, 30.0
 # Of a rule with more jobs than this, jobs are counted.
 _FEW = 8
 _LONG_S = 10.0
-# A later attempt that ends within this is not shown: what it was told by an earlier one made it leave.
+# Seconds. A retry that ends sooner is not shown: it has read that the error of an earlier attempt is final.
 _AT_ONCE_S = 5.0
 
 

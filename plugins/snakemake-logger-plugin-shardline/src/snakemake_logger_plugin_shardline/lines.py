@@ -26,11 +26,9 @@ def screen(board: Board, width: int, height: int) -> list[str]:
     lines = [*table([(job, board.seconds(job)) for job in reporting[:height]], width)]
     lines += [clip(line, width) for line in _of_rules(board, running)]
     lines += [
-        clip(
-            f"{one_line(job.title)} failed: {one_line(job.causes[-1] if job.causes else 'see its log')}",
-            width,
-        )
+        clip(f"{one_line(job.title)} failed: {one_line(cause)}", width)
         for job in _failed(board)
+        for cause in job.causes[-1:] or ["see its log"]
     ]
     hidden = max(len(reporting) - height, 0)
     room = max(height - 1, 1)  # the last line is the total
