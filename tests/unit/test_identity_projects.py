@@ -38,8 +38,8 @@ def alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what differs between machines."""
     environment, reach = Lock.environment, CodeIndex.reach
 
-    def named(index: CodeIndex, entry: str) -> UserCode:
-        return replace(reach(index, entry), digest=f"code of {entry}")
+    def named(index: CodeIndex, entry: str, whole: str) -> UserCode:
+        return replace(reach(index, entry, whole), digest=f"code of {entry}")
 
     monkeypatch.setattr(CodeIndex, "reach", named)
     monkeypatch.setattr(documents, "_page_files", dict)

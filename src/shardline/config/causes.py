@@ -222,8 +222,10 @@ def _code(
         yield "code was counted by file, as versions of Shardline before result versions did"
         return
     for part, before, after in _unequal(old, new):
-        if before is None or after is None:  # the model's or source's name shows it
-            continue
+        if before is None or after is None:
+            if part.startswith("argument "):
+                yield f"code of the {part} {'newly counts' if after else 'counts no longer'}"
+            continue  # else the model's or source's name shows it
         texts = list(_changed_modules(*(_part(known, part) for known in definitions)))
         yield from (f"code of the {part}: {text}" for text in texts)
         if not texts:

@@ -126,10 +126,11 @@ class Documents:
 
         Args:
             settings: the run's, resolved.
-            paths: of the model, of what samples go through, see `sample_code.paths_of`, and of the
-                evaluation's metrics, which count in the evaluation alone.
+            paths: of the model, of Python files that a script is given, see
+                `script_files.code_of_arguments`, of what samples go through, see
+                `sample_code.paths_of`, and of the evaluation's metrics, which count in the evaluation alone.
             datasets: weight of each by digest, in the order in which they are mixed.
-            files: digests of the files of `code_files`, by place and name.
+            files: digests of the files of `code_files` and of a script's arguments, by place and name.
         """
         is_script = scripts.is_script(paths["model"])
         trained = {part: path for part, path in paths.items() if not part.startswith(METRIC)}
@@ -236,10 +237,13 @@ class Documents:
         return self._environments[key]
 
     def _program(self, path: str) -> Program:
-        if scripts.is_script(path):
-            script = scripts.split_script(path)[0]
-            index = script_index(self.code, self.workdir, script)
-            return self._users(path, index, "__main__", {"__main__": script})
+        if scripts.is_file(path):
+            shown = {"__main__": scripts.split_script(path)[0]}
+            index = script_index(self.code, self.workdir, path)
+            if scripts.is_script(path):
+                return self._users(path, index, "__main__", shown)
+            # the script may ask for any name of it, as of a config in Python
+            return self._users(None, index, "__main__", shown, whole="an argument of the script")
         shipped = {found: name for name, found in (SHIPPED_MODELS | SHIPPED_SOURCES).items()}
         if path in shipped:
             return Program(named=shipped[path], history=(shipped[path],))
@@ -251,14 +255,16 @@ class Documents:
         return self._users(None, self.code, path, {})
 
     def _users(
-        self, named: str | None, index: CodeIndex, entry: str, shown: Mapping[str, str]
-    ) -> Program:
+        self, named: str | None, index: CodeIndex, entry: str, shown: Mapping[str, str],
+        whole: str = "",
+    ) -> Program:  # fmt: skip
         """Return a program of the user's.
 
         Args:
             shown: what modules are called among the definitions, where not by their name.
+            whole: why all of the entry's module counts, if it does.
         """
-        found = index.reach(entry)
+        found = index.reach(entry, whole)
         definitions = {}
         for name, digest in found.definitions.items():
             module, colon, definition = name.partition(":")
@@ -269,20 +275,26 @@ class Documents:
         return Program(
             named=named,
             reached=tuple(sorted(filter(None, reached))),
-            code=replace(found, definitions=definitions),
+            code=replace(
+                found,
+                definitions=definitions,
+                whole={shown.get(module, module): why for module, why in found.whole.items()},
+            ),
             imports=found.third_party,
         )
 
 
-def script_index(code: CodeIndex, workdir: Path, script: str) -> CodeIndex:
-    """Return where the modules of a script are found.
+def script_index(code: CodeIndex, workdir: Path, path: str) -> CodeIndex:
+    """Return where the modules of a script, or of a Python file that it is given, are found.
 
     Args:
-        script: its path from the project's folder.
+        path: of which `scripts.is_file` holds.
     """
-    path = workdir / script
+    words = scripts.split_script(path)
+    files = [workdir / word for word in (words[:1] if scripts.is_script(path) else words)]
     # Python looks beside the script first
-    return CodeIndex((path.parent, *code.roots), main=path, workdir=workdir)
+    beside = dict.fromkeys(file.parent for file in files)
+    return CodeIndex((*beside, *code.roots), main=files[0], workdir=workdir)
 
 
 def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

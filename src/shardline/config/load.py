@@ -11,9 +11,9 @@ from shardline.config import (
     credentials,
     mixes,
     predictions,
+    script_files,
     scripts,
     shard_count,
-    source_files,
     sources,
 )
 from shardline.config.dataset import Dataset
@@ -236,6 +236,7 @@ def _load_run(
     )
     paths = {
         "model": model_class,
+        **script_files.code_of_arguments(model_class, project.layout),
         **paths_of(plain_settings["data"], project.code, row.where),
         **metric_paths(plain_settings["evaluation"], project.code, row.where),
     }
@@ -248,7 +249,7 @@ def _load_run(
         plain_settings,
         paths,
         {part.dataset.id: str(part.weight) for part in parts},
-        _code_files(project, settings.code_files, row.where),
+        _code_files(project, model_class, settings.code_files, row.where),
     )
     digest = short_digest(document)
     return Run(
@@ -265,9 +266,9 @@ def _load_run(
     )
 
 
-def _code_files(project: Project, patterns: str, where: str) -> dict[str, str]:
+def _code_files(project: Project, model: str, patterns: str, where: str) -> dict[str, str]:
     """Return the digests of the files that a run's code reads, by place and name."""
-    files = source_files.find_code_files(patterns, project.workdir, where)
+    files = script_files.files_that_count(model, patterns, project.layout, where)
     return project.digests.digest_all(files, workdir=project.workdir)
 
 

@@ -8,6 +8,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 
 _PREFIX = "script:"
+ARGUMENT = "argument:"  # a Python file that a script is given: `argument: train.py run.py`
 _CLASS = re.compile(r"script:[^\W\d]\w*")  # `script:Net` is a class of the user's module `script`
 
 
@@ -16,13 +17,21 @@ def is_script(model: str) -> bool:
     return model.startswith(_PREFIX) and not _CLASS.fullmatch(model)
 
 
+def is_file(path: str) -> bool:
+    """Return whether a resolved program is a Python file: a script, or one that a script is given."""
+    return is_script(path) or path.startswith(ARGUMENT)
+
+
 def split_script(model: str) -> list[str]:
     """Return a script's path and its arguments, split as a shell does.
+
+    Args:
+        model: a script, or what `ARGUMENT` begins.
 
     Raises:
         ValueError: a quotation mark is not closed.
     """
-    return shlex.split(model.removeprefix(_PREFIX))
+    return shlex.split(model.partition(":")[2])
 
 
 def resolve_script(model: str, workdir: Path, where: str) -> str:

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import script_index
 from shardline.config.project import Project
-from shardline.config.scripts import is_script, split_script
+from shardline.config.scripts import is_file
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
@@ -106,9 +106,8 @@ def specs_of(project: Project, env: str) -> list[str]:
         entries |= {f"shardline.tracking.backends.{name}" for name in project.runtime.tracking}
     found = [_environment(project, project.code, *sorted(entries))]
     if env == "train":
-        scripts = {r.model_class for r in project.runs.values() if is_script(r.model_class)}
-        for script in sorted(scripts):
-            index = script_index(project.code, project.workdir, split_script(script)[0])
+        for script in sorted(filter(is_file, _paths(project))):
+            index = script_index(project.code, project.workdir, script)
             found.append(_environment(project, index, "__main__"))
     names = {**_CONDA_NAMES, **project.conda.names}
     packages = {name for environment in found for name in environment["packages"]}
@@ -136,9 +135,12 @@ def _own_classes(project: Project, env: str) -> set[str]:
     if env == "data":
         return _modules(dataset.source_class for dataset in project.built.values())
     if env == "train":
-        paths = (path for run in project.runs.values() for path in run.code_paths.values())
-        return _modules(path for path in paths if not is_script(path))
+        return _modules(path for path in _paths(project) if not is_file(path))
     return set()
+
+
+def _paths(project: Project) -> set[str]:
+    return {path for run in project.runs.values() for path in run.code_paths.values()}
 
 
 def tell_post_deploy() -> None:

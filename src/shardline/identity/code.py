@@ -55,7 +55,7 @@ class CodeIndex:
     _modules: dict[tuple[Path, str], Module] = field(default_factory=dict)
     _closures: dict[tuple[str, ...], Closure] = field(default_factory=dict)
     _outlines: dict[tuple[Path, str, bool], Outline] = field(default_factory=dict)
-    _reached: dict[str, UserCode] = field(default_factory=dict)
+    _reached: dict[tuple[str, str], UserCode] = field(default_factory=dict)
 
     def find(self, name: str) -> Path | None:
         """Return the file of a dotted module name, or None if it is not project code."""
@@ -98,19 +98,21 @@ class CodeIndex:
             self._closures[key] = closure
         return self._closures[key]
 
-    def reach(self, entry: str) -> UserCode:
+    def reach(self, entry: str, whole: str = "") -> UserCode:
         """Digest the definitions that an entry point can reach, wherever they lie.
 
         Args:
             entry: `models:Net`, `pkg.sources:Rings`; `__main__` for the script.
+            whole: why all of the entry's module counts, if it does.
 
         Raises:
             ConfigError: a module cannot be read or is not valid Python; the
                 message names file and line.
         """
-        if entry not in self._reached:
-            self._reached[entry] = reach(self, tuple(self.roots), entry)
-        return self._reached[entry]
+        key = (entry, whole)
+        if key not in self._reached:
+            self._reached[key] = reach(self, tuple(self.roots), entry, whole)
+        return self._reached[key]
 
     def outline(self, path: Path, name: str, *, is_main: bool) -> Outline:
         """Return a module as its definitions and statements.

@@ -40,13 +40,14 @@ class UserCode:
     files: frozenset[Path] = frozenset()
 
 
-def reach(index: Index, roots: Folders, entry: str) -> UserCode:
+def reach(index: Index, roots: Folders, entry: str, whole: str = "") -> UserCode:
     """Find what an entry point can reach.
 
     Args:
         index: finds and parses modules.
         roots: folders that are searched, in import order.
         entry: `module:qualname`, or `__main__` for the script of the index.
+        whole: why all of the entry's module counts, if it does.
 
     Raises:
         ConfigError: a module cannot be read or is not valid Python; the message
@@ -57,7 +58,7 @@ def reach(index: Index, roots: Folders, entry: str) -> UserCode:
         code = short_digest(["shipped", entry])
         return UserCode(digest=code, definitions={}, third_party=frozenset(), whole={})
     with _no_garbage_collection():
-        return _reached(index, roots, module, qualname)
+        return _reached(index, roots, (module, qualname), whole)
 
 
 @contextmanager
@@ -72,20 +73,20 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _reached(index: Index, roots: Folders, module: str, qualname: str) -> UserCode:
+def _reached(index: Index, roots: Folders, entry: tuple[str, str], whole: str) -> UserCode:
     searched: list[Folders] = [roots]
     options: frozenset[str] = frozenset()
     while True:
         found = Reach(Program(index, searched, "main" in options), options)
-        parts = _follow(found, module, qualname)
+        parts = _follow(found, *entry, whole)
         new = [folder for folder in _added(found, index) if (folder,) not in searched]
         searched += [(folder,) for folder in new]
         if not new and found.wanted == options:
-            return _summary(found, module, parts)
+            return _summary(found, entry[0], parts)
         options |= found.wanted
 
 
-def _follow(found: Reach, module: str, qualname: str) -> list[Part]:
+def _follow(found: Reach, module: str, qualname: str, whole: str) -> list[Part]:
     """Reach an entry point; return what it is."""
     found.import_modules([module])
     places = found.program.find(module)
@@ -93,8 +94,8 @@ def _follow(found: Reach, module: str, qualname: str) -> list[Part]:
     for label, outline in places.items():
         if qualname:
             parts += found.resolve(label, Ref(tuple(qualname.split("."))))
-        elif module != "__main__":
-            parts.append(Whole(label, "named without a definition"))
+        elif whole or module != "__main__":
+            parts.append(Whole(label, whole or "named without a definition"))
         missing = any(
             isinstance(p, Named) and p.dotted.startswith(("?", "builtins.")) for p in parts
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from shardline.config.dataset import Dataset
 from shardline.config.project import Project
 from shardline.config.run import Run
-from shardline.config.source_files import find_code_files
+from shardline.config.script_files import files_that_count
 from shardline.identity import counted_files, watch_reads
 
 
@@ -53,7 +53,8 @@ def _files_of(project: Project, of: Dataset | Run) -> Iterator[Path]:
             yield from _files_of(project, part.dataset)
         for path in of.code_paths.values():
             yield from _files_of_code(project, path)
-        yield from find_code_files(of.settings.code_files, project.workdir, of.row.where)
+        given = of.settings.code_files
+        yield from files_that_count(of.model_class, given, project.layout, of.row.where)
     else:
         yield from (project.lock_file, *of.files, *filter(None, [of.tokenizer]))
         if of.read_as:  # whose columns they need
