@@ -129,11 +129,12 @@ def _merge(
     parts: list[dict[str, Any]], dataset: Dataset, source: "Source", read_as: Given
 ) -> dict[str, Any]:
     from shardline.data.build import seal as merge
-    from shardline.data.predicted import seal_files
 
     given: dict[str, Any] = {"dataset": dataset.id, "source": source, "document": dataset.document}
     if dataset.read_as is None:
         return merge(parts, **given)
+    from shardline.data.predicted import seal_files
+
     return seal_files(parts, **given, schema=_schema(dataset.read_as, read_as))
 
 
@@ -165,7 +166,6 @@ def _schema(dataset: Dataset, given: Given) -> dict[str, Any]:
 def _open_dataset(project: Project, dataset: Dataset, read_as: Given) -> "Source":
     """Return the source of a dataset, or of files that are read as one."""
     from shardline.data.build import make_source
-    from shardline.data.predicted import found_features, open_files
     from shardline.data.sources.remote import fetch
 
     check_environment(project, dataset.document)
@@ -174,6 +174,9 @@ def _open_dataset(project: Project, dataset: Dataset, read_as: Given) -> "Source
     given: dict[str, Any] = {"num_shards": dataset.num_shards, "files": dataset.files}
     if (model := dataset.read_as) is None:
         return make_source(dataset.source_class, dataset.source, **given)
+    # imports pyarrow, which a machine that only trains may lack
+    from shardline.data.predicted import found_features, open_files
+
     fetch(model.source.get("files", ()), project.layout.downloads)
     return open_files(
         dataset.source_class,
