@@ -1,0 +1,98 @@
+"""The GPU suite by its CPU sizes: what it prints, and that it calls nothing passed that was not run."""
+
+import json
+import time
+
+import pytest
+from benchmarks.gpu import __main__ as suite
+from benchmarks.gpu.correct import Bench, find_scale
+from benchmarks.gpu.outcome import Clock, Line, NotRun, Wrong
+from benchmarks.gpu.turns import Ended, TimeOver
+
+from tests.support.rotation import rotating
+from tests.support.workspace import REPOSITORY
+
+CHECKS = {
+    "bits": ["bits", "resume"],
+    "bf16": ["bf16-mixed"],
+    "fsdp": ["fsdp"],
+    "resnet": ["resnet speed", "resnet data wait", "resnet peak memory", "resnet save stall"],
+    "gpt": ["gpt speed", "gpt data wait", "gpt peak memory", "gpt save stall"],
+    "compile": ["torch.compile"],
+}
+
+
+@pytest.fixture
+def lines_of(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # which the suite would set for good
+
+    def run(*names):
+        words = ["--accelerator", "cpu", "--out", str(tmp_path / "out"), "--only", *names]
+        code = suite.main(words)
+        found = json.loads((tmp_path / "out/figures.json").read_text())["lines"]
+        assert code == 0, found
+        return {line["name"]: line for line in found}
+
+    return run
+
+
+def test_a_world_of_one_passes_and_what_was_not_run_is_named_so(lines_of, capsys, tmp_path):
+    lines = lines_of("world", "fp16", "locked")
+    assert lines.pop("world")["state"] == "passed"
+    assert {line["state"] for line in lines.values()} == {"not run"}
+    assert "needs a GPU" in lines["fp16"]["text"]
+    assert lines["gpt"]["text"] == "not asked for"
+    printed = capsys.readouterr().out
+    assert "passed   world: 1 rank over gloo" in printed
+    assert "1 passed, 0 failed, 0 measured, 8 not run: bits, locked, bf16, fp16" in printed
+    assert "| fp16 | not run |" in (tmp_path / "out/table.md").read_text()
+
+
+@pytest.mark.parametrize("name", rotating(*CHECKS))
+def test_each_check_runs_by_its_cpu_sizes(lines_of, name):
+    lines = lines_of(name)
+    found = {line: lines[line]["state"] for line in CHECKS[name]}
+    assert "failed" not in found.values()
+    expected = "measured" if name in ("resnet", "gpt", "compile") else "passed"
+    assert {state for line, state in found.items() if "memory" not in line} == {expected}
+
+
+def outcome_of(error, end=60.0):
+    def run(bench):
+        yield Line(name="first", state="passed", text="")
+        raise error
+
+    bench = Bench(None, "cpu", 1)
+    check = suite.Check("some", 10.0, run)
+    lines = suite.outcome(check, bench, Clock(end=time.monotonic() + end), 1.0)
+    return [(line.name, line.state) for line in lines], bench.end - time.monotonic()
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (NotRun("no GPU"), "not run"), (Wrong("other bits"), "failed"), (Ended("killed"), "failed"),
+        (TimeOver("its time was over"), "failed"), (ValueError("ours"), "failed"),
+    ],
+)  # fmt: skip
+def test_a_check_that_does_not_end_well_is_never_passed(error, state):
+    lines, budget = outcome_of(error)
+    assert lines == [("first", "passed"), ("some", state)]
+    assert 9 < budget <= 10, "a check has its own budget"
+
+
+def test_a_check_without_time_is_not_begun():
+    assert outcome_of(None, end=1.0)[0] == [("some", "not run")]
+
+
+def test_a_gpu_is_asked_for_where_there_is_none(monkeypatch, capsys):
+    monkeypatch.setattr(suite.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        suite.main([])
+    assert "torch finds no GPU" in capsys.readouterr().err
+
+
+def test_the_scale_of_a_gradient_scaler_is_found():
+    state = {"scale": 32768.0, "growth_factor": 2.0, "_growth_tracker": 3}
+    assert find_scale({"epoch": 1, "MixedPrecision": state}) == 32768.0
+    assert find_scale({"epoch": 1, "model": {"scale": 1.0}}) is None
