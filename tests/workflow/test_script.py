@@ -153,3 +153,30 @@ def check_report(page: Path) -> None:
     assert "not measured by the script" in text
     assert "Confusion matrix" not in text
     assert re.search(r"– silent script: tools/silent.py &#39;a b&#39; --flag –", text)
+
+
+SHIM = "import runpy, sys\n\nsys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+FILLED = """
+import os, sys
+import torch
+from safetensors.torch import save_file
+with open(sys.argv[1]) as file:
+    weights = {"w": torch.full((2,), float(file.read()))}
+save_file(weights, os.environ["SHARDLINE_OUTPUT"] + "/model.safetensors")
+"""
+
+
+@pytest.mark.rotating
+def test_files_among_the_arguments_count_in_a_real_run(tiny):
+    script = "script: run.py tools/filled.py fill.txt"
+    workspace = tiny({"name": "own", "dataset": "digits", "model": script, "devices": 1})
+    for name, text in {"run.py": SHIM, "tools/filled.py": FILLED, "fill.txt": "1.5"}.items():
+        workspace.write(name, text)
+    # no file that counts is reported
+    done = workspace.snakemake("--config", "runtime={watch_reads: error, check: false}")
+    assert done.returncode == 0, done.stdout
+    assert sealed(workspace, "own")["model"]["w"].tolist() == [1.5, 1.5]
+    workspace.write("tools/filled.py", f"# why\n{FILLED}")
+    assert "Nothing to be done" in workspace.snakemake("--dry-run").stdout
+    workspace.write("fill.txt", "2.5")
+    assert "Nothing to be done" not in workspace.snakemake("--dry-run").stdout
