@@ -16,8 +16,8 @@ FOLDER = REPOSITORY / ".gpu"
 MOST_BYTES = 60_000_000
 # what ranks, the building of shards and the resolving of a run import, found by a machine that had nothing else
 PACKAGES = (
-    "blake3", "lightning-utilities", "msgspec", "packaging", "psutil", "pytorch-lightning", "pyyaml", "safetensors",
-    "torchmetrics", "tqdm",
+    "blake3", "certifi", "charset-normalizer", "detect-secrets", "idna", "lightning-utilities", "msgspec", "packaging",
+    "psutil", "pytorch-lightning", "pyyaml", "requests", "safetensors", "torchmetrics", "tqdm", "urllib3",
 )  # fmt: skip
 _PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64")
 
