@@ -13,6 +13,7 @@ SEED ?= 1
 PROFILES := local slurm azureml
 PLUGIN := plugins/snakemake-executor-plugin-azureml
 LOGGER := plugins/snakemake-logger-plugin-shardline
+IO := plugins/shardline-io
 # Containers often set it, and then each process compiles all that it imports: a rank's start took 11 s, not 4.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -89,9 +90,9 @@ lock: env ## refresh the pip locks from pyproject.toml, and the conda environmen
 	sed -i 's/^\(torch==[0-9.]*\)+[a-z0-9]*/\1/' requirements.lock requirements-azureml.lock
 	$(BIN)/snakemake --cores 1 lock_envs
 
-dist: env ## build sdist and wheel of Shardline and of both Snakemake plugins in dist/
+dist: env ## build sdist and wheel of Shardline, of shardline-io and of both Snakemake plugins in dist/
 	$(BIN)/python -m hatchling build
-	for plugin in $(PLUGIN) $(LOGGER); do (cd $$plugin && $(CURDIR)/$(BIN)/python -m hatchling build --directory $(CURDIR)/dist) || exit; done
+	for plugin in $(PLUGIN) $(LOGGER) $(IO); do (cd $$plugin && $(CURDIR)/$(BIN)/python -m hatchling build --directory $(CURDIR)/dist) || exit; done
 
 bench: env ## measure all of it quickly, in about ten minutes
 	$(BIN)/python benchmarks/parse.py --repeats 2

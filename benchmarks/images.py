@@ -29,8 +29,8 @@ import torch
 from PIL import Image
 
 from shardline.data.transforms.resizing import resize_crop
-from shardline.order.chance import generator_of
 from shardline.transforms import Decode, Flip, Normalize, RandomResizedCrop
+from shardline_io.order.chance import generator_of
 
 try:
     import turbojpeg

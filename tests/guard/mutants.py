@@ -33,7 +33,7 @@ from tests.guard.values import read_dataset, read_run
 CASES = Path(__file__).parent / "cases"
 LOCK = driver.ROOT / "requirements.lock"
 MODULES = (
-    "data/build", "data/datamodule", "data/raw_files", "data/rows", "order/*", "data/shard_format",
+    "data/build", "data/datamodule", "data/raw_files", "data/rows", "shardline_io/order/*", "data/shard_format",
     "data/shard_map", "data/splits", "data/statistics", "data/stream", "data/windowmap", "data/sources/*",
     "config/geometry",
     "training/agreement", "training/divergence", "training/fit", "training/interventions", "training/model",
@@ -86,7 +86,8 @@ class Mutant:
 
 def files_of(module: str) -> list[Path]:
     """Return the files that a name of `MODULES` stands for."""
-    found = sorted((driver.SRC / "shardline").glob(f"{module}.py"))
+    folder = driver.SRC if module.startswith("shardline_io/") else driver.SRC / "shardline"
+    found = sorted(folder.glob(f"{module}.py"))
     assert found, module
     return found
 

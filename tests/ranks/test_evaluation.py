@@ -17,10 +17,10 @@ from torchmetrics.classification import MulticlassF1Score
 
 from shardline.core.errors import ConfigError
 from shardline.core.world import World
-from shardline.order.blocks import BlockOrder
-from shardline.order.pieces import Piece
 from shardline.training.evaluate import evaluate
 from shardline.training.evaluation_ranks import EvaluationRanks
+from shardline_io.order.blocks import BlockOrder
+from shardline_io.order.pieces import Piece
 from tests.support.evaluated_model import Flat, Rows, sealed_model
 
 F1 = {"type": "torchmetrics.classification:MulticlassF1Score", "num_classes": 3, "name": "f1"}

@@ -11,6 +11,7 @@ import yaml
 from shardline.config.load import load_project
 from shardline.core.nested import merge, unflatten
 from shardline.core.package import report_folder
+from shardline.identity.search import OURS
 from tests.support.workspace import REPOSITORY
 
 ROWS = [  # name, dataset, model, strategy
@@ -87,8 +88,8 @@ class Place:
 
     def fill(self) -> None:
         ignored = shutil.ignore_patterns("__pycache__")
-        source = REPOSITORY / "src" / "shardline"
-        shutil.copytree(source, self.library / "shardline", ignore=ignored)
+        for name in OURS:
+            shutil.copytree(REPOSITORY / "src" / name, self.library / name, ignore=ignored)
         shutil.copy(REPOSITORY / "requirements.lock", self.lock)
         shutil.copytree(report_folder(), self.path / "report")
         for name, text in USER_FILES.items():

@@ -17,9 +17,9 @@ from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import WindowMap
 from shardline.errors import DataError
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.pieces import Piece, split_pieces
-from shardline.order.sampling import TrainOrder
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, manifest_of
 
 TOKENS = {

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.order.chance import generator_of
+from shardline_io.order.chance import generator_of
 
 WORD = st.integers(0, 2**63 - 1)
 KEY = st.tuples(WORD, WORD, WORD, st.integers(-(2**63), 2**63 - 1))

@@ -16,10 +16,10 @@ from shardline.data.columns import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.pieces import split_pieces
-from shardline.order.sampling import TrainOrder
 from shardline.sources import Ragged, Schema, Source, Table
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.pieces import split_pieces
+from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, as_array, manifest_of, sources, together
 
 

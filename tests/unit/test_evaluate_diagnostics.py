@@ -10,9 +10,9 @@ from PIL import Image
 
 from shardline.data.dataset import Dataset
 from shardline.data.sources.digits import Digits
-from shardline.order.pieces import split_pieces
 from shardline.training import diagnostics
 from shardline.training.pictures import is_image, picture
+from shardline_io.order.pieces import split_pieces
 from tests.support.evaluated_model import CLASSES, Rows, evaluated
 
 

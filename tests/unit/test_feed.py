@@ -20,8 +20,8 @@ from shardline.data.feed import Feed
 from shardline.data.sample_stream import SampleStream
 from shardline.data.stream import ShardStream
 from shardline.errors import ConfigError, DataError
-from shardline.order.blocks import BlockOrder
-from shardline.order.held_out import HeldOutOrder
+from shardline_io.order.blocks import BlockOrder
+from shardline_io.order.held_out import HeldOutOrder
 from tests.support.columns import Given, manifest_of, together
 
 COLUMNS = {"x": Column(dtype="float32", shape=(2,)), "n": Column(dtype="int32", varies=True)}

@@ -6,17 +6,17 @@ import sys
 
 import pytest
 
-from shardline.supervision import heartbeat_memory
 from shardline.supervision.failures import (
     first_failure,
     read_failures,
     report_failure,
     reset_failures,
 )
+from shardline_io import heartbeat_memory
 
 PEER = """
 import sys
-from shardline.supervision.heartbeat_memory import HeartbeatMemory
+from shardline_io.heartbeat_memory import HeartbeatMemory
 memory = HeartbeatMemory(int(sys.argv[1]))
 progress = memory.read()
 print(progress.step, progress.phase, progress.ticks, memory.has_left)

@@ -17,7 +17,6 @@ from shardline.data.transforms.checking import check_samples
 from shardline.data.transforms.decoding import Encoded
 from shardline.data.transforms.resizing import resize_crop
 from shardline.data.transforms.steps import TransformSpec
-from shardline.order.chance import generator_of
 from shardline.transforms import (
     CenterCrop,
     ColorJitter,
@@ -28,6 +27,7 @@ from shardline.transforms import (
     RandomResizedCrop,
     Resize,
 )
+from shardline_io.order.chance import generator_of
 
 SIZES = st.integers(1, 40)
 ROWS = st.integers(-(2**63), 2**63 - 1)

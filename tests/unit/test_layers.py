@@ -19,7 +19,7 @@ LOGGER = (
 # Each package may import those of the lines above its own.
 LAYERS = [
     {"core"},
-    {"identity", "order"},
+    {"identity"},
     {"config"},
     {"data", "launch", "report", "checkpoints"},
     {"supervision", "environments"},
@@ -56,6 +56,7 @@ def imports_of(path: Path) -> set[tuple[str, ...]]:
 
 
 FILES = sorted((SOURCE / "shardline").rglob("*.py"))
+IO = sorted((SOURCE / "shardline_io").rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(f.relative_to(SOURCE)) for f in FILES])
@@ -114,3 +115,24 @@ def test_shardline_and_the_logger_plugin_do_not_import_each_other():
     assert [path for path in LOGGER.rglob("*.py") if imports_of(path)] == []
     assert [path for path in FILES if f"import {LOGGER.name}" in path.read_text()] == []
     assert [path for path in FILES if f"from {LOGGER.name}" in path.read_text()] == []
+
+
+@pytest.mark.parametrize("path", IO, ids=[str(f.relative_to(SOURCE)) for f in IO])
+def test_shardline_io_imports_the_standard_library_and_numpy_alone_by_python_3_9(path):
+    """A training program of another framework has it in an environment of its own."""
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").split(".")[0])
+        elif isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+    assert names <= sys.stdlib_module_names | {"numpy", "shardline_io"}
+
+
+def test_shardline_io_is_imported_without_numpy_until_it_is_used():
+    code = (
+        "import shardline_io.errors, sys; print(sorted({'numpy', 'shardline'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pytorch_lightning.callbacks import Callback, LambdaCallback
 from torch.utils.data import DataLoader, TensorDataset
 
-from shardline.supervision import heartbeat_memory
 from shardline.training import stopwatch
 from shardline.training.agreement import Agreement
 from shardline.training.goodput import Timeline
 from shardline.training.steps import StepSeeds
 from shardline.training.stopwatch import Stopwatch
 from shardline.training.trainer import LeanSteps
+from shardline_io import heartbeat_memory
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.report.charts.machine import MAX_RANKS, view_machine
-from shardline.supervision import heartbeat_memory
-from shardline.supervision.heartbeat_memory import HeartbeatMemory
 from shardline.supervision.machine_curve import (
     MAX_POINTS,
     MachineCurve,
@@ -28,6 +26,8 @@ from shardline.supervision.machine_curve import (
 from shardline.supervision.watchdog import Task, sampler
 from shardline.supervision.watchdog.proc import usage_of
 from shardline.training.heartbeat import Heartbeat
+from shardline_io import heartbeat_memory
+from shardline_io.heartbeat_memory import HeartbeatMemory
 from tests.support.processes import wait_until
 from tests.support.report_runs import render, write_run
 

@@ -23,11 +23,11 @@ from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.data.units import RowUnits, Units
 from shardline.losses import token_mean
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.mix import MixOrder, Part
-from shardline.order.pieces import num_rows, split_pieces
-from shardline.order.sampling import TrainOrder
 from shardline.training.quiet import quieten_lightning
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.mix import MixOrder, Part
+from shardline_io.order.pieces import num_rows, split_pieces
+from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, manifest_of
 
 COLUMNS = {

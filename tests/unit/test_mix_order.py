@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.errors import DataError
-from shardline.order.mix import MixedWindow, MixOrder, Part
-from shardline.order.pieces import Piece
+from shardline_io.order.mix import MixedWindow, MixOrder, Part
+from shardline_io.order.pieces import Piece
 
 Unit = tuple[int, int, int]  # part, shard, unit
 

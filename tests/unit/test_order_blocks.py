@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.order.blocks import BlockOrder
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.pieces import Piece
+from shardline_io.order.blocks import BlockOrder
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.pieces import Piece
 
 
 def batches(order: HeldOutOrder) -> list[list[tuple[int, int]]]:

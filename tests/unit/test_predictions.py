@@ -21,8 +21,8 @@ from shardline.data.prediction_file import write_predictions
 from shardline.data.prediction_parts import count_parts, missing_parts, part_file, rows_of_parts
 from shardline.data.sources.from_files import ids_in_file, text_id
 from shardline.errors import ConfigError, DataError
-from shardline.order.pieces import split_pieces
 from shardline.training.predict import predict
+from shardline_io.order.pieces import split_pieces
 from tests.support.evaluated_model import Rows, sealed_model
 
 BATCH = 3

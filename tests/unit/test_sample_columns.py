@@ -16,7 +16,7 @@ from shardline.data.packs import PackUnits
 from shardline.data.sample_columns import sample_columns
 from shardline.data.shard_map import ShardMap
 from shardline.data.transforms.steps import TransformSpec
-from shardline.order.pieces import split_pieces
+from shardline_io.order.pieces import split_pieces
 from tests.support.columns import Given, manifest_of
 
 PHOTOS = {"columns": {"image": "bytes", "labels": "int64"}}

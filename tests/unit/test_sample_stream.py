@@ -22,10 +22,10 @@ from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.data.units import RowUnits, Sample
 from shardline.errors import DataError
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.mix import MixOrder, Part, joined
-from shardline.order.pieces import split_pieces
-from shardline.order.sampling import TrainOrder
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.mix import MixOrder, Part, joined
+from shardline_io.order.pieces import split_pieces
+from shardline_io.order.sampling import TrainOrder
 from tests.support.columns import Given, manifest_of, sources, together
 
 

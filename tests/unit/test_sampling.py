@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from shardline.errors import DataError
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.pieces import Line, Piece
-from shardline.order.sampling import TrainOrder, permutation
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.pieces import Line, Piece
+from shardline_io.order.sampling import TrainOrder, permutation
 
 ROWS = [37, 50, 0, 61, 44, 58, 23, 70]  # rows of the split in each shard; one shard has none
 PIECES = tuple(Piece(shard, 3 * shard, 3 * shard + rows) for shard, rows in enumerate(ROWS))

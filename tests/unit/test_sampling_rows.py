@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.order.pieces import Piece
-from shardline.order.sampling import TrainOrder, Window
+from shardline_io.order.pieces import Piece
+from shardline_io.order.sampling import TrainOrder, Window
 
 Change = dict[str, Any]
 CASES = settings(max_examples=40, deadline=None, derandomize=True, print_blob=True)

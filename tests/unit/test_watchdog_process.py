@@ -14,7 +14,7 @@ from tests.support.processes import wait_until
 RANK = """
 import signal, sys, threading, time
 from pathlib import Path
-from shardline.supervision import heartbeat_memory
+from shardline_io import heartbeat_memory
 from shardline.supervision.watchdog import Watch
 from shardline.core.world import World
 

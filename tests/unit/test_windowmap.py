@@ -19,9 +19,9 @@ from shardline.data.shard_format import Layout
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.pieces import split_pieces
-from shardline.order.sampling import TrainOrder
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.pieces import split_pieces
+from shardline_io.order.sampling import TrainOrder
 
 SPLITS = ("train", "validation", "test")
 

@@ -103,7 +103,7 @@ def test_the_wheel_holds_the_workflow_each_file_once(wheel):
     with zipfile.ZipFile(wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist()}
     assert {name.split("/")[0] for name in held} == {
-        "shardline", "snakemake_logger_plugin_shardline", "shardline-0.1.0.dist-info",
+        "shardline", "shardline_io", "snakemake_logger_plugin_shardline", "shardline-0.1.0.dist-info",
     }  # fmt: skip
     prefix = "shardline/workflow/"
     assert {

@@ -10,7 +10,7 @@ from shardline.config.settings.run import Data, RunSettings
 from shardline.core.world import World
 from shardline.data.datamodule import TrainLoader
 from shardline.data.dataset import Dataset
-from shardline.order.sampling import TrainOrder
+from shardline_io.order.sampling import TrainOrder
 
 
 def batches(task: Task) -> Iterator[Batch]:

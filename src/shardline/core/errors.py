@@ -3,6 +3,13 @@
 from importlib import import_module
 from typing import Any
 
+from shardline_io.errors import ConfigError, DataError, LaunchError, ShardlineError, masks
+
+__all__ = [
+    "CODE_ERROR", "NAME_FILE", "STOPS", "ConfigError", "CrashLoop", "DataError", "Diverged", "LaunchError",
+    "ShardlineError", "Stopped", "exit_code_of", "uncounted",
+]  # fmt: skip
+
 # Why a training is asked to stop, and what its user reads.
 STOPS = {
     "preempted": "asked to end (SIGTERM)",
@@ -18,32 +25,11 @@ def uncounted(module: str) -> Any:
     return import_module(f"{__package__}.{module}")
 
 
-class ShardlineError(Exception):
-    """Base of all errors whose message alone tells the user what to do; no secret is in it."""
-
-    exit_code = 1
-    kind = "failed"  # how an attempt that it ends has ended, see `attempts`
-
-    def __str__(self) -> str:
-        return str(uncounted("redaction").mask(super().__str__()))
+def _mask(text: str) -> str:
+    return str(uncounted("redaction").mask(text))
 
 
-class ConfigError(ShardlineError):
-    """The config, the run table or a named class is wrong."""
-
-    exit_code = 2
-
-
-class DataError(ShardlineError):
-    """A source, a shard or a manifest is missing, corrupt or cannot be written."""
-
-    exit_code = 3
-
-
-class LaunchError(ShardlineError):
-    """The ranks cannot be started, or do not form the world that was asked for."""
-
-    exit_code = 4
+masks.append(_mask)
 
 
 # Exit code of a rank whose model, or another class of the user's, raised what it would raise again.

@@ -31,12 +31,13 @@ def short_traceback(error: BaseException) -> str:
     Frames of installed packages, of Python's import system and of this library
     are left out.
     """
-    ours = Path(__file__).parents[1]
+    package = Path(__file__).parents[1]
+    ours = {package, package.with_name("shardline_io")}
     frames = [
         f"{from_here(frame.filename)}, line {frame.lineno}, in {frame.name}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)
         if not {"importlib", "site-packages"} & set(Path(frame.filename).parts)
-        and ours not in Path(frame.filename).parents
+        and ours.isdisjoint(Path(frame.filename).parents)
         and not frame.filename.startswith("<")
     ]
     if isinstance(error, SyntaxError):

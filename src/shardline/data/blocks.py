@@ -14,7 +14,7 @@ from shardline.data.columns import OFFSETS, Column
 from shardline.data.shard_map import ShardMap
 from shardline.data.units import Sample
 from shardline.data.windowmap import WindowMap
-from shardline.order.pieces import Piece
+from shardline_io.order.pieces import Piece
 
 _READERS, _CHUNK = 16, 256  # of an offset or two a shard: on a network file system a wait each
 

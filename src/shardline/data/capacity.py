@@ -13,7 +13,7 @@ from shardline.core.errors import DataError
 from shardline.data.addresses import PAGE_BYTES
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import is_mapped
-from shardline.order.pieces import Piece, num_rows
+from shardline_io.order.pieces import Piece, num_rows
 
 LABEL_BYTES = 8
 _SPARE_ENTRIES = 4096  # for libraries, threads and page-locked memory that are still to come

@@ -11,7 +11,7 @@ from shardline.data.columns import Column, varying_arrays
 from shardline.data.shard_map import ShardMap
 from shardline.data.units import LoadedRows, Sample
 from shardline.data.windowmap import WindowMap
-from shardline.order.pieces import Piece
+from shardline_io.order.pieces import Piece
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """One run's data for one rank: train and validation batches, resumable at the exact sample.
 
-Which rows a step consumes is decided in `shardline.order.sampling`, how they come into
+Which rows a step consumes is decided in `shardline_io.order.sampling`, how they come into
 memory in `shardline.data.stream`; here both are put behind Lightning's interface.
 """
 
@@ -19,9 +19,9 @@ from shardline.data.columns import features_of
 from shardline.data.feed import Feed, Stream
 from shardline.data.integrity import Policy
 from shardline.data.packing import sentence_of
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.mix import MixOrder
-from shardline.order.sampling import TrainOrder
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.mix import MixOrder
+from shardline_io.order.sampling import TrainOrder
 
 
 class Described(Protocol):

@@ -14,9 +14,9 @@ from shardline.data.integrity import Policy, Verifier
 from shardline.data.shard_map import ShardMap
 from shardline.data.statistics_file import read_statistics
 from shardline.data.stream import ShardStream
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.pieces import Piece, split_pieces
-from shardline.order.sampling import Order, TrainOrder
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.pieces import Piece, split_pieces
+from shardline_io.order.sampling import Order, TrainOrder
 
 
 class Dataset:

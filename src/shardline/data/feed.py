@@ -26,11 +26,11 @@ from shardline.data.transforms.steps import TransformSpec
 from shardline.data.units import RowUnits, Units
 from shardline.data.windowmap import WindowMap
 from shardline.data.workers import Pool, make_pool
-from shardline.order.chance import Key
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.mix import MixOrder, Part, joined
-from shardline.order.pieces import Piece, num_rows, split_pieces
-from shardline.order.sampling import TrainOrder
+from shardline_io.order.chance import Key
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.mix import MixOrder, Part, joined
+from shardline_io.order.pieces import Piece, num_rows, split_pieces
+from shardline_io.order.sampling import TrainOrder
 
 Stream = ShardStream | SampleStream
 # Of a window of a split that is read once, in order: more would only take memory for their places.

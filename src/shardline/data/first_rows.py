@@ -20,7 +20,7 @@ from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.sources.base import Table, combine_digests
 from shardline.data.units import RowUnits
 from shardline.data.windowmap import WindowMap
-from shardline.order.pieces import Piece, split_pieces
+from shardline_io.order.pieces import Piece, split_pieces
 
 Row = dict[str, Any]  # by column, and the id as `ids`
 _PACKED_ROWS = 64  # read to fill packs; if these are too short, they are repeated

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardline.order.mix import MixedWindow, MixOrder
-from shardline.order.sampling import Order, Window
+from shardline_io.order.mix import MixedWindow, MixOrder
+from shardline_io.order.sampling import Order, Window
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,8 @@ from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
 from shardline.data.integrity import locked
 from shardline.data.shard_map import ShardMap
-from shardline.order.packing import PLAN_VERSION, plan_packs
-from shardline.order.pieces import Piece
+from shardline_io.order.packing import PLAN_VERSION, plan_packs
+from shardline_io.order.pieces import Piece
 
 _TENSORS = {"packs": "I64", "firsts": "I64", "used": "U32", "rows": "U32", "parts": "U32"}
 _CHUNK = 1 << 20  # entries digested at a time

@@ -9,7 +9,7 @@ from shardline.core.suggest import did_you_mean
 from shardline.data.blocks import BlockUnits
 from shardline.data.dataset import Dataset
 from shardline.data.packs import PackUnits
-from shardline.order.pieces import num_rows, split_pieces
+from shardline_io.order.pieces import num_rows, split_pieces
 
 Packed = BlockUnits | PackUnits
 

@@ -13,14 +13,14 @@ from shardline.data.pack_plans import PackPlan, PlanFile
 from shardline.data.shard_map import ShardMap
 from shardline.data.units import Sample
 from shardline.data.windowmap import WindowMap
-from shardline.order.pieces import Piece
+from shardline_io.order.pieces import Piece
 
 POSITIONS, CU_SEQLENS = ".positions", ".cu_seqlens"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackUnits:
-    """Packs of rows, see `shardline.order.packing`; a row that is longer than a pack is cut.
+    """Packs of rows, see `shardline_io.order.packing`; a row that is longer than a pack is cut.
 
     A sample has the values of its rows back to back, with zeros behind, and how to tell them apart:
 

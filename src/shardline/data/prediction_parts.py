@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.order.blocks import count_blocks
+from shardline_io.order.blocks import count_blocks
 
 BLOCKS = 16  # of a part
 ID, LABEL, OUTPUT, PROBABILITIES = "id", "label", "prediction", "probabilities"

@@ -20,8 +20,8 @@ from shardline.data.global_batch import Counted
 from shardline.data.shard_map import ShardMap
 from shardline.data.units import Loaded, Sample, Units
 from shardline.data.windowmap import WindowMap
-from shardline.order.mix import MixedWindow, MixOrder, mixed_window
-from shardline.order.sampling import Order
+from shardline_io.order.mix import MixedWindow, MixOrder, mixed_window
+from shardline_io.order.sampling import Order
 
 Key = tuple[int, int, int, int]  # seed, part, pass, row id: what a sample's chance is drawn from
 _BATCHES_AHEAD = 2

@@ -17,7 +17,7 @@ from shardline.core.package import making
 from shardline.data.columns import IDS, OFFSETS, columns_of
 from shardline.data.raw_files import close, read_exactly, size_of
 from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, Layout, shard_path
-from shardline.order.pieces import Piece
+from shardline_io.order.pieces import Piece
 
 # no fault of the file, so that a repair would not help
 _LIMITS = {

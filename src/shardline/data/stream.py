@@ -22,8 +22,8 @@ from shardline.data.columns import LENGTHS, PRESENT, WEIGHTS, varying_arrays
 from shardline.data.global_batch import Counted
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
-from shardline.order.pieces import Piece, num_rows
-from shardline.order.sampling import Order, Window
+from shardline_io.order.pieces import Piece, num_rows
+from shardline_io.order.sampling import Order, Window
 
 _BLOCK_BYTES = 1 << 20  # gathered at once: small batches by the dozen, still in the L2 cache
 _MAX_FREE = 4  # buffers kept for reuse

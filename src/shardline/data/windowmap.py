@@ -23,7 +23,7 @@ from shardline.data.columns import OFFSETS, PRESENT
 from shardline.data.raw_files import read_exactly
 from shardline.data.shard_format import HEADER_BYTES
 from shardline.data.shard_map import ShardMap
-from shardline.order.pieces import Piece
+from shardline_io.order.pieces import Piece
 
 # So few bytes of a file are read: a mapping takes longer, and a place in vm.max_map_count
 COPIED_BYTES = 65536

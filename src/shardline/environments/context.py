@@ -16,11 +16,12 @@ from pathlib import Path
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
+from shardline.identity.search import OURS
 
 # The date of all that is built: the first that a zip file can hold, as wheels do.
 EPOCH = 315532800
 _DATE = (1980, 1, 1, 0, 0, 0)
-_PACKAGE = Path(__file__).parents[1]
+_LIBRARY = Path(__file__).parents[2]
 _PROFILES = ("default", "local", "slurm", "azureml")  # not those of a site
 # Jobs on Azure ML start through this package; its part for nodes needs the standard library alone.
 _PLUGIN = "snakemake-executor-plugin-azureml"
@@ -139,12 +140,12 @@ def code_digest() -> str:
     """Return the SHA-256 of the modules of the Shardline that runs, with their names."""
     digest = hashlib.sha256()
     for file in _modules():
-        digest.update(f"{file.relative_to(_PACKAGE)}\n".encode())
+        digest.update(f"{file.relative_to(_LIBRARY)}\n".encode())
         digest.update(bytes.fromhex(file_sha256(file)))
     return digest.hexdigest()
 
 
 def _modules() -> list[Path]:
     """Return the modules, in a wheel as in a checkout: the workflow's scripts are none."""
-    modules = sorted(_PACKAGE.rglob("*.py"))
-    return [path for path in modules if path.relative_to(_PACKAGE).parts[0] != "workflow"]
+    modules = sorted(path for name in OURS for path in (_LIBRARY / name).rglob("*.py"))
+    return [path for path in modules if path.relative_to(_LIBRARY).parts[1] != "workflow"]

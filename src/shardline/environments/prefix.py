@@ -20,7 +20,7 @@ from shardline.core.files import make_folder, renamed_when_complete
 from shardline.core.urls import without_secrets
 from shardline.environments.pins import PLATFORM, Pin
 from shardline.environments.solve import client
-from shardline.identity.code import INSTALLED, LIBRARY
+from shardline.identity.search import INSTALLED, LIBRARY, OURS
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -168,7 +168,8 @@ def _add_shardline(prefix: Path, python: str) -> None:
     site = prefix / "lib" / f"python{'.'.join(python.split('.')[:2])}" / "site-packages"
     site.mkdir(parents=True, exist_ok=True)
     if LIBRARY.name in INSTALLED:  # all that lies beside it there must not come along
-        (site / "shardline").symlink_to(LIBRARY / "shardline")
+        for name in OURS:
+            (site / name).symlink_to(LIBRARY / name)
     else:
         (site / "shardline.pth").write_text(f"{LIBRARY}\n", encoding="utf-8")
 

@@ -20,6 +20,7 @@ from shardline.identity.outline import Outline, compiled_outline, outline_of
 from shardline.identity.search import (
     INSTALLED,
     LIBRARY,
+    OURS,
     Found,
     find_in,
     holds_own_code,
@@ -221,8 +222,8 @@ class CodeIndex:
                 within = self._folders_of(folders, parent)
                 found = find_in(within, leaf, top=False)
             else:
-                # wherever shardline is installed, it is ours and counts by file
-                found = find_in((LIBRARY,) if name == "shardline" else folders, name, top=True)
+                # wherever Shardline is installed, it is ours and counts by file
+                found = find_in((LIBRARY,) if name in OURS else folders, name, top=True)
             self._found[folders, name] = found
         return self._found[folders, name]
 

@@ -16,7 +16,7 @@ from importlib.util import source_from_cache
 from pathlib import Path
 
 from shardline.core.files import read_json, write_bytes
-from shardline.identity.search import INSTALLED
+from shardline.identity.search import INSTALLED, LIBRARY, OURS
 
 COUNTED_FILE = "counted_files.json"  # in a run's folder of the store: what its ranks may read
 # What belongs to the machine, and what packages keep for this user.
@@ -89,7 +89,7 @@ def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> Coun
         *map(os.path.expanduser, _MACHINE),
         *(os.path.join(prefix, name) for prefix in prefixes for name in _OF_PREFIX),
         *(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(site.getusersitepackages(), tempfile.gettempdir(), Path(__file__).parents[1]),
+        *(site.getusersitepackages(), tempfile.gettempdir(), *(LIBRARY / name for name in OURS)),
     ]
     known = dict.fromkeys(map(os.path.realpath, left_alone), True)
     known[os.path.realpath(workdir)] = False  # also where the project lies in a temporary folder

@@ -67,7 +67,7 @@ _PURE_METHODS = {"absolute", "format", "joinpath", "lower", "resolve", "split", 
 # Installed packages whose base classes learn of no subclass, and whose import alone changes no other.
 INERT_PACKAGES = {
     "lightning", "matplotlib", "numpy", "pandas", "PIL", "pytorch_lightning", "safetensors", "scipy",
-    "shardline", "torch", "torchmetrics", "torchvision", "tqdm", "typing_extensions", "yaml",
+    "shardline", "shardline_io", "torch", "torchmetrics", "torchvision", "tqdm", "typing_extensions", "yaml",
 }  # fmt: skip
 _INERT_METACLASSES = {"abc.ABCMeta", "enum.EnumMeta", "builtins.type"}
 _SIMPLE = (ast.Constant, ast.Name, ast.Attribute, ast.Lambda, ast.Tuple, ast.List, ast.Set, ast.Dict,

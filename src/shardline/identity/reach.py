@@ -12,6 +12,7 @@ from shardline.identity.program import Program, with_parents
 from shardline.identity.purity import INERT_PACKAGES
 from shardline.identity.resolution import Defined, Named, Part, Resolver, Whole
 from shardline.identity.scopes import Imported
+from shardline.identity.search import OURS
 from shardline.identity.tokens import Note, Ref, Run, Written
 from shardline.identity.versions import is_public
 
@@ -253,7 +254,7 @@ class Reach:
     @property
     def packages(self) -> frozenset[str]:
         """Top-level names of the installed packages among what is imported."""
-        own = {label.partition(".")[0].partition(" (")[0] for label in self.run} | {"shardline"}
+        own = {label.partition(".")[0].partition(" (")[0] for label in self.run} | {*OURS}
         tops = {name.partition(".")[0] for name in self.third_party}
         return frozenset(filter(str.isidentifier, tops - own - sys.stdlib_module_names))
 

@@ -9,7 +9,8 @@ from functools import cache
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path
 
-LIBRARY = Path(__file__).parents[2]  # the folder that holds the package shardline
+LIBRARY = Path(__file__).parents[2]  # the folder that holds the packages of `OURS`
+OURS = ("shardline", "shardline_io")
 INSTALLED = {"site-packages", "dist-packages"}  # folders whose packages count by version
 # Lines of a .pth file that Python's `site` reads otherwise.
 _NO_FOLDER = ("#", "import ", "import\t")

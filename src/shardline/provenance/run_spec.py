@@ -8,8 +8,8 @@ from shardline.config.resolved import as_plain
 from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.seals import seal
-from shardline.order import VERSION as ORDER_VERSION
 from shardline.provenance.actions import Action
+from shardline_io.order import VERSION as ORDER_VERSION
 
 
 def locked(project: Project, document: Mapping[str, Any]) -> dict[str, Any]:

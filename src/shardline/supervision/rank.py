@@ -13,9 +13,10 @@ from shardline.core.process import die_with_parent
 from shardline.core.world import World
 from shardline.launch.levels import is_azure
 from shardline.launch.resolve import resolve_world
-from shardline.supervision import heartbeat_memory, signals
+from shardline.supervision import signals
 from shardline.supervision.failures import report_failure
 from shardline.supervision.watchdog import Watch
+from shardline_io import heartbeat_memory
 
 
 def run_rank(

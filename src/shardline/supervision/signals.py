@@ -10,7 +10,7 @@ import time
 from types import FrameType
 
 from shardline.core.errors import Stopped
-from shardline.supervision.heartbeat_memory import mine
+from shardline_io.heartbeat_memory import mine
 
 # Schedulers preempt by SIGTERM, and send SIGUSR1 where `--signal=USR1@60` asks for it.
 SIGNALS = {

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from shardline.supervision.heartbeat_memory import REASONS, mine
+from shardline_io.heartbeat_memory import REASONS, mine
 
 NO_LOSS = float(np.finfo(np.float32).min)
 _LOSS, _STOP = 0, 1

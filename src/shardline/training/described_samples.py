@@ -17,10 +17,10 @@ from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
 from shardline.data.feed import Feed
 from shardline.data.sample_stream import SampleStream
-from shardline.order.blocks import BlockOrder
-from shardline.order.picked import PickedOrder
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.sample_views import SampleViews
+from shardline_io.order.blocks import BlockOrder
+from shardline_io.order.picked import PickedOrder
 
 MAX_SAMPLES = 8  # of either kind: images of them are larger than those of a table
 LOSSES = "sample_losses"

@@ -10,8 +10,8 @@ from shardline.data.dataset import Dataset
 from shardline.data.transforms.steps import TransformSpec
 from shardline.data.units import RowUnits
 from shardline.data.windowmap import WindowMap
-from shardline.order.pieces import Line, Piece, num_rows, split_pieces
 from shardline.training.pictures import is_image, picture
+from shardline_io.order.pieces import Line, Piece, num_rows, split_pieces
 
 NUM_BINS = 15
 MAX_POINTS = 300

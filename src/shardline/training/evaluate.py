@@ -17,7 +17,6 @@ from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer
 from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
-from shardline.order.blocks import BlockOrder
 from shardline.training.bootstrap import RowValues
 from shardline.training.described_samples import DescribedSamples
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
@@ -28,6 +27,7 @@ from shardline.training.model import make_model
 from shardline.training.models.base import Classifier
 from shardline.training.named_metrics import NamedMetrics
 from shardline.training.scoring import Columns, Task, blocks, make_task
+from shardline_io.order.blocks import BlockOrder
 
 
 def evaluate(

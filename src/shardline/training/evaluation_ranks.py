@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
-from shardline.order.blocks import BlockOrder
 from shardline.training.scoring import Columns
+from shardline_io.order.blocks import BlockOrder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from shardline.supervision import heartbeat_memory
+from shardline_io import heartbeat_memory
 
 _GPU_PERIOD_S = 2.0  # a reading takes some 0.1 ms
 

@@ -28,10 +28,10 @@ from shardline.data.integrity import Policy
 from shardline.data.prediction_parts import BLOCKS, ID, LABEL, OUTPUT, PROBABILITIES, part_file
 from shardline.data.statistics import pooled
 from shardline.data.statistics_file import read_statistics
-from shardline.order.blocks import ChosenBlocks, count_blocks
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.model import make_model
 from shardline.training.models.base import Classifier
+from shardline_io.order.blocks import ChosenBlocks, count_blocks
 
 Columns = dict[str, np.ndarray]
 

@@ -11,8 +11,8 @@ from shardline.core.errors import Stopped
 from shardline.core.lightning_compat import ignore_signals
 from shardline.core.world import World
 from shardline.supervision import signals
-from shardline.supervision.heartbeat_memory import mine
 from shardline.training.agreement import NO_LOSS, Agreement
+from shardline_io.heartbeat_memory import mine
 
 
 class AgreedStop(Callback):

@@ -22,10 +22,8 @@ from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, find_differences, machine
 from shardline.identity import watch_reads
-from shardline.order import VERSION as ORDER_VERSION
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
-from shardline.supervision import heartbeat_memory
 from shardline.supervision.attempts import (
     begin_attempt,
     read_attempts,
@@ -40,6 +38,8 @@ from shardline.training.goodput import Timeline, goodput, kept_seconds, throughp
 from shardline.training.preflight import preflight_run
 from shardline.training.rank_spec import FirstSteps, RankSpec, spec_of_command
 from shardline.training.resources import gather, stepped, used_by_rank
+from shardline_io import heartbeat_memory
+from shardline_io.order import VERSION as ORDER_VERSION
 
 # The preflight check has as long for each of its parts: to meet, to form a group, for a message.
 _PREFLIGHT_PARTS = 3

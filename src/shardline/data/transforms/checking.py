@@ -14,7 +14,7 @@ import numpy as np
 
 from shardline.core.errors import ConfigError
 from shardline.data.transforms.steps import Sample, Samples, TransformSpec, Where, transform_all
-from shardline.order.chance import Key
+from shardline_io.order.chance import Key
 
 _Traced = tuple[str, str, bytes]
 

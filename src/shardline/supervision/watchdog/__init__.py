@@ -11,8 +11,8 @@ from pathlib import Path
 
 from shardline.core.files import make_folder
 from shardline.core.world import World
-from shardline.supervision import heartbeat_memory
 from shardline.supervision.watchdog.heartbeats import stack_file
+from shardline_io import heartbeat_memory
 
 # Profilers and MPI libraries may use the first real-time signals.
 _DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11

@@ -20,7 +20,6 @@ from pathlib import Path
 from shardline.core.errors import DataError
 from shardline.core.process import die_with_parent, signal_main_thread
 from shardline.supervision.failures import read_failures, report_failure
-from shardline.supervision.heartbeat_memory import HeartbeatMemory
 from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.exit_report import report_exit
 from shardline.supervision.watchdog.heartbeats import (
@@ -36,6 +35,7 @@ from shardline.supervision.watchdog.heartbeats import (
 from shardline.supervision.watchdog.proc import out_of_memory_kills, parent_of, state_of
 from shardline.supervision.watchdog.sampler import Sampler
 from shardline.supervision.watchdog.suspects import Diagnosis, diagnose_hang, hung_message
+from shardline_io.heartbeat_memory import HeartbeatMemory
 
 _POLL_S = 0.5
 _LOOK_S = 0.1

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from shardline.core.files import renamed_when_complete
-from shardline.supervision.heartbeat_memory import REASONS
+from shardline_io.heartbeat_memory import REASONS
 
 FOLDER = "watch"
 WANTED = "stacks-wanted"

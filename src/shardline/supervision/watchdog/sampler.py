@@ -4,10 +4,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from shardline.supervision.heartbeat_memory import HeartbeatMemory
 from shardline.supervision.machine_curve import MachinePoint, read_curve, write_curve
 from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.proc import usage_of
+from shardline_io.heartbeat_memory import HeartbeatMemory
 
 _PERIOD_S = 2.0  # at first; it doubles whenever the points are halved
 

@@ -6,6 +6,8 @@ settings named in `TrainOrder`; rank r of W takes the r-th of W equal slices of
 each global batch. Nothing here opens a file.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
-from shardline.core.errors import DataError
-from shardline.order.pieces import Line, Piece, num_rows
+from shardline_io.errors import DataError
+from shardline_io.order.pieces import Line, Piece, num_rows
 
 # 2**64 / golden ratio: its multiples modulo 2**64 lie evenly, however many (Weyl's sequence)
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -72,7 +74,7 @@ class Order(Protocol):
     def window(self, epoch: int, index: int) -> Window:
         """Return a window."""
 
-    def whole(self) -> "Order":
+    def whole(self) -> Order:
         """Return the order of whole global batches, whose windows are those of the ranks together."""
 
 
@@ -95,7 +97,7 @@ def permutation(num_rows: int, *key: object) -> np.ndarray:
     return words.view(np.int64)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainOrder:
     """The shuffled order of a train split, as one rank sees it.
 
@@ -264,6 +266,6 @@ class TrainOrder:
         """Batches that a global batch is split into, over all ranks."""
         return self.world_size * self.accumulate
 
-    def whole(self) -> "TrainOrder":
+    def whole(self) -> TrainOrder:
         """Return the order of whole global batches, as a single rank would see it."""
         return replace(self, rank=0, world_size=1, accumulate=1)

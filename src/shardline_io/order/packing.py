@@ -4,13 +4,15 @@ Each row goes into the fullest pack that has space for it, in the order of falli
 packed in groups, so that the packs of a window need no rows from all over a shard. NumPy alone.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardline.core.errors import DataError
+from shardline_io.errors import DataError
 
 PLAN_VERSION = 1  # another one for any change that gives other packs
 GROUP_ROWS, GROUP_VALUES, GROUP_PACKS = 1 << 16, 1 << 24, 256
@@ -50,7 +52,7 @@ def plan_packs(lengths: np.ndarray, length: int) -> Packs:
     groups = [_best_fit(lengths, *group, length) for group in _groups(lengths, length)]
     sizes = [0, *(len(group.rows) for group in groups)]
     starts = np.cumsum(sizes)[:-1]
-    firsts = [group.firsts[:-1] + start for group, start in zip(groups, starts, strict=True)]
+    firsts = [group.firsts[:-1] + start for group, start in zip(groups, starts)]
     return Packs(
         firsts=np.concatenate([*firsts, [sum(sizes)]]).astype(np.int64),
         rows=_joined([group.rows for group in groups]),
@@ -120,7 +122,7 @@ def _packs_of(falling: np.ndarray, length: int) -> list[int]:
     spaces: list[int] = []  # that packs have left, rising, each once
     packs: dict[int, list[int]] = {}  # by space left
     num_packs = 0
-    for size, count in zip(sizes[::-1].tolist(), counts[::-1].tolist(), strict=True):
+    for size, count in zip(sizes[::-1].tolist(), counts[::-1].tolist()):
         while count:
             place = bisect_left(spaces, size)
             if place == len(spaces):

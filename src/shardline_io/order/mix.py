@@ -8,6 +8,8 @@ shuffled. A part is passed through in its own order, pass after pass, whatever h
 others; an epoch is a number of samples and ends no pass.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +18,12 @@ from functools import cached_property
 
 import numpy as np
 
-from shardline.core.errors import DataError
-from shardline.order.pieces import Line, Piece, num_rows
-from shardline.order.sampling import Order, TrainOrder, permutation
+from shardline_io.errors import DataError
+from shardline_io.order.pieces import Line, Piece, num_rows
+from shardline_io.order.sampling import Order, TrainOrder, permutation
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Part:
     """What a mix is made of.
 
@@ -59,7 +61,7 @@ class MixedWindow:
     weights: np.ndarray | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MixOrder:
     """The order of a mix, as one rank sees it.
 
@@ -134,7 +136,8 @@ class MixOrder:
     def _shares(self) -> list[Fraction]:
         """From the last part on, the share of those before it in all up to it; 0 for the first part."""
         sums = list(itertools.accumulate(part.weight for part in self.parts))
-        return [before / total for total, before in itertools.pairwise([*sums[::-1], Fraction(0)])]
+        falling = [*sums[::-1], Fraction(0)]
+        return [before / total for total, before in zip(falling, falling[1:])]
 
     @cached_property
     def _lines(self) -> dict[tuple[int, int], Line]:
@@ -204,7 +207,7 @@ class MixOrder:
         """Batches that a global batch is split into, over all ranks."""
         return self.world_size * self.accumulate
 
-    def whole(self) -> "MixOrder":
+    def whole(self) -> MixOrder:
         """Return the order of whole global batches, as a single rank would see it."""
         return replace(self, rank=0, world_size=1, accumulate=1)
 
@@ -212,7 +215,7 @@ class MixOrder:
 def joined(parts: Sequence[Sequence[Piece]]) -> tuple[Piece, ...]:
     """Return the pieces of several parts, with the shards of each numbered after those before."""
     found: list[Piece] = []
-    for first, pieces in zip(_firsts(parts), parts, strict=True):
+    for first, pieces in zip(_firsts(parts), parts):
         found += [Piece(first + piece.shard, piece.first, piece.last) for piece in pieces]
     return tuple(found)
 
@@ -226,7 +229,7 @@ def _firsts(parts: Sequence[Sequence[Piece]]) -> Iterator[int]:
 
 
 def mixed_window(
-    order: "Order | MixOrder", epoch: int, index: int, parts: Sequence[Sequence[Piece]]
+    order: Order | MixOrder, epoch: int, index: int, parts: Sequence[Sequence[Piece]]
 ) -> MixedWindow:
     """Return a window of any order.
 
@@ -246,7 +249,7 @@ def mixed_window(
         [],
     )  # of each piece: its end in all pieces, and its begin among those of its part
     total, totals = 0, [0] * len(parts)
-    for piece, number in zip(window.pieces, part_of, strict=True):
+    for piece, number in zip(window.pieces, part_of):
         size = piece.last - piece.first
         own[number].append(Piece(piece.shard - int(firsts[number]), piece.first, piece.last))
         starts.append(totals[number] - total)

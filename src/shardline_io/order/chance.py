@@ -1,5 +1,7 @@
 """The chance of one sample: a generator that is a function of seed, part, pass and row id alone."""
 
+from __future__ import annotations
+
 import threading
 from typing import Any
 

@@ -4,6 +4,8 @@ The rank writes its progress; the watchdog reads it, also while the rank is stop
 compiled code. In the other direction, the watchdog requests that the rank saves and stops.
 """
 
+from __future__ import annotations
+
 import mmap
 import os
 import tempfile
@@ -19,7 +21,7 @@ _STEP, _PHASE, _PLACE, _TICKS, _REASON, _LEFT, _GPU_BYTES, _GPU_PERCENT = range(
 _BYTES = 8 * 8
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RankProgress:
     """Progress of a rank at its last tick.
 

@@ -1,16 +1,18 @@
 """In which order a held-out split is visited: every row once, equally many batches on each rank."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from shardline.core.errors import DataError
-from shardline.order.pieces import Line, Piece, num_rows
-from shardline.order.sampling import Window
+from shardline_io.errors import DataError
+from shardline_io.order.pieces import Line, Piece, num_rows
+from shardline_io.order.sampling import Window
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class HeldOutOrder:
     """A held-out split: every row once, equally many batches on each rank.
 
@@ -65,7 +67,7 @@ class HeldOutOrder:
         lasts = self.num_rows * (slices + 1) // (total * ranks)
         begin = int(self.num_rows * int(batches[0]) // total)
         pieces = self._line.cut(begin, int(self.num_rows * (int(batches[-1]) + 1) // total))
-        rows = np.concatenate([np.arange(a, b) for a, b in zip(firsts, lasts, strict=True)])
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(firsts, lasts)])
         bounds = np.concatenate([[0], np.cumsum(lasts - firsts)])
         return Window(pieces, rows - begin, bounds)
 
@@ -74,6 +76,6 @@ class HeldOutOrder:
         """Batches that a global batch is split into: one for each rank."""
         return self.world_size
 
-    def whole(self) -> "HeldOutOrder":
+    def whole(self) -> HeldOutOrder:
         """Return the order of whole global batches; these are as many as with this number of ranks."""
         return replace(self, is_whole=True)

@@ -1,11 +1,13 @@
 """A held-out split in blocks of rows by their number, each on one rank."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.sampling import Window
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.sampling import Window
 
 
 def count_blocks(num_rows: int, batch: int) -> int:
@@ -13,7 +15,7 @@ def count_blocks(num_rows: int, batch: int) -> int:
     return max(1, min(-(-num_rows // batch), num_rows))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BlockOrder(HeldOutOrder):
     """A held-out split, every row once: block k is a batch of rank k mod `world_size`.
 
@@ -49,7 +51,7 @@ class BlockOrder(HeldOutOrder):
         firsts, lasts = self.bounds(self.own[index * per_window :][:per_window])
         pieces = [
             piece
-            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+            for first, last in zip(firsts.tolist(), lasts.tolist())
             for piece in self._line.cut(first, last)
         ]
         bounds = np.concatenate([[0], np.cumsum(lasts - firsts)])
@@ -60,12 +62,12 @@ class BlockOrder(HeldOutOrder):
         """A block is on one rank."""
         return 1
 
-    def whole(self) -> "BlockOrder":
+    def whole(self) -> BlockOrder:
         """Return this order, each of whose batches is a whole block."""
         return self
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ChosenBlocks(BlockOrder):
     """Some blocks of a split.
 
@@ -73,7 +75,7 @@ class ChosenBlocks(BlockOrder):
         chosen: their numbers, in their order.
     """
 
-    chosen: tuple[int, ...]
+    chosen: tuple[int, ...] = ()
 
     @property
     def own(self) -> np.ndarray:

@@ -1,14 +1,16 @@
 """Single rows of a held-out split, each a batch."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardline.order.held_out import HeldOutOrder
-from shardline.order.sampling import Window
+from shardline_io.order.held_out import HeldOutOrder
+from shardline_io.order.sampling import Window
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PickedOrder(HeldOutOrder):
     """Rows of a held-out split by their place in it, on one rank; no other row is read.
 
@@ -16,7 +18,7 @@ class PickedOrder(HeldOutOrder):
         places: of the rows, ascending.
     """
 
-    places: tuple[int, ...]
+    places: tuple[int, ...] = ()
 
     def num_batches(self, epoch: int = 0) -> int:
         """Return the number of rows."""
@@ -29,6 +31,6 @@ class PickedOrder(HeldOutOrder):
         pieces = [piece for place in places for piece in self._line.cut(place, place + 1)]
         return Window(tuple(pieces), np.arange(len(places)), np.arange(len(places) + 1))
 
-    def whole(self) -> "PickedOrder":
+    def whole(self) -> PickedOrder:
         """Return this order."""
         return self

@@ -1,0 +1,1 @@
+"""What a training program of any framework needs of its run; the standard library and NumPy alone."""
