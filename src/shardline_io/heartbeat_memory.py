@@ -17,8 +17,8 @@ REASONS = ("preempted", "signal", "interrupted", "deadline", "requested")
 _PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}
 _REASON_CODES = {reason: code for code, reason in enumerate(REASONS, 1)}  # 0: none
 # Each field is one aligned 64-bit integer, written and read atomically: no lock is needed.
-_STEP, _PHASE, _PLACE, _TICKS, _REASON, _LEFT, _GPU_BYTES, _GPU_PERCENT = range(8)
-_BYTES = 8 * 8
+_STEP, _PHASE, _PLACE, _TICKS, _REASON, _LEFT, _GPU_BYTES, _GPU_PERCENT, _HEEDS = range(9)
+_BYTES = 9 * 8
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class HeartbeatMemory:
             descriptor: of the file that rank and watchdog share, see `shared_file`; -1: memory
                 of this process alone.
         """
+        self.descriptor = descriptor
         # the map stays open as long as a view of it
         self._fields = memoryview(mmap.mmap(descriptor, _BYTES)).cast("Q")
 
@@ -109,6 +110,15 @@ class HeartbeatMemory:
         """Return why the rank is to stop, None if it is not."""
         code = self._fields[_REASON]
         return REASONS[code - 1] if code else None
+
+    def heed_stops(self) -> None:
+        """Record that a program which the rank has started reads `stop_reason` by itself."""
+        self._fields[_HEEDS] = 1
+
+    @property
+    def heeds_stops(self) -> bool:
+        """Whether a program that the rank has started reads `stop_reason` by itself."""
+        return bool(self._fields[_HEEDS])
 
     def leave(self) -> None:
         """Record that this rank exits in good order."""

@@ -51,6 +51,7 @@ BY_HISTORY = {
     "script": {"train program", "evaluate program"},
     "report": REPORT,
     "prediction": set(),
+    "io": set(),
     "samples": set(),
     "classifier": set(),
     "losses": set(),

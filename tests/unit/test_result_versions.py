@@ -29,7 +29,7 @@ STAGES = {
     "report": "shardline.report",
     "samples": "shardline.training.described_samples",
     "script": "shardline.training.script_outputs",
-    "io": "shardline_io",
+    "io": "shardline_io.batches",
     "classifier": "shardline.training.models.base",
     "losses": "shardline.training.losses",
     "tokenizer": "shardline.data.sources.tokenizer",

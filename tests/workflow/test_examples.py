@@ -83,6 +83,11 @@ def check_throughput(folder: Path, runs: Runs) -> None:
     assert "waiting for batches, by rank" in page
 
 
+def check_torchrun(folder: Path, runs: Runs) -> None:
+    assert score(runs["ddp"], "accuracy") > 0.9, "of 0.1 by chance"
+    assert len(read_ledger(folder / f"store/work/{runs['ddp']['id']}/ledger")) == 264
+
+
 def check_unet(folder: Path, runs: Runs) -> None:
     assert score(runs["unet"], "test_miou") > 0.6, "of 0.24 if all were ground"
 
@@ -96,6 +101,7 @@ CHECKS = {
     "partitions": check_partitions,
     "resnet": check_resnet,
     "throughput": check_throughput,
+    "torchrun": check_torchrun,
     "unet": check_unet,
 }
 

@@ -16,6 +16,7 @@ from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
 from shardline.identity.methods import has_method
+from shardline.identity.search import OURS
 from shardline.identity.user_code import UserCode
 from shardline.identity.versions import PACKAGES, PUBLIC, exported_by, versions_of
 
@@ -271,7 +272,7 @@ class Documents:
             definitions[f"{shown.get(module, module)}{colon}{definition}"] = digest
         imported, _ = index.closure(entry.partition(":")[0])
         reached = {PUBLIC[module] for module in imported if module in PUBLIC}
-        reached |= exported_by(found.shipped)
+        reached |= exported_by(found.shipped) | _io_of_users(index, imported)
         return Program(
             named=named,
             reached=tuple(sorted(filter(None, reached))),
@@ -282,6 +283,13 @@ class Documents:
             ),
             imports=found.third_party,
         )
+
+
+def _io_of_users(index: CodeIndex, modules: Iterable[str]) -> set[str]:
+    """Return the history `io` if a module of the user's among these imports shardline_io."""
+    own = (name for name in modules if name.partition(".")[0] not in OURS and index.find(name))
+    imports = (name for module in own for name in index.module(module).imports)
+    return {"io"} if "shardline_io" in {name.partition(".")[0] for name in imports} else set()
 
 
 def script_index(code: CodeIndex, workdir: Path, path: str) -> CodeIndex:

@@ -89,7 +89,8 @@ def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> Coun
         *map(os.path.expanduser, _MACHINE),
         *(os.path.join(prefix, name) for prefix in prefixes for name in _OF_PREFIX),
         *(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(site.getusersitepackages(), tempfile.gettempdir(), *(LIBRARY / name for name in OURS)),
+        *(site.getusersitepackages(), tempfile.gettempdir()),
+        *(LIBRARY / name for name in OURS),
     ]
     known = dict.fromkeys(map(os.path.realpath, left_alone), True)
     known[os.path.realpath(workdir)] = False  # also where the project lies in a temporary folder

@@ -101,7 +101,7 @@ HISTORIES: dict[str, History] = {
 # reaches counts as if the user had written it.
 PUBLIC: dict[str, str] = {
     "shardline": "",
-    "shardline_io": "io",
+    "shardline_io": "",  # `io` where the user's own modules import it: those of Shardline do as well
     "shardline.core.errors": "",
     "shardline.errors": "",
     "shardline.data.ledger": "",

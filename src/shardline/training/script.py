@@ -18,17 +18,20 @@ from typing import IO, Any
 
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.scripts import split_script
-from shardline.core.errors import ConfigError, DataError, ShardlineError
+from shardline.core.errors import ConfigError, DataError, ShardlineError, Stopped
 from shardline.core.files import atomic_writer, make_folder, read_json, write_bytes, write_json
 from shardline.core.process import die_with_parent, kill_group
 from shardline.core.world import World
 from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
+from shardline.supervision.signals import SIGNALS
 from shardline.training.resources import used_by_rank
 from shardline.training.script_outputs import read_evaluation
+from shardline_io import heartbeat_memory
 
 _OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
 _MODEL = "model.safetensors"
+_SAVED = re.compile(r"step-([0-9]{9})")  # of shardline_io
 _TAIL_BYTES = 65536
 _LINES_SHOWN = 10
 _DRAIN_S = 5.0  # what the script left in a session of its own may hold its standard error
@@ -54,11 +57,13 @@ def prepare(work: Path) -> None:
         shutil.rmtree(work / name, ignore_errors=True)
         make_folder(work / name)
     make_folder(work / _CHECKPOINTS)
+    for partial in (work / _CHECKPOINTS).glob("step-*.partial*"):  # of shardline_io
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def run_script(
     model_class: str, world: World, *, run_json: Path, dataset: DatasetPlace, work: Path,
-    python_args: Sequence[str] = (),
+    window_rows: int = 0, ledger: bool = False, python_args: Sequence[str] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
 
@@ -66,6 +71,8 @@ def run_script(
         model_class: the script and its arguments.
         dataset: the one that it reads.
         work: the run's folder in the store.
+        window_rows: rows of the dataset that are in memory at a time, by which its order is shuffled.
+        ledger: have `shardline_io` write which rows each step consumed.
         python_args: stand between Python and the script.
 
     Returns:
@@ -74,21 +81,33 @@ def run_script(
     Raises:
         ConfigError: it read a file that no identity holds, and that is an error.
         ScriptError: it ended with another code than 0; carries the end of its traceback.
+        Stopped: it saved and ended since it was asked to, by `shardline_io`.
         SystemExit: this rank was asked to stop, and the script has ended.
     """
     path, *arguments = split_script(model_class)
     folders = {"RUN_JSON": run_json, "MANIFEST": dataset.manifest, "SHARDS": dataset.shards}
     folders |= {"WORK": work / _CHECKPOINTS, "OUTPUT": work / _OUTPUT}
+    memory = heartbeat_memory.mine()
+    shared = (memory.descriptor,) if memory.descriptor >= 0 else ()
+    of_io = {"WINDOW_ROWS": str(window_rows)}  # what shardline_io reads beside the folders
+    of_io |= {"HEARTBEAT": str(shared[0])} if shared else {}
+    of_io |= {"LEDGER": str((work / "ledger").absolute())} if ledger else {}
     search = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {
         **export_world(world),
         **{f"SHARDLINE_{name}": str(folder.absolute()) for name, folder in folders.items()},
+        **{f"SHARDLINE_{name}": value for name, value in of_io.items()},
         "PYTHONPATH": os.pathsep.join(search),  # the user's own modules
     }
     code, tail = _run_child(
         [sys.executable, *python_args, str(Path(path).absolute()), *arguments],
         {**os.environ, **variables},
+        shared,
     )
+    if memory.heeds_stops:  # the training is over, and nothing ticks while other ranks end theirs
+        memory.again("script")
+        if code == Stopped.exit_code and (reason := memory.stop_reason()):
+            raise Stopped(reason, _saved_step(work / _CHECKPOINTS))
     if code:
         message = _failure(path, code, tail)
         if python_args and REFUSED in message:
@@ -101,12 +120,21 @@ def run_script(
     return _wait_for_all(work / _ENDED, world.world_size) if world.rank == 0 else [used]
 
 
-def _run_child(command: list[str], env: Mapping[str, str]) -> tuple[int, str]:
+def _saved_step(folder: Path) -> int | None:
+    """Return the step of the last checkpoint that `shardline_io` made whole."""
+    found = [int(match[1]) for path in folder.iterdir() if (match := _SAVED.fullmatch(path.name))]
+    return max(found, default=None)
+
+
+def _run_child(
+    command: list[str], env: Mapping[str, str], shared: Sequence[int]
+) -> tuple[int, str]:
     """Return a program's exit code and the end of its standard error, which is passed on as it comes."""
     child = subprocess.Popen(
         command,
         env=dict(env),
         stderr=subprocess.PIPE,
+        pass_fds=shared,
         preexec_fn=die_with_parent,  # even when this rank is killed outright
         process_group=0,  # a SIGTERM to this rank's group then reaches it through us alone
     )
@@ -131,18 +159,33 @@ def _pass_on(stream: IO[bytes], tail: bytearray) -> None:
 
 @contextmanager
 def _sigterm_passed_on(child: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Pass SIGTERM on; afterwards end as a process that SIGTERM ended, whatever the script did."""
-    received = []
+    """Pass SIGTERM on; afterwards end as a process that SIGTERM ended, whatever the script did.
+
+    A script that reads its stops by `shardline_io` finds them in the memory that it shares.
+    """
+    received, memory = [], heartbeat_memory.mine()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        if memory.heeds_stops:
+            memory.request_stop(SIGNALS[signal.Signals(number)])
+            return
         received.append(number)
         child.send_signal(number)
 
+    def request(number: int, frame: FrameType | None) -> None:
+        if memory.heeds_stops:
+            memory.request_stop(SIGNALS[signal.Signals(number)])
+        elif callable(before_request):
+            before_request(number, frame)
+
     before = signal.signal(signal.SIGTERM, pass_on)
+    before_request = signal.getsignal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, request)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGUSR1, before_request)
     if received:
         sys.exit(128 + received[0])
 

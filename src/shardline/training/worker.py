@@ -222,16 +222,21 @@ def _report_reads(rank: RankSpec, world: World) -> None:
 
 def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _Trained:
     """Run a training script; rank 0 seals what it left."""
+    from shardline.data.dataset import Dataset
     from shardline.training import script
 
+    place = rank.datasets[0]
+    dataset = Dataset(place.manifest, place.shards)
     timeline.switch("other")
     heartbeat_memory.mine().tick(0, "script")
     used = script.run_script(
         spec.model_class,
         world,
         run_json=rank.run_json,
-        dataset=rank.datasets[0],
+        dataset=place,
         work=rank.work,
+        window_rows=dataset.window_rows(spec.settings.data.window_bytes),
+        ledger=rank.runtime.ledger,
         python_args=watch_reads.command_of_script(rank.runtime.watch_reads, rank.work),
     )
     result = script.seal(spec, work=rank.work, results=rank.results) if world.rank == 0 else {}

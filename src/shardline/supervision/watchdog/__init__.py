@@ -61,7 +61,6 @@ class Watch:
         # -P: a user's module in this folder may shadow one of Python's
         command = [sys.executable, "-P", "-m", __name__, str(descriptor), json.dumps(asdict(task))]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(descriptor,))
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,115 @@
+"""What a program leaves: its weights, its curves, its figures. Rank 0 writes them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardline_io import run
+from shardline_io.checkpoints import resume
+from shardline_io.shards import NAMES
+
+_BEGAN = time.monotonic()
+_METRICS = "metrics.jsonl"
+
+
+class _Log:
+    """The records of all attempts, without those of steps that are done again."""
+
+    def __init__(self) -> None:
+        self._kept = run.work_folder() / _METRICS
+        saved = resume()
+        last = saved.step if saved else 0
+        lines = self._kept.read_text(encoding="utf-8").splitlines() if self._kept.exists() else []
+        records = [json.loads(line) for line in lines if line.endswith("}")]
+        records = [record for record in records if record["step"] <= last]
+        self.seconds = max([record.get("wall_s", 0.0) for record in records], default=0.0)
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        for path in (self._kept, run.output_folder() / _METRICS):
+            path.write_text(text, encoding="utf-8")
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        for path in (self._kept, run.output_folder() / _METRICS):
+            with path.open("a", encoding="utf-8") as file:
+                print(json.dumps(record), file=file)
+
+
+_log: _Log | None = None
+
+
+def log(step: int, *, epoch: int | None = None, **metrics: float) -> None:
+    """Record metrics of a step for the report's curves; on ranks other than 0 this does nothing.
+
+    A resumed training continues the curves: records of steps behind the checkpoint are dropped.
+
+    Args:
+        step: optimiser steps that are done.
+        epoch: from 0.
+        metrics: numbers by name, such as `train_loss` and `val_loss`.
+    """
+    global _log
+    if run.world().rank:
+        return
+    _log = _log or _Log()
+    record: dict[str, Any] = {"step": int(step)}
+    if epoch is not None:
+        record["epoch"] = int(epoch)
+    record["wall_s"] = round(_log.seconds + time.monotonic() - _BEGAN, 3)
+    _log.add({**record, **{name: float(value) for name, value in metrics.items()}})
+
+
+def write_evaluation(
+    metrics: Mapping[str, float], num_samples: int, *, headline: tuple[str, str] | None = None
+) -> None:
+    """Write the figures that the report ranks runs by; on ranks other than 0 this does nothing.
+
+    Args:
+        metrics: numbers by name; `accuracy` or `mse` is what runs are ranked by.
+        num_samples: held-out rows that they were measured on.
+        headline: metric and mode (`max` or `min`) to rank by instead.
+    """
+    if run.world().rank:
+        return
+    document: dict[str, Any] = {
+        "metrics": {name: float(value) for name, value in metrics.items()},
+        "num_samples": int(num_samples),
+    }
+    if headline:
+        document["headline"] = {"metric": headline[0], "mode": headline[1]}
+    (run.output_folder() / "evaluation.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def save_model(weights: Mapping[str, Any]) -> None:
+    """Write the weights as `model.safetensors`; on ranks other than 0 this does nothing.
+
+    Args:
+        weights: by name, what NumPy can make arrays of; `bfloat16` and 8-bit floating types need
+            safetensors' own writer instead.
+
+    Raises:
+        KeyError: a type that the format or NumPy does not have.
+    """
+    if run.world().rank:
+        return
+    arrays = {name: np.ascontiguousarray(value) for name, value in weights.items()}
+    header, end = {}, 0
+    for name, array in arrays.items():
+        place = [end, end + array.nbytes]
+        header[name] = {
+            "dtype": NAMES[array.dtype.name],
+            "shape": np.shape(weights[name]),
+            "data_offsets": place,
+        }
+        end = place[1]
+    text = json.dumps(header).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)  # tensors begin aligned
+    path: Path = run.output_folder() / "model.safetensors"
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(array.tobytes())

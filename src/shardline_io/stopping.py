@@ -1,0 +1,80 @@
+"""Heartbeat and stop signal of a program, in the memory that it shares with its rank and its watchdog."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from shardline_io import heartbeat_memory, run
+from shardline_io.errors import ConfigError
+
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h, as Shardline's own ranks end
+_SIGNALS = {signal.SIGTERM: "preempted", signal.SIGUSR1: "signal", signal.SIGINT: "interrupted"}
+_began = False
+
+
+def begin() -> None:
+    """Use the memory that the rank shares, and take stop signals as requests from now on."""
+    global _began
+    if _began:
+        return
+    _began = True
+    descriptor = os.environ.get("SHARDLINE_HEARTBEAT")
+    if descriptor:
+        heartbeat_memory.adopt(heartbeat_memory.HeartbeatMemory(int(descriptor)))
+    heartbeat_memory.mine().heed_stops()
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            signal.signal(number, _ask)
+
+
+def _ask(number: int, frame: FrameType | None) -> None:
+    heartbeat_memory.mine().request_stop(_SIGNALS[signal.Signals(number)])
+
+
+def tick(step: int, phase: str) -> None:
+    """Record that the training goes on, with `step` optimiser steps done."""
+    heartbeat_memory.mine().tick(step, phase)
+
+
+def alive() -> None:
+    """Record that the training goes on, where a long time passes between two batches."""
+    heartbeat_memory.mine().again()
+
+
+def should_stop(max_over_ranks: Callable[[int], int] | None = None) -> bool:
+    """Return whether the training is to save and stop, such as before its job's time is over.
+
+    Args:
+        max_over_ranks: returns the largest of the numbers that the ranks give it, by the
+            framework's own all-reduce, so that all ranks stop at one step. All ranks call this at
+            the same steps then. Not needed for one rank.
+
+    Raises:
+        ConfigError: there are several ranks and nothing to agree by.
+    """
+    begin()
+    asked = int(heartbeat_memory.mine().stop_reason() is not None)
+    if run.world().world_size == 1:
+        return bool(asked)
+    if max_over_ranks is None:
+        raise ConfigError(
+            f"shardline_io.should_stop() was called without max_over_ranks, expected it with world_size="
+            f"{run.world().world_size}; give the framework's all-reduce by maximum, so that all ranks stop at one step"
+        )
+    return bool(max_over_ranks(asked))
+
+
+def stop() -> None:
+    """End this process as a training that was stopped: started again, it resumes.
+
+    Call it on all ranks behind a `checkpoint`.
+
+    Raises:
+        SystemExit: always.
+    """
+    sys.exit(STOPPED)
