@@ -12,14 +12,15 @@ from typing import Any, TextIO, Union
 
 import numpy as np
 
-from shardline_io import run
+from shardline_io import heartbeat_memory, run
 from shardline_io.checkpoints import resume
 from shardline_io.errors import DataError
+from shardline_io.order.global_batch import Counted
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.pieces import Piece, split_pieces
 from shardline_io.order.sampling import TrainOrder, Window
 from shardline_io.shards import IDS, PRESENT, Shards
-from shardline_io.stopping import begin, tick
+from shardline_io.stopping import begin
 
 Order = Union[TrainOrder, HeldOutOrder]
 _HELD_OUT_FACTOR = (
@@ -77,8 +78,7 @@ class _Columns:
         shards, pieces = source.shards, list(window.pieces)
         self.fixed: dict[str, np.ndarray] = {}
         self.varying: dict[str, list[np.ndarray]] = {}
-        self.longest: dict[str, np.ndarray] = {}
-        self.mean_counts: dict[str, np.ndarray] = {}
+        self.counted: dict[str, Counted] = {}
         for name in shards.names():
             if shards.varies(name):
                 self.varying[name] = shards.rows(name, pieces)
@@ -89,14 +89,9 @@ class _Columns:
         counted = [name for name in self.varying if source.kinds.get(name, "array") == "array"]
         if counted:
             whole = order.whole().window(epoch, index)
-            parts = getattr(order, "accumulate", 1)
             for name in counted:
                 lengths = np.take(shards.lengths(name, list(whole.pieces)), whole.rows)
-                longest = np.maximum.reduceat(lengths, whole.bounds[:-1])
-                self.longest[name] = np.repeat(longest, parts)
-                real = lengths if whole.weights is None else lengths * (whole.weights > 0)
-                sums = np.add.reduceat(real, whole.bounds[:-1]) / order.num_slices
-                self.mean_counts[name] = np.repeat(sums, parts).astype(np.float32)
+                self.counted[name] = Counted.of(lengths, whole, order)
 
     def batch(self, place: int) -> Batch:
         """Return a batch of the window."""
@@ -111,9 +106,9 @@ class _Columns:
             chosen = [all_rows[row] for row in rows.tolist()]
             kind = self._kinds.get(name, "array")
             if kind == "array":
-                found[name] = _padded(chosen, int(self.longest[name][place]))
+                found[name] = _padded(chosen, int(self.counted[name].longest[place]))
                 found[name + ".lengths"] = np.array([len(row) for row in chosen], np.int64)
-                found[name + ".mean_count"] = self.mean_counts[name][place]
+                found[name + ".mean_count"] = np.float32(self.counted[name].mean[place])
             else:
                 contents = [row.tobytes() for row in chosen]
                 found[name] = [c.decode() for c in contents] if kind == "text" else contents
@@ -141,6 +136,7 @@ def _source() -> _Source:
     )
 
 
+@lru_cache(maxsize=1)
 def _train_order() -> TrainOrder:
     settings, world = run.settings(), run.world()
     data = settings.get("data", {})
@@ -170,8 +166,7 @@ def num_steps(epoch: int | None = None) -> int:
 def train(first_step: int | None = None) -> Iterator[Batch]:
     """Yield this rank's batches of all epochs, in the order in which a Lightning run has them.
 
-    Each batch tells Shardline's watchdog that the training goes on, and with `runtime.ledger` its
-    row ids are written.
+    Each batch is a heartbeat for the watchdog, and with `runtime.ledger` its row ids are written.
 
     Args:
         first_step: optimiser steps that are done; by default those of the last `checkpoint`.
@@ -188,7 +183,7 @@ def train(first_step: int | None = None) -> Iterator[Batch]:
     finally:
         if ledger:
             ledger.close()
-        tick(num_steps(), "script")
+        heartbeat_memory.mine().again("script")
 
 
 def _trained(order: TrainOrder, done: int, ledger: TextIO | None) -> Iterator[Batch]:
@@ -200,7 +195,7 @@ def _trained(order: TrainOrder, done: int, ledger: TextIO | None) -> Iterator[Ba
             for place, batch in enumerate(_source().batches(order, epoch, start), start):
                 batch.epoch, batch.step = epoch, before + place // order.accumulate + 1
                 batch.ends_step = (place + 1) % order.accumulate == 0
-                tick(batch.step - 1, "train")
+                heartbeat_memory.mine().tick(batch.step - 1, "train")
                 if ledger:
                     line = {"step": batch.step, "epoch": epoch, "ids": batch.ids.tolist()}
                     print(json.dumps(line), file=ledger)

@@ -34,7 +34,11 @@ class Saved:
 
 def resume() -> Saved | None:
     """Return the last whole training checkpoint, None where the training begins."""
-    work = run.work_folder()
+    return last_saved(run.work_folder())
+
+
+def last_saved(work: Path) -> Saved | None:
+    """Return the last whole training checkpoint in a run's folder of them."""
     found = [match for match in map(_WHOLE.fullmatch, _names(work)) if match]
     if not found:
         return None

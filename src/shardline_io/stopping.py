@@ -13,7 +13,8 @@ from shardline_io import heartbeat_memory, run
 from shardline_io.errors import ConfigError
 
 STOPPED = 75  # EX_TEMPFAIL of sysexits.h, as Shardline's own ranks end
-_SIGNALS = {signal.SIGTERM: "preempted", signal.SIGUSR1: "signal", signal.SIGINT: "interrupted"}
+# Schedulers preempt by SIGTERM, and send SIGUSR1 where `--signal=USR1@60` asks for it.
+SIGNALS = {signal.SIGTERM: "preempted", signal.SIGUSR1: "signal", signal.SIGINT: "interrupted"}
 _began = False
 
 
@@ -28,21 +29,16 @@ def begin() -> None:
         heartbeat_memory.adopt(heartbeat_memory.HeartbeatMemory(int(descriptor)))
     heartbeat_memory.mine().heed_stops()
     if threading.current_thread() is threading.main_thread():
-        for number in _SIGNALS:
+        for number in SIGNALS:
             signal.signal(number, _ask)
 
 
 def _ask(number: int, frame: FrameType | None) -> None:
-    heartbeat_memory.mine().request_stop(_SIGNALS[signal.Signals(number)])
-
-
-def tick(step: int, phase: str) -> None:
-    """Record that the training goes on, with `step` optimiser steps done."""
-    heartbeat_memory.mine().tick(step, phase)
+    heartbeat_memory.mine().request_stop(SIGNALS[signal.Signals(number)])
 
 
 def alive() -> None:
-    """Record that the training goes on, where a long time passes between two batches."""
+    """Record a heartbeat, where a long time passes between two batches."""
     heartbeat_memory.mine().again()
 
 

@@ -54,7 +54,7 @@ def as_rank(
         "LOCAL_RANK": rank,
         "LOCAL_WORLD_SIZE": world_size,
     }
-    for known in (run.world, run._document, run.manifest, batches._source):
+    for known in (run.world, run._document, run.manifest, batches._source, batches._train_order):
         known.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in given_here.items():

@@ -16,10 +16,10 @@ import torch
 
 from shardline.data.collate import Around, Collate
 from shardline.data.columns import varying_arrays
-from shardline.data.global_batch import Counted
 from shardline.data.shard_map import ShardMap
 from shardline.data.units import Loaded, Sample, Units
 from shardline.data.windowmap import WindowMap
+from shardline_io.order.global_batch import Counted
 from shardline_io.order.mix import MixedWindow, MixOrder, mixed_window
 from shardline_io.order.sampling import Order
 

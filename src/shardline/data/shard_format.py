@@ -31,15 +31,12 @@ from blake3 import blake3
 from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer
 from shardline.data.columns import IDS, OFFSETS, PADDING, PRESENT, Column, columns_of
+from shardline_io.shards import NAMES
 
 HEADER_BYTES = 65536  # the largest page size in use (64 KiB, on Arm servers)
 FORMAT = 2  # of columns of any kind; a table's shards are of format 1
 _ALIGNMENT = 64
 _HUGE_PAGE_BYTES = 2 << 20
-_NAMES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "uint16": "U16", "bool": "BOOL",
-}  # fmt: skip
 SHARD_NAME = re.compile(r"shard-([0-9]+)\.safetensors")
 
 
@@ -121,7 +118,7 @@ class Layout:
         """Return the file's first `HEADER_BYTES` bytes."""
         tensors = {
             name: {
-                "dtype": _NAMES[self.dtypes[name].name],
+                "dtype": NAMES[self.dtypes[name].name],
                 "shape": list(self.shapes[name]),
                 "data_offsets": [start - HEADER_BYTES, start - HEADER_BYTES + self.nbytes(name)],
             }

@@ -11,13 +11,8 @@ from types import FrameType
 
 from shardline.core.errors import Stopped
 from shardline_io.heartbeat_memory import mine
+from shardline_io.stopping import SIGNALS
 
-# Schedulers preempt by SIGTERM, and send SIGUSR1 where `--signal=USR1@60` asks for it.
-SIGNALS = {
-    signal.SIGTERM: "preempted",
-    signal.SIGUSR1: "signal",
-    signal.SIGINT: "interrupted",
-}
 # A launcher forwards signals that its ranks already received: a repeat within this time is the same one.
 _SAME_S = 2.0
 

@@ -24,8 +24,8 @@ from shardline.supervision.failures import (
     reset_failures,
 )
 from shardline.supervision.rank_lines import PROGRESS, RankLines
-from shardline.supervision.signals import SIGNALS
 from shardline.supervision.stuck_launcher import end_stuck_launcher
+from shardline_io.stopping import SIGNALS
 
 _GRACE_S = 20.0
 _STOP = "stop.json"

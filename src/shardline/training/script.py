@@ -24,14 +24,14 @@ from shardline.core.process import die_with_parent, kill_group
 from shardline.core.world import World
 from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
-from shardline.supervision.signals import SIGNALS
 from shardline.training.resources import used_by_rank
 from shardline.training.script_outputs import read_evaluation
 from shardline_io import heartbeat_memory
+from shardline_io.checkpoints import last_saved
+from shardline_io.stopping import SIGNALS
 
 _OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
 _MODEL = "model.safetensors"
-_SAVED = re.compile(r"step-([0-9]{9})")  # of shardline_io
 _TAIL_BYTES = 65536
 _LINES_SHOWN = 10
 _DRAIN_S = 5.0  # what the script left in a session of its own may hold its standard error
@@ -107,7 +107,8 @@ def run_script(
     if memory.heeds_stops:  # the training is over, and nothing ticks while other ranks end theirs
         memory.again("script")
         if code == Stopped.exit_code and (reason := memory.stop_reason()):
-            raise Stopped(reason, _saved_step(work / _CHECKPOINTS))
+            saved = last_saved(work / _CHECKPOINTS)
+            raise Stopped(reason, saved.step if saved else None)
     if code:
         message = _failure(path, code, tail)
         if python_args and REFUSED in message:
@@ -118,12 +119,6 @@ def run_script(
     used = used_by_rank(world, work)
     write_json(work / _ENDED / f"rank-{world.rank}.json", used)
     return _wait_for_all(work / _ENDED, world.world_size) if world.rank == 0 else [used]
-
-
-def _saved_step(folder: Path) -> int | None:
-    """Return the step of the last checkpoint that `shardline_io` made whole."""
-    found = [int(match[1]) for path in folder.iterdir() if (match := _SAVED.fullmatch(path.name))]
-    return max(found, default=None)
 
 
 def _run_child(

@@ -1,5 +1,7 @@
 """What a rank has to know of global batches whose samples lie on other ranks as well."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +10,7 @@ from shardline_io.order.mix import MixedWindow, MixOrder
 from shardline_io.order.sampling import Order, Window
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Counted:
     """How many values of a varying column global batches have, for each batch of a rank's window.
 
@@ -24,7 +26,7 @@ class Counted:
     @classmethod
     def of(
         cls, lengths: np.ndarray, whole: Window | MixedWindow, order: Order | MixOrder
-    ) -> "Counted":
+    ) -> Counted:
         """Return what a window's global batches have.
 
         Args:
