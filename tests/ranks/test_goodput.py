@@ -6,7 +6,7 @@ import pytest
 
 from shardline.training.goodput import PARTS
 
-# Each part of a step sleeps, and so does a validation, far longer.
+# Each part of a step sleeps, a validation far longer, and a start for longer than the period of the machine curve.
 SLOW = """
 import time
 
@@ -14,6 +14,9 @@ from shardline.training.models.linear import Linear
 
 
 class Slow(Linear):
+    def on_fit_start(self):
+        time.sleep(3)
+
     def training_step(self, *args):
         time.sleep(0.02)
         return super().training_step(*args)
