@@ -68,6 +68,7 @@ ASSETS = [
 ]
 # The file that names the ranks' environment, where they have one of their own.
 ENVIRONMENT = declared(PROJECT.environment) if PROJECT.environment else []
+SCRIPT_ENVIRONMENTS = PROJECT.built_environments
 HAS_SCRIPTS = any(is_script(run.model_class) for run in PROJECT.runs.values())
 # What the table at the end leaves out.
 DONE_BEFORE = finished(PROJECT, exists) if IS_MAKING else frozenset()
@@ -85,6 +86,7 @@ wildcard_constraints:
     dataset=r"[0-9a-f]{12}",
     part=r"\d{5}\d*-\d{5}\d*",
     env="|".join(STAGES),
+    environment=r"[0-9a-f]{12}",
     evaluation=r"[0-9a-f]{12}",
     prediction=r"[0-9a-f]{12}",
     report=r"[0-9a-f]{12}",
@@ -129,6 +131,18 @@ def unless_sealed(output, inputs):
 def parts_of_dataset(wildcards):
     dataset = PROJECT.built[wildcards.dataset]
     return unless_sealed(dataset.manifest, lists_of_parts(dataset))
+
+
+def script_environments_of_dataset(wildcards):
+    dataset = PROJECT.built[wildcards.dataset]
+    files = {
+        declared(run.environment_file): None
+        for run in PROJECT.runs.values()
+        if run.environment_file
+        and not exists(run.model)
+        and any(part.dataset.id == dataset.id for part in run.parts)
+    }
+    return unless_sealed(dataset.manifest, list(files))
 
 
 # The dataset by whose source files are read that a prediction is about.
@@ -177,6 +191,7 @@ spec_of_run = file_of_run(lambda run: run.folder / "run.json")
 manifest_of_run = file_of_run(lambda run: [part.dataset.manifest for part in run.parts])
 model_of_run = file_of_run(lambda run: run.model)
 environment_of_run = file_of_run(lambda run: PROJECT.environment)
+script_environment_of_run = file_of_run(lambda run: run.environment_file)
 # A script has written its figures there.
 provenance_of_run = file_of_run(
     lambda run: is_script(run.model_class) and run.folder / "provenance.json"
@@ -216,6 +231,17 @@ def pins_of_env(wildcards):
 # nothing stale.
 def title_of_job(wildcards, output):
     return TITLES.get(wildcards[0], wildcards[0])
+
+
+def title_of_environment(wildcards, output):
+    runs = (run for run in PROJECT.runs.values() if run.environment)
+    return ", ".join(
+        run.name for run in runs if run.environment.address == wildcards.environment
+    )
+
+
+def lock_of_environment(wildcards):
+    return str(SCRIPT_ENVIRONMENTS[wildcards.environment].file)
 
 
 def title_of_prediction(wildcards, output):

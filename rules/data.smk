@@ -1,6 +1,10 @@
 rule build_shards:
     input:
         read_as=ancient(manifest_read_as),
+        # a lock that cannot be installed is known before data is built
+        environments=(
+            ancient(script_environments_of_dataset) if SCRIPT_ENVIRONMENTS else []
+        ),
     output:
         part=f"{PARTS}/{{dataset}}/parts/{{part}}.json",
     log:

@@ -32,6 +32,28 @@ rule create_env:
         "../scripts/create_env.py"
 
 
+# What training scripts run in that name an environment of their own.
+rule build_environment:
+    input:
+        lock=local(lock_of_environment),
+    output:
+        environment="results/envs/{environment}/environment.json",
+    log:
+        "logs/build_environment/{environment}.log",
+    # its prefix lies in the store, which with a storage only the jobs' machines need to have
+    localrule: STORAGE is None
+    conda:
+        "../envs/tools.yaml"
+    container:
+        None
+    params:
+        title=title_of_environment,
+    message:
+        "Building the environment of {params.title}"
+    script:
+        "../scripts/build_environment.py"
+
+
 rule build_image:
     input:
         lock=local(str(PROJECT.lock_file)),

@@ -22,6 +22,9 @@ rule train:
         spec=ancient(spec_of_run),
         manifest=ancient(manifest_of_run),
         environment=ancient(environment_of_run) if ENVIRONMENT else [],
+        script_environment=(
+            ancient(script_environment_of_run) if SCRIPT_ENVIRONMENTS else []
+        ),
     output:
         model="results/runs/{run}/model.safetensors",
         metrics="results/runs/{run}/metrics.jsonl",

@@ -275,7 +275,8 @@ def _outermost(names: list[str]) -> list[str]:
 
 
 def _environment(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    yield from _value("python", old, new)
+    for key in ("kind", "python"):
+        yield from _value(key, old, new)
     for name, before, after in _unequal(_part(old, "packages"), _part(new, "packages")):
         if after is None:
             yield f"{name} {before} no longer needed"

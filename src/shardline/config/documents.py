@@ -121,7 +121,7 @@ class Documents:
 
     def training(
         self, settings: Mapping[str, Any], paths: Mapping[str, str], datasets: Mapping[str, str],
-        files: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None, environment: Document | None = None,
     ) -> Document:  # fmt: skip
         """Return the document of a training.
 
@@ -132,6 +132,7 @@ class Documents:
                 `sample_code.paths_of`, and of the evaluation's metrics, which count in the evaluation alone.
             datasets: weight of each by digest, in the order in which they are mixed.
             files: digests of the files of `code_files` and of a script's arguments, by place and name.
+            environment: what counts of the environment that a script has of its own.
         """
         is_script = scripts.is_script(paths["model"])
         trained = {part: path for part, path in paths.items() if not part.startswith(METRIC)}
@@ -140,6 +141,8 @@ class Documents:
         evaluation = counted.pop("evaluation", None)
         # a script evaluates its model while it trains
         own = {"evaluation": evaluation} if is_script and evaluation else {}
+        if environment:
+            own["environment"] = environment
         if files:
             own["code_files"] = dict(files)
         if named := {
@@ -309,6 +312,7 @@ def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as its identity documents hold them."""
     counted = without_before(settings, settings_of("train"))
     counted.pop("code_files", None)  # whose bytes count, and not where they lie
+    counted.pop("environment", None)  # whose packages count
     if "data" in counted:
         counted["data"] = counted_data(counted["data"])
     return counted

@@ -28,6 +28,7 @@ from shardline.config.runs import Row, read_rows
 from shardline.config.sample_checks import check_samples
 from shardline.config.sample_code import paths_of
 from shardline.config.scaling import load_scaling
+from shardline.config.script_environment import environment_of_run
 from shardline.config.settings.config import Config, PredictionSettings
 from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.settings.run import RunSettings
@@ -90,6 +91,7 @@ def load_project(
         image=settings.image,
         lock_file=lock_file,
         lock=load_lock(lock_file, config.get("lock")),
+        environments=settings.environments,
         code=CodeIndex(import_roots(workdir)),
     )
     project.digests = FileDigests(workdir / ".snakemake" / "shardline-digests.json")
@@ -245,11 +247,20 @@ def _load_run(
             f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"
         )
     documents = project.documents
+    environment = environment_of_run(
+        settings,
+        model_class,
+        project.runtime,
+        project.environments,
+        row.where,
+        project.load_environment,
+    )
     document = documents.training(
         plain_settings,
         paths,
         {part.dataset.id: str(part.weight) for part in parts},
         _code_files(project, model_class, settings.code_files, row.where),
+        environment.counted if environment else None,
     )
     digest = short_digest(document)
     return Run(
@@ -260,6 +271,7 @@ def _load_run(
         model_class=model_class,
         code_paths=paths,
         settings=settings,
+        environment=environment,
         document=document,
         evaluation_document=documents.evaluation(plain_settings, paths, digest),
         definitions=documents.definitions(paths),

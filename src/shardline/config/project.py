@@ -13,8 +13,10 @@ from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
 from shardline.config.notes import Note, read_notes
 from shardline.config.run import Run
+from shardline.config.script_environment import ScriptEnvironment, load_environment
 from shardline.config.settings.config import Identity
 from shardline.config.settings.environments import AzureML, Conda, Image
+from shardline.config.settings.run import Environment
 from shardline.config.settings.runtime import Runtime
 from shardline.config.studies import Study
 from shardline.core.canonical import short_digest
@@ -40,6 +42,7 @@ class Project:
         conda: what the stages' conda environments are solved with.
         image: how the container image is built and run; nor does this.
         lock_file: pins of every package.
+        environments: those of training scripts, by name.
         datasets: by id, those that a run uses.
         runs: by id, in the order of the table; those that studies alone ask for come last. A second
             evaluation of one training stands under `{id}/{evaluation}`.
@@ -59,6 +62,7 @@ class Project:
     lock_file: Path
     lock: Lock
     code: CodeIndex
+    environments: Mapping[str, Environment] = field(default_factory=dict)
     digests: FileDigests = field(default_factory=lambda: FileDigests(Path(os.devnull)))
     datasets: dict[str, Dataset] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
@@ -66,6 +70,7 @@ class Project:
     outcomes: tuple[Mapping[str, Any], ...] = ()
     predicted: dict[str, Dataset] = field(default_factory=dict)
     predictions: "dict[str, Prediction]" = field(default_factory=dict)
+    _environments: dict[Environment, ScriptEnvironment] = field(default_factory=dict)
 
     @property
     def workdir(self) -> Path:
@@ -101,6 +106,18 @@ class Project:
             run = replace(known, rows=(*known.rows, *(r for r in run.rows if r not in known.rows)))
         self.runs[key] = run
         return self.runs[key]
+
+    def load_environment(self, given: Environment, where: str) -> ScriptEnvironment:
+        """Return an environment of a training script, see `script_environment.load_environment`."""
+        if given not in self._environments:
+            self._environments[given] = load_environment(given, where, self.workdir)
+        return self._environments[given]
+
+    @property
+    def built_environments(self) -> dict[str, ScriptEnvironment]:
+        """What is built for training scripts, by address."""
+        found = [run.environment for run in self.runs.values() if run.environment]
+        return {one.address: one for one in found if one.address}
 
     def over_results(self, outcomes: Mapping[str, Mapping[str, Any]]) -> "Project":
         """Return the project without the runs that have no result: what a report can be made of now.

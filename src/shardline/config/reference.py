@@ -156,7 +156,11 @@ def reference() -> str:
         _IDENTITY,
         _table(_rows(Identity, "nothing", "identity.")),
         _TOP,
-        _table(row for row in _rows(Config, "nothing") if row[0] in ("`runs`", "`lock`")),
+        _table(
+            row
+            for row in _rows(Config, "nothing")
+            if row[0] in ("`runs`", "`lock`", "`environments`")
+        ),
     ]
     return "\n".join(page.strip("\n") + "\n" for page in pages)
 

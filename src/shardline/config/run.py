@@ -9,6 +9,7 @@ from typing import Any
 from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.runs import Row
+from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.run import RunSettings
 from shardline.core.canonical import short_digest
 
@@ -40,6 +41,7 @@ class Run:
         code_paths: import paths of the model and of what samples go through, by part of the identity
             document, see `sample_code.paths_of`.
         settings: every setting, resolved.
+        environment: what its script runs in, where it has an environment of its own.
         document: identity document of the training.
         evaluation_document: identity document of the evaluation.
         definitions: what tells a change of the user's code, see `Documents.definitions`.
@@ -54,6 +56,7 @@ class Run:
     settings: RunSettings
     document: dict[str, Any]
     evaluation_document: dict[str, Any]
+    environment: ScriptEnvironment | None = None
     definitions: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -113,6 +116,13 @@ class Run:
     def has_model(self) -> bool:
         """Whether a sealed model is here, or is known to be in the storage."""
         return self.model.exists() or pointer(self.model).exists()
+
+    @property
+    def environment_file(self) -> Path | None:
+        """The file that describes the environment built for its script; None where none is built."""
+        if self.environment and self.environment.address:
+            return self.layout.environment(self.environment.address)
+        return None
 
     @cached_property
     def evaluation_id(self) -> str:

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus
 from shardline.identity.environment import normalize
+from shardline.identity.interpreter import Interpreter
 from shardline.identity.lock_lines import pinned, without_user
 
 # Set by what started the container: the image's digest; on Azure ML the plugin sets the image's name.
@@ -23,7 +24,9 @@ _SHOWN = 10
 _UNLOCKED, _ABSENT = " (not in the lock)", "not installed"
 
 
-def find_differences(python: str, requirements: Iterable[str]) -> list[str]:
+def find_differences(
+    python: str, requirements: Iterable[str], interpreter: Interpreter | None = None
+) -> list[str]:
     """Return how what is installed differs from what is locked, a sentence for each package.
 
     A local label (`2.13.0+cu128`) is no difference, nor is a package that the lock has for
@@ -33,18 +36,20 @@ def find_differences(python: str, requirements: Iterable[str]) -> list[str]:
     Args:
         python: version such as `3.11`.
         requirements: lines of the lock; a package with several matches one of them.
+        interpreter: the one that is looked at; this process's own if left out.
     """
-    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    here = interpreter.python if interpreter else f"{sys.version_info[0]}.{sys.version_info[1]}"
+    path = list(interpreter.path) if interpreter else sys.path
+    markers = interpreter.markers if interpreter else None
     found = [] if here == python else [f"Python {here} runs, {python} is locked"]
     pins: dict[str, list[Requirement]] = {}
     for requirement in map(Requirement, requirements):
-        if requirement.marker is None or requirement.marker.evaluate():
+        if requirement.marker is None or requirement.marker.evaluate(markers):
             pins.setdefault(normalize(requirement.name), []).append(requirement)
     for name, allowed in pins.items():
         locked = " or ".join(map(pinned, allowed))
-        try:
-            installed = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
+        installed = next(iter(importlib.metadata.distributions(name=name, path=path)), None)
+        if installed is None:
             found.append(f"{name} is not installed, {locked} is locked")
             continue
         if not any(_is_met(one, installed) for one in allowed):

@@ -87,44 +87,48 @@ def normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def load_lock(path: Path, shown: str | None = None) -> Lock:
+def load_lock(
+    path: Path, shown: str | None = None, *, setting: str = "lock", is_whole: bool = False
+) -> Lock:
     """Read a lock that pip-compile (or `uv pip compile`) wrote, with its `# via` notes.
 
     Args:
         path: of the lock.
         shown: the path as the user wrote it, for messages.
+        setting: what names the lock, likewise.
+        is_whole: every package counts, so that notes may be missing.
 
     Raises:
         ConfigError: the file cannot be read, pins nothing, has no such notes, or has a line that
             pins no package.
     """
-    shown = str(path) if shown is None else shown
+    shown = f"{setting}={path if shown is None else shown}"
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         found = getattr(error, "strerror", None) or "not UTF-8"
         raise ConfigError(
-            f"lock={shown}: cannot be read ({found}); check the path, or write it with pip-compile"
+            f"{shown}: cannot be read ({found}); check the path, or write it with pip-compile"
         ) from None
     if _TABLES.search(text):  # pylock.toml of uv and pip leaves out who needs a package
         raise ConfigError(
-            f"lock={shown}: a TOML lock, expected a requirements file with `# via` notes; write one with "
+            f"{shown}: a TOML lock, expected a requirements file with `# via` notes; write one with "
             "`uv export --format requirements.txt`, `uv pip compile` or pip-compile"
         )
     versions: dict[str, str] = {}
     needs: dict[str, set[str]] = {}
     pins: dict[str, list[str]] = {}
-    for line in parse_lines(text, f"lock={shown}", _VIA):
+    for line in parse_lines(text, shown, _VIA):
         name, version = normalize(line.requirement.name), pinned(line.requirement)
         pins.setdefault(name, []).append(line.text)
         versions[name] = f"{versions[name]} or {version}" if name in versions else version
         for other in filter(None, map(_NAME.match, line.needed_by)):
             needs.setdefault(normalize(other["name"]), set()).add(name)
     if not versions:
-        raise ConfigError(f"lock={shown}: no line like `package==1.2.3`; write it with pip-compile")
-    if not re.search(r"#\s*via\b", text):
+        raise ConfigError(f"{shown}: no line like `package==1.2.3`; write it with pip-compile")
+    if not is_whole and not re.search(r"#\s*via\b", text):
         raise ConfigError(
-            f"lock={shown}: no `# via` notes, so what a package needs is not known; "
+            f"{shown}: no `# via` notes, so what a package needs is not known; "
             "write it with pip-compile or `uv pip compile`"
         )
     return Lock(

@@ -15,6 +15,7 @@ from shardline.environments.pins import (
     write_pins,
 )
 from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
+from shardline.pipeline.common import of_this_identity
 
 
 def lock_envs(config: Mapping[str, Any]) -> None:
@@ -57,6 +58,17 @@ def create_env(config: Mapping[str, Any], env: str, environment: str) -> None:
     specs = read_specs(project, env)
     pins = checked_pins(existing_pin_file(project, env), specs)
     made = make_prefix(project.layout.prefixes.resolve(), env, pins)
+    logging.info("%s: %d packages", made["prefix"], len(made["packages"]))
+    write_json(Path(environment), made)
+
+
+def build_environment(config: Mapping[str, Any], address: str, environment: str) -> None:
+    """Make an environment of training scripts from its lock, and write what it is."""
+    from shardline.environments.of_script import make_environment
+
+    project = load_project(config)
+    found = of_this_identity(project.built_environments, address)
+    made = make_environment(project.layout.prefixes.resolve(), found)
     logging.info("%s: %d packages", made["prefix"], len(made["packages"]))
     write_json(Path(environment), made)
 

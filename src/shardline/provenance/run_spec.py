@@ -33,7 +33,7 @@ def describe_run(project: Project, run: Run, action: Action) -> dict[str, Any]:
         "model": run.row.model,
         "model_class": run.model_class,
         "settings": as_plain(run.settings),
-        "environment": locked(project, run.document),
+        "environment": run.environment.locked if run.environment else locked(project, run.document),
         "definitions": run.definitions,
         "action": action.record(),
     }

@@ -75,6 +75,7 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         set_by_row: settings that the run's own row sets; rejected where the model ignores them.
         tracking: trackers whose links go into the provenance.
         first_steps: None: train to the end.
+        script_python: words that start the Python of an environment that the script has of its own.
     """
 
     run_json: Path
@@ -90,6 +91,7 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     set_by_row: tuple[str, ...] = ()
     tracking: tuple[str, ...] = ()
     first_steps: FirstSteps | None = None
+    script_python: tuple[str, ...] = ()
 
 
 class PreflightSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

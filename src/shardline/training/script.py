@@ -30,7 +30,7 @@ from shardline_io import heartbeat_memory
 from shardline_io.checkpoints import last_saved
 from shardline_io.stopping import SIGNALS
 
-_OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
+_OUTPUT, _ENDED, _CHECKPOINTS, _MODULES = "output", "ended", "checkpoints", "modules"
 _MODEL = "model.safetensors"
 _TAIL_BYTES = 65536
 _LINES_SHOWN = 10
@@ -57,13 +57,19 @@ def prepare(work: Path) -> None:
         shutil.rmtree(work / name, ignore_errors=True)
         make_folder(work / name)
     make_folder(work / _CHECKPOINTS)
+    shutil.rmtree(work / _MODULES, ignore_errors=True)
+    # an environment without Shardline in it has shardline_io all the same, and nothing else of this one
+    source = Path(heartbeat_memory.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(source, work / _MODULES / source.name, ignore=ignored)
     for partial in (work / _CHECKPOINTS).glob("step-*.partial*"):  # of shardline_io
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def run_script(
     model_class: str, world: World, *, run_json: Path, dataset: DatasetPlace, work: Path,
-    window_rows: int = 0, ledger: bool = False, python_args: Sequence[str] = (),
+    window_rows: int = 0, ledger: bool = False, python: Sequence[str] = (),
+    python_args: Sequence[str] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
 
@@ -73,6 +79,8 @@ def run_script(
         work: the run's folder in the store.
         window_rows: rows of the dataset that are in memory at a time, by which its order is shuffled.
         ledger: have `shardline_io` write which rows each step consumed.
+        python: starts the Python of an environment that the script has of its own; if left out,
+            this process's is started.
         python_args: stand between Python and the script.
 
     Returns:
@@ -92,7 +100,8 @@ def run_script(
     of_io = {"WINDOW_ROWS": str(window_rows)}  # what shardline_io reads beside the folders
     of_io |= {"HEARTBEAT": str(shared[0])} if shared else {}
     of_io |= {"LEDGER": str((work / "ledger").absolute())} if ledger else {}
-    search = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = [str((work / _MODULES).absolute())] if python else []
+    search = [str(Path.cwd()), *own, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {
         **export_world(world),
         **{f"SHARDLINE_{name}": str(folder.absolute()) for name, folder in folders.items()},
@@ -100,7 +109,7 @@ def run_script(
         "PYTHONPATH": os.pathsep.join(search),  # the user's own modules
     }
     code, tail = _run_child(
-        [sys.executable, *python_args, str(Path(path).absolute()), *arguments],
+        [*(python or [sys.executable]), *python_args, str(Path(path).absolute()), *arguments],
         {**os.environ, **variables},
         shared,
     )

@@ -20,7 +20,8 @@ from shardline.core.files import read_json, write_bytes, write_json
 from shardline.core.imports import short_traceback
 from shardline.core.seals import seal
 from shardline.core.world import World
-from shardline.environments.installed import explain_differences, find_differences, machine
+from shardline.environments.installed import explain_differences, machine
+from shardline.environments.of_script import differences_of, found_by_rank
 from shardline.identity import watch_reads
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
@@ -81,7 +82,8 @@ def _run(rank: RankSpec, world: World) -> None:
     settings, is_own = spec.settings, is_script(spec.model_class)
     if is_own and world.rank == 0:
         script.prepare(rank.work)
-    differences = find_differences(**spec.environment)
+    interpreter = found_by_rank(rank.script_python) if rank.script_python else None
+    differences = differences_of(spec.environment, interpreter)
     problem = explain_differences(differences)
     if problem and runtime.strict_env == "warn":
         print(f"warning: {problem}", flush=True)
@@ -237,9 +239,17 @@ def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline)
         work=rank.work,
         window_rows=dataset.window_rows(spec.settings.data.window_bytes),
         ledger=rank.runtime.ledger,
-        python_args=watch_reads.command_of_script(rank.runtime.watch_reads, rank.work),
+        python=rank.script_python,
+        # what looks at reads is Shardline's, which an environment of its own may lack
+        python_args=()
+        if rank.script_python
+        else watch_reads.command_of_script(rank.runtime.watch_reads, rank.work),
     )
     result = script.seal(spec, work=rank.work, results=rank.results) if world.rank == 0 else {}
+    if result and rank.script_python:
+        interpreter = found_by_rank(rank.script_python)
+        own = {"kind": spec.environment["kind"], "python": interpreter.python}
+        result["environment"] = {**own, "packages": interpreter.packages}
     return result, lambda: {
         **_measured(rank.work, spec, {rank.attempt: timeline.seconds()}, used),
         "weights": _weights(rank),

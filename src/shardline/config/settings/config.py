@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 from shardline.config.settings.base import Mix, Name, Settings, Text
 from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.settings.environments import AzureML, Conda, Image
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run import Environment, RunSettings
 from shardline.config.settings.runtime import Runtime
 
 
@@ -63,6 +63,8 @@ class Config(Settings, frozen=True, kw_only=True):
     table."""
     predictions: dict[Name, PredictionSettings] = {}
     """Name to the rows that a run's model predicts; `results/predictions/NAME.parquet` holds them."""
+    environments: dict[Name, Environment] = {}
+    """Name to an environment for training scripts, for the setting `environment` of a run."""
     conda: Conda = Conda()
     azureml: AzureML = AzureML()
     image: Image = Image()

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from shardline.config.settings.base import (
     Count,
@@ -199,6 +199,21 @@ class Evaluation(Settings, frozen=True, kw_only=True):
     constructor's arguments but for `name`, what the metric is called."""
 
 
+class Environment(Settings, frozen=True, kw_only=True):
+    """What a training script runs in, in the place of Shardline's own environment: one of `venv`,
+    `conda`, `image` and `python`."""
+
+    venv: Text | UnsetType = UNSET
+    """Lock (requirements with a version for every package) of a virtual environment."""
+    conda: Text | UnsetType = UNSET
+    """Pin file (`@EXPLICIT`, URLs with SHA-256) of a conda environment."""
+    image: Text | UnsetType = UNSET
+    """Container image by its digest, `registry/name@sha256:...`, which has Python and NumPy."""
+    python: Text | UnsetType = UNSET
+    """Interpreter of an environment that is there; what is installed in it counts. Beside `venv`
+    the Python version, such as `3.12`; left out, Shardline's own."""
+
+
 class RunSettings(Settings, frozen=True, kw_only=True):
     """What a run computes: `defaults` of the config, and further columns of the run table."""
 
@@ -235,6 +250,9 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     """Files and patterns that the model's code reads and does not name by a literal path beside
     itself, separated by spaces (`conf/*.yaml data/vocab.txt`); their bytes count in the
     identity."""
+    environment: Annotated[str | Environment, Meta(extra={"before": ""})] = ""
+    """Environment of a training script: a key of `environments`, or a table such as `{venv:
+    requirements.lock}`; empty: Shardline's own. Its packages count in the identity, and no path."""
     evaluation: Evaluation = Evaluation()
 
 

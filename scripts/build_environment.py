@@ -1,0 +1,9 @@
+"""Make an environment of training scripts from its lock."""
+
+from shardline.pipeline.common import job
+from shardline.pipeline.envs import build_environment
+
+with job(snakemake.log[0], snakemake.config):
+    build_environment(
+        snakemake.config, snakemake.wildcards.environment, snakemake.output.environment
+    )

@@ -1,0 +1,172 @@
+"""The environment that a training script has of its own: what it is called, what counts, and where it is built."""
+
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import UNSET
+
+from shardline.config.scripts import is_script
+from shardline.config.settings.run import Environment, RunSettings
+from shardline.config.settings.runtime import Runtime
+from shardline.core.canonical import short_digest
+from shardline.core.errors import ConfigError
+from shardline.core.suggest import suggest
+from shardline.identity import load_lock
+from shardline.identity.interpreter import Interpreter, ask
+
+Kind = Literal["venv", "conda", "image", "python"]
+_KINDS: tuple[Kind, ...] = ("venv", "conda", "image")
+_VERSION = re.compile(r"3\.\d{1,3}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptEnvironment:
+    """An environment that a training script runs in.
+
+    Attributes:
+        kind: what it is made from.
+        where: how messages name it, such as `environment.venv=requirements.lock`.
+        python: version such as `3.12`; empty where nothing is known of it before it is built.
+        packages: what counts, version by name.
+        requirements: what has to be installed, as lines that pip would read.
+        file: the lock or pin file; None where there is none.
+        address: digest of what is built; empty where nothing is.
+        interpreter: where it is there and needs no building.
+    """
+
+    kind: Kind
+    where: str
+    python: str
+    packages: dict[str, str] = field(default_factory=dict)
+    requirements: list[str] = field(default_factory=list)
+    file: Path | None = None
+    address: str = ""
+    interpreter: Interpreter | None = None
+
+    @property
+    def counted(self) -> dict[str, Any]:
+        """What an identity document holds of it: no path, and nothing of how the lock is written."""
+        return {"kind": self.kind, "python": self.python, "packages": self.packages}
+
+    @property
+    def locked(self) -> dict[str, Any]:
+        """What `run.json` holds of it: what its script's interpreter is verified against."""
+        return {"kind": self.kind, "python": self.python, "requirements": self.requirements}
+
+    @property
+    def folder_name(self) -> str:
+        """The name of what is built."""
+        return f"{self.kind}-{self.address}"
+
+
+def environment_of_run(
+    settings: RunSettings, model: str, runtime: Runtime, named: Mapping[str, Environment],
+    where: str, load: Callable[[Environment, str], ScriptEnvironment],
+) -> ScriptEnvironment | None:  # fmt: skip
+    """Return the environment that a run's script has of its own; None where it has Shardline's.
+
+    Args:
+        model: the resolved model.
+        named: `environments` of the config.
+        where: file and row, as messages begin.
+        load: `load_environment`, which a project calls once for each.
+
+    Raises:
+        ConfigError: the name is unknown, the model is no script, the profile cannot start a script
+            elsewhere, or see `load_environment`.
+    """
+    given = settings.environment
+    if given == "":
+        return None
+    shown = f"{where}: environment"
+    if isinstance(given, str):
+        shown += f"={given}"
+        if given not in named:
+            known = suggest(given, named) if named else "add it to `environments` of the config"
+            raise ConfigError(f"{shown} is not in environments; {known}")
+        given = named[given]
+    if not is_script(model):
+        raise ConfigError(
+            f"{shown}: the model is a LightningModule, which runs in Shardline's own environment, expected a script; "
+            "pin its packages in `lock`, or leave environment empty for this run"
+        )
+    if runtime.launcher == "azureml" or runtime.environment == "image":
+        key = "launcher" if runtime.launcher == "azureml" else "environment"
+        raise ConfigError(
+            f"{shown}: runtime.{key}={getattr(runtime, key)} starts ranks in an image, in which no other environment "
+            "can be made; install the script's packages there, and leave environment empty"
+        )
+    return load(given, shown)
+
+
+def load_environment(given: Environment, where: str, root: Path) -> ScriptEnvironment:
+    """Return what an environment is, by its lock or by what is installed.
+
+    Args:
+        where: begins the messages.
+        root: the project's folder.
+
+    Raises:
+        ConfigError: not exactly one kind is named, or its lock or interpreter is none.
+    """
+    kinds = [kind for kind in _KINDS if getattr(given, kind) is not UNSET]
+    if not kinds and given.python is not UNSET:
+        return _of_interpreter(str(given.python), where, root)
+    if len(kinds) != 1 or (given.python is not UNSET and kinds != ["venv"]):
+        names = [name for name in (*_KINDS, "python") if getattr(given, name) is not UNSET]
+        found = " and ".join(names) or "nothing"
+        raise ConfigError(
+            f"{where}: names {found}, expected one of venv, conda, image and python (beside venv, python is a "
+            "version); name one"
+        )
+    return _LOADERS[kinds[0]](given, where, root)
+
+
+def _of_interpreter(path: str, where: str, root: Path) -> ScriptEnvironment:
+    where = f"{where}.python={path}"
+    # a version that is read as a number, such as `python: "3.12"`, is no path
+    found = ask(root / Path(path).expanduser(), where)
+    return ScriptEnvironment(
+        kind="python",
+        where=where,
+        python=found.python,
+        packages=found.packages,
+        requirements=[f"{name}=={version}" for name, version in found.packages.items()],
+        interpreter=found,
+    )
+
+
+def _of_lock(given: Environment, where: str, root: Path) -> ScriptEnvironment:
+    lock = load_lock(
+        root / str(given.venv), str(given.venv), setting=f"{where}.venv", is_whole=True
+    )
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if given.python is not UNSET:
+        python = str(given.python)
+        if not _VERSION.fullmatch(python):
+            raise ConfigError(
+                f'{where}.python={python} is no version such as "3.12"; beside venv write one, in quotes'
+            )
+    file = root / str(given.venv)
+    content = {
+        "lock": file.read_text(encoding="utf-8"),
+        "python": python,
+        "platform": sysconfig.get_platform(),
+    }
+    return ScriptEnvironment(
+        kind="venv",
+        where=f"{where}.venv={given.venv}",
+        python=python,
+        packages=dict(sorted(lock.versions.items())),
+        requirements=lock.requirements(sorted(lock.versions)),
+        file=file,
+        address=short_digest(content),
+    )
+
+
+_LOADERS: dict[str, Callable[[Environment, str, Path], ScriptEnvironment]] = {"venv": _of_lock}
