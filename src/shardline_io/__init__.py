@@ -22,7 +22,8 @@ from typing import Any
 # Looked up when asked for: Shardline itself imports parts of this package, and no run.
 _HOMES = {
     "run": ("World", "manifest", "model_args", "output_folder", "schema", "settings", "work_folder", "world"),
-    "batches": ("Batch", "held_out", "num_steps", "test", "train", "validation"),
+    "streams": ("Batch",),
+    "batches": ("held_out", "num_steps", "test", "train", "validation"),
     "checkpoints": ("Saved", "checkpoint", "resume"),
     "results": ("log", "save_model", "write_evaluation"),
     "stopping": ("alive", "should_stop", "stop"),

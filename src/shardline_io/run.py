@@ -89,6 +89,25 @@ def settings() -> dict[str, Any]:
     return found
 
 
+@lru_cache(maxsize=1)
+def reads() -> dict[str, Any]:
+    """Return how the rank says that the data is read: `datasets`, `data` settings and `verify`; empty without one."""
+    found: dict[str, Any] = json.loads(os.environ.get(_PREFIX + "READS") or "{}")
+    return found
+
+
+def data_settings() -> dict[str, Any]:
+    """Return the `data` settings as they are now: code that they name may have moved since the run was resolved."""
+    found: dict[str, Any] = reads().get("data") or settings().get("data", {})
+    return found
+
+
+def datasets() -> list[dict[str, str]]:
+    """Return `manifest`, `shards` and `weight` of each dataset, in the order in which weights are added up."""
+    one = {"manifest": variable("MANIFEST"), "shards": variable("SHARDS"), "weight": "1"}
+    return reads().get("datasets") or [one]
+
+
 def model_args() -> dict[str, Any]:
     """Return the columns `model_args.*` of the run, by name."""
     return dict(settings().get("model_args") or {})

@@ -88,8 +88,11 @@ class Shards:
         """Return a varying column's values [length, *shape] of each row of pieces."""
         found: list[np.ndarray] = []
         for piece in pieces:
-            offsets, values = self._offsets(name, piece), self._tensors(piece.shard)[name]
-            found += [values[a:b] for a, b in zip(offsets[:-1], offsets[1:])]
+            offsets = self._offsets(name, piece)
+            first, last = int(offsets[0]), int(offsets[-1])
+            # a copy, so that the disk is read here and not with each batch
+            values = self._tensors(piece.shard)[name][first:last].copy()
+            found += [values[a - first : b - first] for a, b in zip(offsets[:-1], offsets[1:])]
         return found
 
     def _offsets(self, name: str, piece: Piece) -> np.ndarray:

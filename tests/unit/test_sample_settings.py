@@ -253,6 +253,23 @@ def test_a_script_reads_its_samples_itself(project, ids) -> None:
     ]  # fmt: skip
 
 
+def test_what_a_script_reads_by_shardline_io_counts_as_for_a_model(project, ids) -> None:
+    project.workspace.write("train.py", "import batches\n")
+    project.workspace.write("batches.py", "import shardline_io\n")
+    project.rows[1]["model"] = "script: train.py"
+    data = {"transform": {"type": AUGMENT, "size": 4}, "collate": "mypkg.data:join"}
+    plain, first = ids(), ids(**data)
+    counted = project.run("flat").document
+    assert counted["settings"]["data"]["transform"] == [{"size": 4}]
+    assert counted["settings"]["data"]["collate"] == {}
+    assert set(counted["code"]) == {"model", "transform", "collate"}
+    assert len({plain[1], first[1], ids(class_weights="balanced")[1]}) == 3
+    project.workspace.write(
+        "mypkg/data.py", DATA.replace("return sample\n", "return dict(sample)\n")
+    )
+    assert (ids()[1], ids(**data)[1] != first[1]) == (plain[1], True)
+
+
 def test_a_shipped_transform_counts_by_its_version(
     ids, project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

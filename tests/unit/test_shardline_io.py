@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import threading
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,69 +23,14 @@ import shardline_io as io
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Data, RunSettings, Trainer
 from shardline.core.errors import Stopped
-from shardline.core.world import World
 from shardline.data.dataset import Dataset
 from shardline.ledger import read_ledger
 from shardline.training import script
-from shardline_io import batches, heartbeat_memory, order, results, run, stopping
+from shardline_io import heartbeat_memory, order, run
 from shardline_io.errors import ConfigError, DataError
+from shardline_io.streams import read_ahead
 from tests.support.columns import Given, manifest_of, sources
-
-
-@contextmanager
-def as_rank(
-    folder: Path, rank: int = 0, world_size: int = 1, **variables: str
-) -> Iterator[pytest.MonkeyPatch]:
-    """Be a rank that Shardline has started, in this process."""
-    for name in ("work", "output"):
-        (folder / name).mkdir(exist_ok=True)
-    given_here = {
-        "RUN_JSON": folder / "run.json",
-        "MANIFEST": folder / "manifest.json",
-        "SHARDS": folder,
-        "WORK": folder / "work",
-        "OUTPUT": folder / "output",
-        "WINDOW_ROWS": "1000",
-        **variables,
-    }
-    place = {
-        "RANK": rank,
-        "WORLD_SIZE": world_size,
-        "LOCAL_RANK": rank,
-        "LOCAL_WORLD_SIZE": world_size,
-    }
-    for known in (run.world, run._document, run.manifest, batches._source, batches._train_order):
-        known.cache_clear()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in given_here.items():
-            patch.setenv(f"SHARDLINE_{name}", str(value))
-        for name, number in place.items():
-            patch.setenv(name, str(number))
-        patch.setattr(stopping, "_began", True)  # no signal handlers in pytest
-        patch.setattr(heartbeat_memory, "_mine", heartbeat_memory.HeartbeatMemory())
-        patch.setattr(results, "_log", None)
-        yield patch
-
-
-def write_run(folder: Path, settings: RunSettings, **others: Any) -> None:
-    document = {
-        "order": order.VERSION,
-        "settings": msgspec.to_builtins(settings, enc_hook=str),
-        **others,
-    }
-    (folder / "run.json").write_text(json.dumps(document))
-
-
-def world_of(rank: int, world_size: int) -> World:
-    return World(
-        rank=rank,
-        local_rank=rank,
-        world_size=world_size,
-        local_world_size=world_size,
-        master_addr="127.0.0.1",
-        master_port=0,
-        launcher="none",
-    )
+from tests.support.script_rank import as_rank, world_of, write_run
 
 
 @settings(max_examples=40, deadline=None, print_blob=True)
@@ -229,6 +174,50 @@ def test_every_held_out_row_comes_once_over_all_ranks(project: Project) -> None:
     assert sorted(found) == [row for row in range(24) if row % 3]
     with as_rank(project.folder), pytest.raises(DataError, match="no rows in the split 'tset'"):
         list(io.held_out("tset"))
+
+
+def test_one_window_is_read_ahead_and_an_error_comes_at_its_place() -> None:
+    begun: list[int] = []
+    may_read = [threading.Semaphore(0) for _ in range(5)]
+
+    def read(key: int) -> int:
+        begun.append(key)
+        assert may_read[key].acquire(timeout=30)
+        if key == 3:
+            raise DataError("key 3")
+        return key
+
+    reading = read_ahead(range(5), read)
+    for key in range(3):
+        may_read[key].release()
+        assert next(reading) == key
+        assert max(begun) <= key + 1, (
+            "the present window and the next one are in memory, and no other"
+        )
+    may_read[3].release()
+    with pytest.raises(DataError, match="key 3"):
+        next(reading)
+    assert list(read_ahead([], read)) == []
+
+
+def test_a_program_that_stops_early_does_not_wait_for_the_window_that_is_read() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def read(key: int) -> int:
+        if key:
+            begun.set()
+            assert may_end.wait(30)
+        return key
+
+    before = threading.enumerate()
+    reading = read_ahead(range(9), read)
+    assert next(reading) == 0
+    assert begun.wait(30)
+    reading.close()  # type: ignore[attr-defined]
+    (thread,) = [one for one in threading.enumerate() if one not in before]
+    may_end.set()
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 def test_another_version_of_the_order_is_refused(project: Project) -> None:

@@ -29,11 +29,21 @@ STOPS = SCRIPT.replace(
 )
 SILENT = """
 import os, sys
+import shardline_io as io
 import torch
 from safetensors.torch import save_file
+batch = next(io.train())
+assert batch.keys() == {"features", "labels"} and (batch["features"] <= 0).all(), batch
 assert sys.argv[1:] == ["a b", "--flag"], sys.argv
 assert os.environ["WORLD_SIZE"] == "1" and not os.listdir(os.environ["SHARDLINE_OUTPUT"])
 save_file({"w": torch.ones(2, dtype=torch.bfloat16)}, os.environ["SHARDLINE_OUTPUT"] + "/model.safetensors")
+"""
+
+
+CHANGES = """
+class Negative:
+    def __call__(self, sample, generator):
+        return {**sample, "features": -abs(sample["features"])}
 """
 
 
@@ -54,6 +64,7 @@ def test_the_documented_script_trains_fails_by_name_resumes_and_is_reported(tiny
     assert "raise RuntimeError" in STOPS
     script = {"dataset": "digits", "model": "script: train.py --lr 0.01", "devices": 2}
     alone = {"model": "script: tools/silent.py 'a b' --flag", "devices": 1}
+    alone |= {"data.transform": "changes:Negative"}
     workspace = tiny(
         {"name": "plain", **script},
         {"name": "stops", **script, "model": "script: stops.py --lr 0.01"},
@@ -62,6 +73,7 @@ def test_the_documented_script_trains_fails_by_name_resumes_and_is_reported(tiny
     workspace.write("train.py", SCRIPT)
     workspace.write("stops.py", STOPS)
     workspace.write("tools/silent.py", SILENT)
+    workspace.write("changes.py", CHANGES)
 
     failed = workspace.snakemake("--retries", "0")
     assert failed.returncode != 0

@@ -95,6 +95,14 @@ class Documents:
         """Return what resolved paths are, by their part of a document."""
         return {part: self.program(path) for part, path in paths.items()}
 
+    def use_io(self, paths: Mapping[str, str]) -> bool:
+        """Return whether a script, or a Python file that it is given, imports `shardline_io`.
+
+        Args:
+            paths: resolved paths, by their part of a document.
+        """
+        return any("io" in one.reached for one in self.programs_of(paths).values())
+
     def dataset(
         self, settings: Mapping[str, Any], source_class: str, content: Mapping[str, str]
     ) -> Document:

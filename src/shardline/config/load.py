@@ -229,7 +229,9 @@ def _load_run(
     plain_settings = with_vocabulary(with_values(defaults, row.settings), model_class, parts)
     settings = as_type(plain_settings, RunSettings)
     checks.check_geometry(settings, row.where)
-    check_samples(settings, parts, model_class, row.where)
+    program = {"model": model_class, **script_files.code_of_arguments(model_class, project.layout)}
+    uses_io = scripts.is_script(model_class) and project.documents.use_io(program)
+    check_samples(settings, parts, model_class, row.where, uses_io=uses_io)
     if len(parts) == 1:
         dataset = parts[0].dataset
         checks.check_shards(settings, dataset.name, dataset.num_shards, row.where)
@@ -237,8 +239,7 @@ def _load_run(
         settings, parts, model_class, row.where, has_method=project.documents.has_method
     )
     paths = {
-        "model": model_class,
-        **script_files.code_of_arguments(model_class, project.layout),
+        **program,
         **paths_of(plain_settings["data"], project.code, row.where),
         **metric_paths(plain_settings["evaluation"], project.code, row.where),
     }

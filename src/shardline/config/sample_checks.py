@@ -17,11 +17,13 @@ _NOT_OF_SCRIPTS = (
 
 
 def check_samples(
-    settings: RunSettings, parts: tuple[Part, ...], model_class: str, where: str
-) -> None:
+    settings: RunSettings, parts: tuple[Part, ...], model_class: str, where: str, *,
+    uses_io: bool = False,
+) -> None:  # fmt: skip
     """Refuse settings of samples that do not go together.
 
     Args:
+        uses_io: whether `model_class` is a script that imports `shardline_io`.
         where: file and row, as messages begin.
 
     Raises:
@@ -29,7 +31,7 @@ def check_samples(
     """
     data, problems = settings.data, Problems()
     is_mix, found = len(parts) > 1, problems.found
-    if is_script(model_class):
+    if is_script(model_class) and not uses_io:
         found += _of_script(data, is_mix=is_mix)
     else:
         found += _of_mix(settings, is_mix=is_mix)
@@ -51,13 +53,14 @@ def check_samples(
 
 
 def _of_script(data: Data, *, is_mix: bool) -> Iterator[str]:
-    """Yield what a script cannot have, which reads its samples itself."""
-    remedy = "a training script reads its samples itself"
+    """Yield what a script cannot have that reads its samples itself."""
+    reason = "the training script does not import shardline_io, and so reads its samples itself"
+    remedy = "have the script take its batches from shardline_io.train()"
     if is_mix:
-        yield f"dataset names a mix, but {remedy}; name one dataset"
+        yield f"dataset names a mix, but {reason}; name one dataset, or {remedy}"
     for key in _NOT_OF_SCRIPTS:
         if getattr(data, key) is not None:
-            yield f"data.{key} is given, but {remedy}; leave it out, and do this in the script"
+            yield f"data.{key} is given, but {reason}; leave it out, or {remedy}"
 
 
 def _of_mix(settings: RunSettings, *, is_mix: bool) -> Iterator[str]:

@@ -68,17 +68,18 @@ def prepare(work: Path) -> None:
 
 def run_script(
     model_class: str, world: World, *, run_json: Path, dataset: DatasetPlace, work: Path,
-    window_rows: int = 0, ledger: bool = False, python: Sequence[str] = (),
-    python_args: Sequence[str] = (),
+    window_rows: int = 0, ledger: bool = False, reads: Mapping[str, Any] | None = None,
+    python: Sequence[str] = (), python_args: Sequence[str] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
 
     Args:
         model_class: the script and its arguments.
-        dataset: the one that it reads.
+        dataset: the one that it reads; of a mix the first.
         work: the run's folder in the store.
         window_rows: rows of the dataset that are in memory at a time, by which its order is shuffled.
         ledger: have `shardline_io` write which rows each step consumed.
+        reads: how `shardline_io` reads the data: `datasets`, `data` settings and `verify`.
         python: starts the Python of an environment that the script has of its own; if left out,
             this process's is started.
         python_args: stand between Python and the script.
@@ -98,6 +99,7 @@ def run_script(
     memory = heartbeat_memory.mine()
     shared = (memory.descriptor,) if memory.descriptor >= 0 else ()
     of_io = {"WINDOW_ROWS": str(window_rows)}  # what shardline_io reads beside the folders
+    of_io |= {"READS": json.dumps(reads)} if reads else {}
     of_io |= {"HEARTBEAT": str(shared[0])} if shared else {}
     of_io |= {"LEDGER": str((work / "ledger").absolute())} if ledger else {}
     own = [str((work / _MODULES).absolute())] if python else []

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from shardline.config.geometry import ActualGeometry
+from shardline.config.resolved import as_plain
 from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
@@ -239,6 +240,7 @@ def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline)
         work=rank.work,
         window_rows=dataset.window_rows(spec.settings.data.window_bytes),
         ledger=rank.runtime.ledger,
+        reads=_reads(rank, spec),
         python=rank.script_python,
         # what looks at reads is Shardline's, which an environment of its own may lack
         python_args=()
@@ -253,6 +255,19 @@ def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline)
     return result, lambda: {
         **_measured(rank.work, spec, {rank.attempt: timeline.seconds()}, used),
         "weights": _weights(rank),
+    }
+
+
+def _reads(rank: RankSpec, spec: RunSpec) -> dict[str, Any]:
+    """Return how a script's `shardline_io` reads the data."""
+    places = [
+        {"manifest": str(one.manifest.absolute()), "shards": str(one.shards.absolute()), "weight": one.weight}
+        for one in rank.datasets
+    ]  # fmt: skip
+    return {
+        "datasets": places,
+        "data": as_plain(spec.settings.data),
+        "verify": rank.runtime.verify,
     }
 
 

@@ -1,0 +1,78 @@
+"""A rank that Shardline has started, as a program that imports `shardline_io` sees it, in this process."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from shardline.config.settings.run import RunSettings
+from shardline.core.world import World
+from shardline_io import batches, heartbeat_memory, order, results, run, stopping
+
+CACHED = ("_feed", "_shards", "_train", "_held_out")
+
+
+@contextmanager
+def as_rank(
+    folder: Path, rank: int = 0, world_size: int = 1, **variables: str
+) -> Iterator[pytest.MonkeyPatch]:
+    """Be a rank that Shardline has started, in this process."""
+    for name in ("work", "output"):
+        (folder / name).mkdir(exist_ok=True)
+    given_here = {
+        "RUN_JSON": folder / "run.json",
+        "MANIFEST": folder / "manifest.json",
+        "SHARDS": folder,
+        "WORK": folder / "work",
+        "OUTPUT": folder / "output",
+        "WINDOW_ROWS": "1000",
+        **variables,
+    }
+    place = {
+        "RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_RANK": rank,
+        "LOCAL_WORLD_SIZE": world_size,
+    }
+    for known in (
+        run.world,
+        run._document,
+        run.manifest,
+        run.reads,
+        *map(vars(batches).get, CACHED),
+    ):
+        known.cache_clear()  # type: ignore[union-attr]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in given_here.items():
+            patch.setenv(f"SHARDLINE_{name}", str(value))
+        for name, number in place.items():
+            patch.setenv(name, str(number))
+        patch.setattr(stopping, "_began", True)  # no signal handlers in pytest
+        patch.setattr(heartbeat_memory, "_mine", heartbeat_memory.HeartbeatMemory())
+        patch.setattr(results, "_log", None)
+        yield patch
+
+
+def write_run(folder: Path, settings: RunSettings, **others: Any) -> None:
+    document = {
+        "order": order.VERSION,
+        "settings": msgspec.to_builtins(settings, enc_hook=str),
+        **others,
+    }
+    (folder / "run.json").write_text(json.dumps(document))
+
+
+def world_of(rank: int, world_size: int) -> World:
+    return World(
+        rank=rank,
+        local_rank=rank,
+        world_size=world_size,
+        local_world_size=world_size,
+        master_addr="127.0.0.1",
+        master_port=0,
+        launcher="none",
+    )
