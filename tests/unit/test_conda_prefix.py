@@ -12,15 +12,15 @@ from threading import Thread
 
 import pytest
 
+from shardline.config.script_environment import load_environment
+from shardline.config.settings.run import Environment
 from shardline.environments import prefix as prefix_module
-from shardline.environments.pins import (
-    Pin,
-    parse_pin,
-)
 from shardline.environments.prefix import make_prefix, prefix_of
 from shardline.environments.solve import solve
 from shardline.errors import ConfigError, DataError
 from shardline.identity.code import LIBRARY
+from shardline.identity.conda_pins import Pin, parse_pin, read_pins
+from shardline.identity.interpreter import ask
 from tests.support.conda_channel import PYTHON, SITE, CondaChannel
 
 SPECS = [f"python ={PYTHON}", "tool ==2.0"]
@@ -105,10 +105,28 @@ def test_it_is_made_once_and_named_by_its_packages_alone(channel, tmp_path):
     assert other["digest"] != made["digest"]
 
 
+def test_an_environment_of_a_script_is_what_its_pin_file_says_and_needs_no_shardline(
+    channel, tmp_path
+):
+    (tmp_path / "own.txt").write_text(
+        "@EXPLICIT\n" + "\n".join(pin.line for pin in solved(channel))
+    )
+    environment = load_environment(Environment(conda="own.txt"), "row", tmp_path)
+    assert environment.counted == {
+        "kind": "conda", "python": PYTHON,
+        "packages": {"lib": "2.0 pyh_0", "python": f"{PYTHON}.99 h1_0", "tool": "2.0 h1_0"},
+    }  # fmt: skip
+    pins = read_pins(tmp_path / "own.txt")
+    made = make_prefix(tmp_path / "envs", "conda", pins, has_shardline=False)
+    assert Path(made["prefix"]) == tmp_path / "envs" / environment.folder_name
+    found = ask(Path(made["prefix"]) / "bin/python", "here")
+    assert found.lacks(["tool", "lib", "shardline"]) == ["shardline"]
+
+
 JOB = """
 import sys
 from pathlib import Path
-from shardline.environments.pins import read_pins
+from shardline.identity.conda_pins import read_pins
 from shardline.environments.prefix import make_prefix
 print("ready", flush=True)
 sys.stdin.readline()
@@ -141,7 +159,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from shardline.environments import prefix
-from shardline.environments.pins import read_pins
+from shardline.identity.conda_pins import read_pins
 prefix._add_shardline = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 prefix.make_prefix(Path(sys.argv[1]), "train", read_pins(Path(sys.argv[2])))
 """

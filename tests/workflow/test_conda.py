@@ -94,7 +94,7 @@ CONDA = """\
 import asyncio, json, sys
 from pathlib import Path
 from shardline.environments import prefix
-from shardline.environments.pins import read_pins
+from shardline.identity.conda_pins import read_pins
 
 home = Path(__file__).parent
 words = sys.argv[1:]

@@ -17,10 +17,11 @@ from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.identity import load_lock
+from shardline.identity.conda_pins import content_of, read_pins
 from shardline.identity.interpreter import Interpreter, ask
 
 Kind = Literal["venv", "conda", "image", "python"]
-_KINDS: tuple[Kind, ...] = ("venv", "conda", "image")
+KINDS: tuple[Kind, ...] = ("venv", "conda", "image")  # what stands for itself in a table
 _VERSION = re.compile(r"3\.\d{1,3}")
 
 
@@ -114,11 +115,11 @@ def load_environment(given: Environment, where: str, root: Path) -> ScriptEnviro
     Raises:
         ConfigError: not exactly one kind is named, or its lock or interpreter is none.
     """
-    kinds = [kind for kind in _KINDS if getattr(given, kind) is not UNSET]
+    kinds = [kind for kind in KINDS if getattr(given, kind) is not UNSET]
     if not kinds and given.python is not UNSET:
         return _of_interpreter(str(given.python), where, root)
     if len(kinds) != 1 or (given.python is not UNSET and kinds != ["venv"]):
-        names = [name for name in (*_KINDS, "python") if getattr(given, name) is not UNSET]
+        names = [name for name in (*KINDS, "python") if getattr(given, name) is not UNSET]
         found = " and ".join(names) or "nothing"
         raise ConfigError(
             f"{where}: names {found}, expected one of venv, conda, image and python (beside venv, python is a "
@@ -169,4 +170,29 @@ def _of_lock(given: Environment, where: str, root: Path) -> ScriptEnvironment:
     )
 
 
-_LOADERS: dict[str, Callable[[Environment, str, Path], ScriptEnvironment]] = {"venv": _of_lock}
+def _of_pins(given: Environment, where: str, root: Path) -> ScriptEnvironment:
+    where = f"{where}.conda={given.conda}"
+    remedy = "write it with `conda list --explicit --sha256` or `micromamba env export --explicit --sha256`"
+    try:
+        pins = read_pins(root / str(given.conda), remedy=remedy)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    python = next((pin.version for pin in pins if pin.name == "python"), "")
+    if not python:
+        raise ConfigError(f"{where}: pins no python; {remedy}")
+    return ScriptEnvironment(
+        kind="conda",
+        where=where,
+        python=".".join(python.split(".")[:2]),
+        packages={
+            pin.name: f"{pin.version} {pin.build}" for pin in sorted(pins, key=lambda pin: pin.name)
+        },
+        file=root / str(given.conda),
+        address=short_digest(content_of(pins)),
+    )
+
+
+_LOADERS: dict[str, Callable[[Environment, str, Path], ScriptEnvironment]] = {
+    "venv": _of_lock,
+    "conda": _of_pins,
+}

@@ -5,19 +5,50 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.script_environment import ScriptEnvironment
+from shardline.config.scripts import split_script
 from shardline.environments.installed import find_differences
 from shardline.environments.python import interpreter
-from shardline.environments.venv import make_venv
+from shardline.identity import CodeIndex
 from shardline.identity.interpreter import Interpreter, ask
+from shardline.identity.needed import needed_packages
 
 
-def make_environment(folder: Path, environment: ScriptEnvironment) -> dict[str, Any]:
-    """Make what a script runs in, unless it is there; see `venv.make_venv`.
+def lacking(
+    environment: ScriptEnvironment, found: Interpreter, index: CodeIndex, model_class: str
+) -> str:
+    """Return what an environment lacks of the packages that a script imports at once; empty where nothing.
 
     Args:
-        folder: of all environments, absolute.
+        found: its interpreter.
+        index: where the script's modules are found, see `documents.script_index`.
+        model_class: the script.
     """
-    return make_venv(folder, environment)
+    missing = found.lacks([*needed_packages(index), "numpy"])
+    if not missing:
+        return ""
+    needs = (
+        "shardline_io needs" if missing == ["numpy"] else f"{split_script(model_class)[0]} imports"
+    )
+    return (
+        f"{needs} {', '.join(missing)}, but {environment.where} lacks "
+        f"{'it' if len(missing) == 1 else 'them'}; add the package and write the lock again, or install it there"
+    )
+
+
+def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpreter | None:
+    """Return the interpreter of an environment; None where it is not built yet.
+
+    Args:
+        file: what its rule writes of it.
+
+    Raises:
+        DataError: it is not there any more.
+    """
+    if environment.interpreter:
+        return environment.interpreter
+    if file is None or not file.exists():
+        return None
+    return ask(Path(interpreter(file)[0]), environment.where)
 
 
 def python_of_script(environment: ScriptEnvironment | None, file: str | None) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import make_folder, renamed_when_complete
 from shardline.core.urls import without_secrets
-from shardline.environments.pins import PLATFORM, Pin
 from shardline.environments.solve import client
+from shardline.identity.conda_pins import PLATFORM, Pin, content_of
 from shardline.identity.search import INSTALLED, LIBRARY, OURS
 
 if TYPE_CHECKING:
@@ -38,16 +38,24 @@ def prefix_of(folder: Path, env: str, pins: Sequence[Pin]) -> Path:
     Args:
         folder: of all environments, absolute: files of a prefix hold its path.
     """
-    return folder / f"{env}-{short_digest(_content(pins))}"
+    return folder / f"{env}-{short_digest(_content(pins, has_shardline=True))}"
 
 
-def _content(pins: Sequence[Pin]) -> dict[str, Any]:
-    packages = sorted([pin.file, pin.sha256] for pin in pins)
-    return {"packages": packages, "platform": PLATFORM, "shardline": str(LIBRARY)}
+def _content(pins: Sequence[Pin], *, has_shardline: bool) -> dict[str, Any]:
+    own = {"shardline": str(LIBRARY)} if has_shardline else {}
+    return {**content_of(pins), **own}
 
 
-def make_prefix(folder: Path, env: str, pins: Sequence[Pin]) -> dict[str, Any]:
+def make_prefix(
+    folder: Path, env: str, pins: Sequence[Pin], *, has_shardline: bool = True
+) -> dict[str, Any]:
     """Make the environment of these pins, unless it is there; of several jobs one makes it.
+
+    Args:
+        folder: see `prefix_of`.
+        env: begins the prefix's name.
+        has_shardline: let it import this Shardline, which an environment of a training script
+            does not need.
 
     Returns:
         What the environment is: `prefix`, its `packages` with builds and
@@ -61,18 +69,19 @@ def make_prefix(folder: Path, env: str, pins: Sequence[Pin]) -> dict[str, Any]:
     python = next((pin.version for pin in pins if pin.name == "python"), None)
     if python is None:
         raise ConfigError(f"the pins of {env} hold no python; write them with `make lock`")
-    prefix, packages = prefix_of(folder, env, pins), folder / "packages"
+    content = _content(pins, has_shardline=has_shardline)
+    prefix, packages = folder / f"{env}-{short_digest(content)}", folder / "packages"
     make_folder(packages / "archives")
     with FileLock(prefix.with_name(f".{prefix.name}.lock")):
         if not prefix.exists():
-            _build(prefix, packages, pins, python)
+            _build(prefix, packages, pins, python if has_shardline else None)
     _check_is_as_pinned(prefix, pins)
     return {
         "environment": env,
         "prefix": str(prefix),
         "python": python,
         "platform": PLATFORM,
-        "digest": digest(_content(pins)),
+        "digest": digest(content),
         "made_by": {"py-rattler": importlib.metadata.version("py-rattler")},
         "packages": [
             {
@@ -84,15 +93,20 @@ def make_prefix(folder: Path, env: str, pins: Sequence[Pin]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _build(prefix: Path, packages: Path, pins: Sequence[Pin], python: str) -> None:
-    """Build a prefix beside its place, for its place, and rename it when it works."""
+def _build(prefix: Path, packages: Path, pins: Sequence[Pin], python: str | None) -> None:
+    """Build a prefix beside its place, for its place, and rename it when it works.
+
+    Args:
+        python: version of the Python that is to import Shardline; None: it need not.
+    """
     scratch = prefix.with_name(f".{prefix.name}.tmp")
     try:
         if scratch.exists():  # of a job that was killed; its lock is ours now
             shutil.rmtree(scratch)
         asyncio.run(_install(pins, scratch, prefix, packages))
-        _add_shardline(scratch, python)
-        _try(scratch, prefix)
+        if python:
+            _add_shardline(scratch, python)
+        _try(scratch, prefix, "import shardline" if python else "")
         scratch.rename(prefix)
     except OSError as error:
         raise DataError(f"{prefix} cannot be made ({error}); fix that, and {_RETRY}") from None
@@ -174,8 +188,8 @@ def _add_shardline(prefix: Path, python: str) -> None:
         (site / "shardline.pth").write_text(f"{LIBRARY}\n", encoding="utf-8")
 
 
-def _try(scratch: Path, prefix: Path) -> None:
-    command = [str(scratch / "bin" / "python"), "-c", "import shardline"]
+def _try(scratch: Path, prefix: Path, program: str) -> None:
+    command = [str(scratch / "bin" / "python"), "-c", program]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardline.core.errors import ConfigError
 from shardline.core.urls import without_secrets
-from shardline.environments.pins import PLATFORM, Pin, parse_pin
+from shardline.identity.conda_pins import PLATFORM, Pin, parse_pin
 
 if TYPE_CHECKING:
     from rattler import Client, Config, RepoDataRecord

@@ -9,15 +9,17 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
+from packaging.specifiers import SpecifierSet
 
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import make_folder
 from shardline.core.redaction import mask
 from shardline.environments.installed import find_differences
-from shardline.identity.interpreter import ask
+from shardline.identity.interpreter import Interpreter, ask
 
 _AGAIN = "run the pipeline again"
 # uv's variable for each key of pip's config: a site that has configured pip need not configure uv.
@@ -35,7 +37,7 @@ _PIP_LINE = re.compile(r"(?:global|install|:env:)\.(?P<key>[\w-]+)=(?P<value>'.*
 _FRAME = re.compile(r"[×╰╭│├─▶]+|\bhint: ")
 
 
-def make_venv(folder: Path, environment: ScriptEnvironment) -> dict[str, object]:
+def make_venv(folder: Path, environment: ScriptEnvironment) -> dict[str, Any]:
     """Make the virtual environment of a lock, unless it is there; of several jobs one makes it.
 
     Args:
@@ -87,11 +89,29 @@ def _build(prefix: Path, environment: ScriptEnvironment) -> None:
             str(scratch / "bin" / "python"),
         ]
         _uv(environment, [*install, "--requirement", str(environment.file)])
+        _check_python(environment, ask(scratch / "bin" / "python", environment.where))
         scratch.rename(prefix)
     except OSError as error:
         raise DataError(f"{prefix} cannot be made ({error}); fix that, and {_AGAIN}") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check_python(environment: ScriptEnvironment, interpreter: Interpreter) -> None:
+    """Refuse packages that are for another Python, which uv installs where it resolves nothing."""
+    version = ".".join(map(str, interpreter.version))
+    for one in importlib.metadata.distributions(path=list(interpreter.path)):
+        wanted = one.metadata["Requires-Python"]
+        if wanted and not SpecifierSet(wanted).contains(version, prereleases=True):
+            name = f"{one.name} {one.version}"
+            raise _not_installable(environment, f"{name} is for Python {wanted}, not {version}")
+
+
+def _not_installable(environment: ScriptEnvironment, why: str) -> ConfigError:
+    return ConfigError(
+        f"{environment.where} cannot be installed: {mask(why)}; write the lock for Python {environment.python} "
+        f"and this platform, by `uv pip compile --python-version {environment.python}`"
+    )
 
 
 def _uv(environment: ScriptEnvironment, words: list[str]) -> None:
@@ -106,10 +126,7 @@ def _uv(environment: ScriptEnvironment, words: list[str]) -> None:
             " ".join(_FRAME.sub(" ", done.stderr).split())
             or f"uv ended with code {done.returncode}"
         )
-        raise ConfigError(
-            f"{environment.where} cannot be installed: {mask(message)}; write the lock for Python {environment.python} "
-            f"and this platform, by `uv pip compile --python-version {environment.python}`"
-        )
+        raise _not_installable(environment, message)
 
 
 def pip_config() -> dict[str, str]:

@@ -14,11 +14,13 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, names_that_have_been
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.config.script_environment import KINDS
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
-from shardline.environments.pins import pin_file, read_pins
+from shardline.environments.pins import pin_file
 from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES
+from shardline.identity.conda_pins import read_pins
 from shardline.results.reports import present_report
 from shardline.results.states import IDENTITY, is_trained
 
@@ -129,12 +131,12 @@ def _unused_prefixes(project: Project) -> Iterator[Garbage]:
     files = {env: pin_file(project, env) for env in STAGES}
     pinned = {env: read_pins(file) for env, file in files.items() if file.exists()}
     kept = {prefix_of(project.layout.prefixes, env, pins).name: env for env, pins in pinned.items()}
+    scripts = {one.folder_name for one in project.built_environments.values()}
     for path in _entries(project.layout.prefixes, _PREFIX):
-        if path.name not in kept:
+        if path.name not in kept.keys() | scripts:
             env = path.name.rpartition("-")[0]
-            yield _garbage(
-                path, f"earlier {env}" if env in kept.values() else "no pin file is of it"
-            )
+            of_script = "no run's script has it" if env in KINDS else "no pin file is of it"
+            yield _garbage(path, f"earlier {env}" if env in kept.values() else of_script)
 
 
 def _old_failures(project: Project) -> Iterator[Garbage]:

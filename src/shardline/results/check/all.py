@@ -12,6 +12,7 @@ from shardline.core.visible import from_here
 from shardline.results.check.found import Finding, errors_of, merged
 from shardline.results.check.machine import check_machine
 from shardline.results.check.models import check_models
+from shardline.results.check.script_environments import check_script_environments
 
 _BEFORE_S = (
     120.0  # for models that are not known to be well; what takes longer counts as not checked
@@ -32,7 +33,7 @@ def check_runs(
     """
     models = check_models(project, runs, limit_s=limit_s, is_elsewhere=is_elsewhere)
     machine = check_machine(project, runs, models.results, env, is_elsewhere=is_elsewhere)
-    return merged([*models.findings, *machine])
+    return merged([*models.findings, *machine, *check_script_environments(project, runs)])
 
 
 def check_before_building(
