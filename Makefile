@@ -9,6 +9,8 @@ PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder --durations 20
 MAIN_TESTS := tests/unit tests/ranks/test_resume.py tests/workflow/test_main_job.py
 # What to run of the tests that are marked `rotating`: the fifth of this commit, another one (1 to 5), or all.
 FIFTH ?= commit
+# Which framework of tests/frameworks: the one of this commit on this machine, or one by name, or all, in all places.
+FRAMEWORK ?= commit
 SEED ?= 1
 PROFILES := local slurm azureml
 PLUGIN := plugins/snakemake-executor-plugin-azureml
@@ -18,7 +20,7 @@ IO := plugins/shardline-io
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-azureml profiles run test test-all test-here test-azureml test-rotating campaign mutants lint format lock dist bench bench-full clean
+.PHONY: help env env-azureml profiles run test test-all test-here test-azureml test-rotating test-frameworks campaign mutants lint format lock dist bench bench-full clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,11 +45,11 @@ run: env ## run the whole pipeline on this machine
 test: env ## prove the main properties, in a few minutes; needs no more than Python, git and make
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) $(MAIN_TESTS)
 
-test-all: ## run all tests, also those that need other programs; of the rotating ones a fifth (FIFTH=all: all)
+test-all: ## run all tests, also those that need other programs; of the rotating ones a fifth (FIFTH=all: all), of the frameworks one
 	$(MAKE) --keep-going test-here test-azureml
 
 test-here: env ## run all tests but those of Azure ML
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) --ignore tests/azureml tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) --framework $(FRAMEWORK) --ignore tests/azureml tests
 
 campaign: env ## kill and resume trainings in 500 chains, in about five minutes
 	OMP_NUM_THREADS=1 SHARDLINE_CAMPAIGN_CHAINS=$${SHARDLINE_CAMPAIGN_CHAINS:-500} $(BIN)/python -m pytest -q -n 0 tests/unit/test_resume_chains.py
@@ -61,6 +63,9 @@ test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it; FI
 
 test-rotating: ## run all of the rotating tests, those of Azure ML too
 	$(MAKE) --keep-going test-here test-azureml FIFTH=all PYTEST_ARGS="$(PYTEST_ARGS) -m rotating"
+
+test-frameworks: env ## run programs of every framework in every place, in half an hour, and log it (FRAMEWORK=NAME: one, no log)
+	$(BIN)/python -m pytest -q -n 0 --framework $(or $(filter-out commit,$(FRAMEWORK)),all) --framework-log docs/frameworks.md tests/frameworks
 
 lint: env ## check format, lint, types and spelling
 	$(BIN)/ruff format --check .

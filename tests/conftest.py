@@ -9,7 +9,12 @@ import pytest
 
 from tests.support.workspace import TINY_CONFIG, Workspace
 
-pytest_plugins = ("tests.support.rotation", "tests.support.scheduling")
+pytest_plugins = (
+    "tests.support.framework_choice",
+    "tests.support.framework_log",
+    "tests.support.rotation",
+    "tests.support.scheduling",
+)
 
 
 # a worker of pytest-xdist has a width, by its readline, and commands into pipes would keep to it

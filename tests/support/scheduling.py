@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 TESTS = Path(__file__).parents[1]
 # What takes minutes, one that mostly waits beside one that computes.
 LONGEST = (
-    "guard/test_guard.py",
+    "guard/test_guard.py", "frameworks/test_frameworks.py",
     "slurm/test_training_accidents.py", "ranks/test_training.py", "slurm/test_accidents.py",
     "hosts/test_hosts.py", "slurm/test_launchers.py", "ranks/test_samples.py",
     "slurm/test_training.py", "ranks/test_preflight.py", "workflow/test_checking.py",

@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from tests.support.framework_choice import framework_of
+from tests.support.frameworks import EXAMPLES, FRAMEWORKS
 from tests.support.rotation import FIFTHS, by_function, fifth_of
 from tests.support.scheduling import APART, LONGEST, TESTS, Scheduling
 from tests.support.workspace import REPOSITORY
@@ -114,3 +116,11 @@ def test_a_file_is_one_workers_unless_it_is_apart():
     split = Scheduling._split_scope
     whole, apart = "tests/unit/test_rotation.py::test_x[a::b]", f"tests/{min(APART)}::test_x[a::b]"
     assert (split(None, whole), split(None, apart)) == ("tests/unit/test_rotation.py", apart)
+
+
+def test_each_framework_has_an_example_and_its_turn():
+    assert {framework_of(str(commit)) for commit in range(100)} == set(FRAMEWORKS)
+    readers = {path.parent.name for path in EXAMPLES.glob("*/train.py")}
+    assert {
+        name for name in readers if "shardline_io" in (EXAMPLES / name / "train.py").read_text()
+    } == set(FRAMEWORKS)
