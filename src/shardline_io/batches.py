@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +17,7 @@ from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.pieces import split_pieces
 from shardline_io.order.sampling import TrainOrder
+from shardline_io.requests import ask
 from shardline_io.shards import Shards
 from shardline_io.stopping import begin
 from shardline_io.streams import Batch, Order, RowStream, Stream
@@ -41,7 +42,12 @@ def _rows(order: Order) -> RowStream:
     written = run.manifest()["schema"].get("columns") or {}
     kinds = {name: str(of).rstrip("?") for name, of in written.items()}
     kinds = {name: kind for name, kind in kinds.items() if kind in ("text", "bytes")}
-    return RowStream(_shards(), kinds, order)
+    check = (lambda shard: None) if _is_unverified() else partial(ask, "shard")
+    return RowStream(_shards(), kinds, order, check, run.world().local_rank)
+
+
+def _is_unverified() -> bool:
+    return bool(run.reads().get("verify") == "off")
 
 
 @lru_cache(maxsize=1)
@@ -99,6 +105,11 @@ def train(first_step: int | None = None) -> Iterator[Batch]:
     saved = resume()
     done = first_step if first_step is not None else saved.step if saved else 0
     begin()
+    if not run.world().rank:
+        ask(
+            "resumed",
+            {"step": done, "saved_s": saved.saved_s if saved and done == saved.step else None},
+        )
     ledger = _opened_ledger(done)
     try:
         for batch in _trained(done):

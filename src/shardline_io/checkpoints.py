@@ -31,6 +31,11 @@ class Saved:
     folder: Path
     step: int
 
+    @property
+    def saved_s(self) -> float:
+        """When its last file was written, in seconds since the epoch."""
+        return max(path.stat().st_mtime for path in (self.folder, *self.folder.rglob("*")))
+
 
 def resume() -> Saved | None:
     """Return the last whole training checkpoint, None where the training begins."""

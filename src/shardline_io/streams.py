@@ -60,16 +60,22 @@ class RowStream:
         shards: the dataset.
         kinds: of columns that vary and are no arrays, by name: bytes or text.
         order: which rows, in which order.
+        check: called with each shard of a window before it is read; raises if it is damaged.
+        local_rank: ranks of a node begin at different shards, so that they share the checking.
     """
 
-    def __init__(self, shards: Shards, kinds: dict[str, str], order: Order) -> None:
+    def __init__(
+        self, shards: Shards, kinds: dict[str, str], order: Order,
+        check: Callable[[int], None] = lambda shard: None, local_rank: int = 0,
+    ) -> None:  # fmt: skip
         self._shards, self._kinds, self._order = shards, kinds, order
+        self._check, self._local_rank = check, local_rank
 
     def batches(self, visits: Visits) -> Iterator[tuple[int, int, Batch]]:
         """Yield epoch, place in the epoch and batch of each.
 
         Raises:
-            DataError: a shard cannot be read.
+            DataError: a shard cannot be read, or is damaged.
         """
         for epoch, index, skipped, columns in read_ahead(self._windows(visits), self._read):
             first = index * self._order.batches_per_window()
@@ -87,7 +93,12 @@ class RowStream:
 
     def _read(self, of: tuple[int, int, int]) -> tuple[int, int, int, _Columns]:
         epoch, index, _ = of
-        return (*of, _Columns(self._shards, self._kinds, self._order, epoch, index))
+        window = self._order.window(epoch, index)
+        shards = list(dict.fromkeys(piece.shard for piece in window.pieces))
+        turn = self._local_rank % max(1, len(shards))
+        for shard in (*shards[turn:], *shards[:turn]):
+            self._check(shard)
+        return (*of, _Columns(self._shards, self._kinds, self._order, window, epoch, index))
 
 
 def read_ahead(keys: Iterable[Any], read: Callable[[Any], _Read]) -> Iterator[_Read]:
@@ -115,10 +126,9 @@ class _Columns:
     """The columns of a window's rows, in memory."""
 
     def __init__(
-        self, shards: Shards, kinds: dict[str, str], order: Order, epoch: int, index: int
-    ) -> None:
-        self._window: Window = order.window(epoch, index)
-        self._kinds = kinds
+        self, shards: Shards, kinds: dict[str, str], order: Order, window: Window, epoch: int, index: int
+    ) -> None:  # fmt: skip
+        self._window, self._kinds = window, kinds
         pieces = list(self._window.pieces)
         self.fixed: dict[str, np.ndarray] = {}
         self.varying: dict[str, list[np.ndarray]] = {}

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
-from shardline.config.settings.run import RunSettings
+from shardline.config.settings.run import RunSettings, Trainer
 from shardline.core.world import World
-from shardline_io import batches, heartbeat_memory, order, results, run, stopping
+from shardline_io import batches, heartbeat_memory, order, requests, results, run, stopping
+from tests.support.columns import Given, manifest_of
 
 CACHED = ("_feed", "_shards", "_train", "_held_out")
 
@@ -43,6 +45,7 @@ def as_rank(
         run._document,
         run.manifest,
         run.reads,
+        requests._rank,
         *map(vars(batches).get, CACHED),
     ):
         known.cache_clear()  # type: ignore[union-attr]
@@ -76,3 +79,26 @@ def world_of(rank: int, world_size: int) -> World:
         master_port=0,
         launcher="none",
     )
+
+
+class Project:
+    """A small dataset, and a run of it, in a folder."""
+
+    def __init__(self, folder: Path, rows: int = 24) -> None:
+        source = Given(
+            {"features": "float32[3]", "labels": "int64"},
+            [
+                [
+                    (
+                        (place % 3 and 1) or 0,
+                        {"features": np.full(3, place, np.float32), "labels": place % 2},
+                    )
+                    for place in range(rows)
+                ]
+            ],
+        )
+        for _, values in source.rows[0]:
+            values["features"] = values["features"].tolist()
+        self.folder = folder
+        (folder / "manifest.json").write_text(json.dumps(manifest_of(source, folder)))
+        write_run(folder, RunSettings(global_batch=2, trainer=Trainer(max_epochs=2)))

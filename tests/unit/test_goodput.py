@@ -76,6 +76,9 @@ def test_of_a_script_what_is_not_known_is_other():
     known = {name: value for name, value in found["parts"].items() if value is not None}
     assert known == {"environment": 3, "rendezvous": 0, "other": 27}
     assert (found["elapsed_s"], found["share"]) == (30, None)
+    log = [{**attempt(1, 10), "lost_s": 4.0}, {**attempt(2, 20), "resumed_step": 7}]
+    found = goodput(log, {2: {"environment": 3.0, "other": 17.0}}, is_script=True)
+    assert (found["parts"]["lost"], found["parts"]["other"]) == (4, 23), "as shardline_io has told"
 
 
 def test_a_timeline_has_one_part_at_a_time():

@@ -30,7 +30,7 @@ from shardline_io import heartbeat_memory, order, run
 from shardline_io.errors import ConfigError, DataError
 from shardline_io.streams import read_ahead
 from tests.support.columns import Given, manifest_of, sources
-from tests.support.script_rank import as_rank, world_of, write_run
+from tests.support.script_rank import Project, as_rank, world_of, write_run
 
 
 @settings(max_examples=40, deadline=None, print_blob=True)
@@ -101,29 +101,6 @@ def test_batches_are_those_of_a_lightning_run_from_any_step_on(
                     else:
                         np.testing.assert_array_equal(batch[column], values.numpy())
                         assert batch[column].dtype == values.numpy().dtype
-
-
-class Project:
-    """A small dataset, and a run of it, in a folder."""
-
-    def __init__(self, folder: Path, rows: int = 24) -> None:
-        source = Given(
-            {"features": "float32[3]", "labels": "int64"},
-            [
-                [
-                    (
-                        (place % 3 and 1) or 0,
-                        {"features": np.full(3, place, np.float32), "labels": place % 2},
-                    )
-                    for place in range(rows)
-                ]
-            ],
-        )
-        for _, values in source.rows[0]:
-            values["features"] = values["features"].tolist()
-        self.folder = folder
-        (folder / "manifest.json").write_text(json.dumps(manifest_of(source, folder)))
-        write_run(folder, RunSettings(global_batch=2, trainer=Trainer(max_epochs=2)))
 
 
 @pytest.fixture

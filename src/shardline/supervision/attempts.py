@@ -180,19 +180,23 @@ def started_s(attempt: Attempt) -> float:
 
 
 def last_recorded_step(work: Path) -> int | None:
-    """Return the last optimiser step in a training's metrics, None if there is none."""
-    try:
-        with (work / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))  # a long training's file is large
-            lines = file.read().splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            return int(json.loads(line)["step"])
-        except (ValueError, TypeError, KeyError):
-            continue  # the line that is being written
+    """Return the last optimiser step in a training's metrics, or a script's; None if there is none."""
+    for path in (work / "metrics.jsonl", work / "output" / "metrics.jsonl"):
+        for line in reversed(_last_lines(path)):
+            try:
+                return int(json.loads(line)["step"])
+            except (ValueError, TypeError, KeyError):
+                continue  # the line that is being written
     return None
+
+
+def _last_lines(path: Path) -> list[bytes]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))  # a long training's file is large
+            return file.read().splitlines()
+    except OSError:
+        return []
 
 
 def _ended(work: Path, *, end: str, reason: str, **fields: Any) -> list[Attempt]:

@@ -79,7 +79,8 @@ def goodput(
         kept: by attempt (from 1), the seconds of each part whose work is in the
             result; the rest of an attempt's time is lost.
         is_script: whether the user's own program trained, of which no more is known than
-            when it ran; then all that is not known stands under `other`.
+            when it ran, and what it did again if it reads by `shardline_io`; then all that is
+            not known stands under `other`.
 
     Returns:
         `elapsed_s` (of all attempts, each from its submission to its end), `parts` (seconds, None
@@ -96,7 +97,10 @@ def goodput(
     parts["queue"] = sum(queues) if queues else None
     if is_script:
         parts = {part: parts[part] if part in _OF_SCRIPT else None for part in PARTS}
-        parts["other"] = max(0.0, elapsed - sum(parts[part] or 0.0 for part in _OF_SCRIPT[:-1]))
+        if attempts[-1].get("resumed_step") is not None:  # reported by `shardline_io`
+            parts["lost"] = sum(attempt.get("lost_s") or 0.0 for attempt in attempts[:-1])
+        known = sum(value or 0.0 for part, value in parts.items() if part != "other")
+        parts["other"] = max(0.0, elapsed - known)
     else:
         parts["lost"] = (parts["lost"] or 0.0) + sum(
             max(0.0, duration - kept_seconds(kept).get(number, 0.0))

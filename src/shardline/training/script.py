@@ -26,6 +26,7 @@ from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
 from shardline.training.resources import used_by_rank
 from shardline.training.script_outputs import read_evaluation
+from shardline.training.script_requests import Answer, answered
 from shardline_io import heartbeat_memory
 from shardline_io.checkpoints import last_saved
 from shardline_io.stopping import SIGNALS
@@ -69,7 +70,7 @@ def prepare(work: Path) -> None:
 def run_script(
     model_class: str, world: World, *, run_json: Path, dataset: DatasetPlace, work: Path,
     window_rows: int = 0, ledger: bool = False, reads: Mapping[str, Any] | None = None,
-    python: Sequence[str] = (), python_args: Sequence[str] = (),
+    answers: Mapping[str, Answer] | None = None, python: Sequence[str] = (), python_args: Sequence[str] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Run a run's script on this rank; rank 0 returns once the scripts of all ranks have ended well.
 
@@ -80,6 +81,7 @@ def run_script(
         window_rows: rows of the dataset that are in memory at a time, by which its order is shuffled.
         ledger: have `shardline_io` write which rows each step consumed.
         reads: how `shardline_io` reads the data: `datasets`, `data` settings and `verify`.
+        answers: what `shardline_io` may ask, see `script_requests.answered`.
         python: starts the Python of an environment that the script has of its own; if left out,
             this process's is started.
         python_args: stand between Python and the script.
@@ -110,11 +112,12 @@ def run_script(
         **{f"SHARDLINE_{name}": value for name, value in of_io.items()},
         "PYTHONPATH": os.pathsep.join(search),  # the user's own modules
     }
-    code, tail = _run_child(
-        [*(python or [sys.executable]), *python_args, str(Path(path).absolute()), *arguments],
-        {**os.environ, **variables},
-        shared,
-    )
+    with answered(answers or {}) as requests:
+        code, tail = _run_child(
+            [*(python or [sys.executable]), *python_args, str(Path(path).absolute()), *arguments],
+            {**os.environ, **variables, "SHARDLINE_REQUESTS": str(requests)},
+            (*shared, requests),
+        )
     if memory.heeds_stops:  # the training is over, and nothing ticks while other ranks end theirs
         memory.again("script")
         if code == Stopped.exit_code and (reason := memory.stop_reason()):

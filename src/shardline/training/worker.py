@@ -40,6 +40,7 @@ from shardline.training.goodput import Timeline, goodput, kept_seconds, throughp
 from shardline.training.preflight import preflight_run
 from shardline.training.rank_spec import FirstSteps, RankSpec, spec_of_command
 from shardline.training.resources import gather, stepped, used_by_rank
+from shardline.training.script_requests import kept_until
 from shardline_io import heartbeat_memory
 from shardline_io.order import VERSION as ORDER_VERSION
 
@@ -229,7 +230,12 @@ def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline)
     from shardline.training import script
 
     place = rank.datasets[0]
-    dataset = Dataset(place.manifest, place.shards)
+    dataset = Dataset(place.manifest, place.shards, verify=rank.runtime.verify)
+
+    def resumed(at: Mapping[str, Any]) -> None:
+        kept_s = kept_until(read_attempts(rank.work), at["step"], at["saved_s"])
+        record_resumed_step(rank.work, rank.attempt, at["step"], kept_s, world=world.world_size)
+
     timeline.switch("other")
     heartbeat_memory.mine().tick(0, "script")
     used = script.run_script(
@@ -241,6 +247,7 @@ def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline)
         window_rows=dataset.window_rows(spec.settings.data.window_bytes),
         ledger=rank.runtime.ledger,
         reads=_reads(rank, spec),
+        answers={"shard": dataset.verifier.check, "resumed": resumed},
         python=rank.script_python,
         # what looks at reads is Shardline's, which an environment of its own may lack
         python_args=()
