@@ -17,8 +17,10 @@ REASONS = ("preempted", "signal", "interrupted", "deadline", "requested")
 _PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}
 _REASON_CODES = {reason: code for code, reason in enumerate(REASONS, 1)}  # 0: none
 # Each field is one aligned 64-bit integer, written and read atomically: no lock is needed.
-_STEP, _PHASE, _PLACE, _TICKS, _REASON, _LEFT, _GPU_BYTES, _GPU_PERCENT, _HEEDS = range(9)
-_BYTES = 9 * 8
+_STEP, _PHASE, _PLACE, _TICKS, _REASON, _LEFT, _GPU_BYTES, _GPU_PERCENT, _HEEDS, _PROGRAM = range(
+    10
+)
+_BYTES = 10 * 8
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,19 @@ class HeartbeatMemory:
     def heeds_stops(self) -> bool:
         """Whether a program that the rank has started reads `stop_reason` by itself."""
         return bool(self._fields[_HEEDS])
+
+    def record_program(self, pid: int) -> None:
+        """Record the process of a program that the rank has started, which writes its stacks when it is asked to.
+
+        Args:
+            pid: of the process; 0: there is none any more.
+        """
+        self._fields[_PROGRAM] = pid
+
+    @property
+    def program(self) -> int:
+        """The process that `record_program` recorded; 0: there is none."""
+        return self._fields[_PROGRAM]
 
     def leave(self) -> None:
         """Record that this rank exits in good order."""

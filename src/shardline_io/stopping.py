@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 from shardline_io import heartbeat_memory, run
@@ -28,9 +30,21 @@ def begin() -> None:
     if descriptor:
         heartbeat_memory.adopt(heartbeat_memory.HeartbeatMemory(int(descriptor)))
     heartbeat_memory.mine().heed_stops()
+    _write_stacks_on_request()
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, _ask)
+
+
+def _write_stacks_on_request() -> None:
+    """Write the stacks of all threads behind the rank's own when the watchdog asks for them by a signal."""
+    path, number = os.environ.get("SHARDLINE_STACKS"), os.environ.get("SHARDLINE_STACKS_SIGNAL")
+    if not path or not number or not hasattr(faulthandler, "register"):
+        return
+    stacks = Path(path).open("ab")  # noqa: SIM115  # as long as the process lives
+    # works where the interpreter's lock is held for ever, and needs no Python
+    faulthandler.register(int(number), stacks, all_threads=True)
+    heartbeat_memory.mine().record_program(os.getpid())
 
 
 def _ask(number: int, frame: FrameType | None) -> None:

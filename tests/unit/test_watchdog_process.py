@@ -10,6 +10,7 @@ import pytest
 
 from shardline.supervision.failures import read_failures
 from tests.support.processes import wait_until
+from tests.support.rotation import rotating
 
 RANK = """
 import signal, sys, threading, time
@@ -33,18 +34,48 @@ print(heartbeat_memory.mine().stop_reason(), flush=True)
 heartbeat_memory.mine().leave()
 """
 
+# A rank whose script takes its stops by shardline_io, and hangs.
+SCRIPT_RANK = """
+import sys
+from pathlib import Path
+from shardline.config.run_spec import DatasetPlace
+from shardline.core.world import World
+from shardline.supervision.watchdog import Watch
+from shardline.training import script
+
+folder = Path(sys.argv[2])
+world = World(rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="", master_port=0, launcher="t")
+Watch(hang_timeout_s=float(sys.argv[3]), startup_timeout_s=60).start(world, work=folder, logs=folder)
+script.prepare(folder)
+place = DatasetPlace(manifest=folder, shards=folder)
+script.run_script(f"script: {folder / 'train.py'}", world, run_json=folder, dataset=place, work=folder)
+"""
+PROGRAM = """
+import os, signal, sys, time
+from shardline_io import heartbeat_memory, stopping
+
+def sticks_here():
+    if {is_stopped}:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+
+stopping.begin()
+heartbeat_memory.mine().tick(3, "train")
+sticks_here()
+"""
+
 
 class Rank:
     """A rank with its watchdog."""
 
-    def __init__(self, folder, phase, timeout_s):
+    def __init__(self, folder, phase, timeout_s, code=RANK):
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-c", RANK, phase, str(folder), str(timeout_s)],
+            [sys.executable, "-c", code, phase, str(folder), str(timeout_s)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         wait_until(lambda: self.sign.get("step") == 3, self.process)
-        (self.watchdog,) = psutil.Process(self.process.pid).children()
+        self.watchdog = psutil.Process(self.process.pid).children()[0]
 
     @property
     def sign(self):
@@ -63,8 +94,8 @@ def start(tmp_path):
     """Start a rank, and end what a failed test leaves of it."""
     ranks = []
 
-    def make(phase="train", timeout_s=0):
-        ranks.append(Rank(tmp_path, phase, timeout_s))
+    def make(phase="train", timeout_s=0, **others):
+        ranks.append(Rank(tmp_path, phase, timeout_s, **others))
         return ranks[-1]
 
     yield make
@@ -123,3 +154,16 @@ def test_the_main_thread_of_a_stopped_rank_writes_the_stacks_itself(start, tmp_p
     stacks = (tmp_path / "rank-0.stack").read_text()
     assert stacks.count("hread 0x") == 17
     assert stacks.rindex("Current thread") == stacks.rindex("hread 0x") - len("Current t")
+
+
+@pytest.mark.parametrize("is_stopped", [True, *rotating(False)])
+def test_the_stacks_of_a_hung_script_are_behind_those_of_its_rank(start, tmp_path, is_stopped):
+    (tmp_path / "train.py").write_text(PROGRAM.format(is_stopped=is_stopped))
+    rank = start(timeout_s=2, code=SCRIPT_RANK)
+    program = [one for one in psutil.Process(rank.process.pid).children() if one != rank.watchdog]
+    printed = rank.end()
+    assert "rank 0 on " in printed
+    assert ("its process is stopped (state T)" in printed) == is_stopped
+    stacks = (tmp_path / "rank-0.stack").read_text()
+    assert stacks.index("in run_script") < stacks.index("in sticks_here")
+    assert not psutil.wait_procs(program, timeout=60)[1]

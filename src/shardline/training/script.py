@@ -24,6 +24,8 @@ from shardline.core.process import die_with_parent, kill_group
 from shardline.core.world import World
 from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
+from shardline.supervision.watchdog import DUMP_SIGNAL
+from shardline.supervision.watchdog.heartbeats import stack_file
 from shardline.training.resources import used_by_rank
 from shardline.training.script_outputs import read_evaluation
 from shardline.training.script_requests import Answer, answered
@@ -103,6 +105,9 @@ def run_script(
     of_io = {"WINDOW_ROWS": str(window_rows)}  # what shardline_io reads beside the folders
     of_io |= {"READS": json.dumps(reads)} if reads else {}
     of_io |= {"HEARTBEAT": str(shared[0])} if shared else {}
+    if shared:
+        stacks = stack_file(work, world.rank).absolute()
+        of_io |= {"STACKS": str(stacks), "STACKS_SIGNAL": str(int(DUMP_SIGNAL))}
     of_io |= {"LEDGER": str((work / "ledger").absolute())} if ledger else {}
     own = [str((work / _MODULES).absolute())] if python else []
     search = [str(Path.cwd()), *own, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -118,6 +123,7 @@ def run_script(
             {**os.environ, **variables, "SHARDLINE_REQUESTS": str(requests)},
             (*shared, requests),
         )
+    memory.record_program(0)
     if memory.heeds_stops:  # the training is over, and nothing ticks while other ranks end theirs
         memory.again("script")
         if code == Stopped.exit_code and (reason := memory.stop_reason()):

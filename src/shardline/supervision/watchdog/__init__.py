@@ -15,7 +15,7 @@ from shardline.supervision.watchdog.heartbeats import stack_file
 from shardline_io import heartbeat_memory
 
 # Profilers and MPI libraries may use the first real-time signals.
-_DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11
+DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,9 @@ class Watch:
         stacks = stack_file(work, world.rank)
         make_folder(stacks.parent)
         # works in any state but D: the handler takes no lock and needs no Python
-        faulthandler.register(_DUMP_SIGNAL, stacks.open("wb"), all_threads=True)
+        stacks.write_bytes(b"")
+        # appended, since a program that the rank starts writes there too
+        faulthandler.register(DUMP_SIGNAL, stacks.open("ab"), all_threads=True)
         task = Task(
             rank=world.rank,
             num_ranks=world.world_size,
@@ -53,7 +55,7 @@ class Watch:
             logs=str(logs),
             first_host=world.master_addr if world.node_rank else "",
             port=world.master_port,
-            dump_signal=_DUMP_SIGNAL,
+            dump_signal=DUMP_SIGNAL,
             **asdict(self),
         )
         descriptor = heartbeat_memory.shared_file()

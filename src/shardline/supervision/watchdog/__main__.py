@@ -173,10 +173,10 @@ class Watchdog:
         with self._lock:
             if self._evidence.is_taken:
                 return
-            state = state_of(self._task.pid)
-            stopped = state if state in "Tt" else None
+            states = [state_of(pid) for pid in self._processes()]
+            stopped = next((state for state in states if state in "Tt"), None)
             self._evidence = Evidence(stopped=stopped)
-            stack = self._dump(stopped is not None)
+            stack = self._dump()
             reaches = self._reach()
             self._evidence = Evidence(
                 is_taken=True, stopped=stopped, waits=waits_for_peers(stack), reaches=reaches
@@ -209,24 +209,40 @@ class Watchdog:
         others = read_heartbeats(self._work, self._task.num_ranks)
         return sorted([mine, *(s for s in others if s.rank != mine.rank)], key=lambda s: s.rank)
 
-    def _dump(self, is_stopped: bool) -> str:
-        """Have the rank write the stacks of its threads, and return them; a stopped rank is woken meanwhile."""
-        file, end = stack_file(self._work, self._task.rank), time.monotonic() + self._grace_s / 3
+    def _processes(self) -> list[int]:
+        """Return the rank's process, and behind it that of a program which the rank has started."""
+        return [pid for pid in (self._task.pid, self._memory.program) if pid]
+
+    def _dump(self) -> str:
+        """Have the rank and its program write the stacks of their threads, and return them.
+
+        Those of the program come last, and with them its main thread, which tells what is waited for.
+        """
+        file = stack_file(self._work, self._task.rank)
+        for pid in self._processes():
+            with suppress(OSError):  # it has ended
+                self._dump_process(pid, file)
         with suppress(OSError):
-            # another thread would read the main thread's frames while they change, and may crash
-            if not self._has_ended(0):
-                signal_main_thread(self._task.pid, self._task.dump_signal)
-            if is_stopped:
-                self._send(signal.SIGCONT)
-            size = -1
-            while (now := file.stat().st_size) != size or not now:
-                size = now
-                if self._has_ended(_LOOK_S) or time.monotonic() > end:
-                    break
-            if is_stopped:
-                self._send(signal.SIGSTOP)
             return file.read_text(errors="replace")
         return ""
+
+    def _dump_process(self, pid: int, file: Path) -> None:
+        """Have a process append its stacks; a stopped one is woken meanwhile."""
+        if self._has_ended(0):
+            return
+        end, before = time.monotonic() + self._grace_s / 3, file.stat().st_size
+        is_stopped = state_of(pid) in "Tt"
+        # another thread would read the main thread's frames while they change, and may crash
+        signal_main_thread(pid, self._task.dump_signal)
+        if is_stopped:
+            os.kill(pid, signal.SIGCONT)
+        size = -1
+        while (now := file.stat().st_size) != size or now == before:
+            size = now
+            if self._has_ended(_LOOK_S) or time.monotonic() > end:
+                break
+        if is_stopped:
+            os.kill(pid, signal.SIGSTOP)
 
     def _reach(self) -> bool | None:
         """Return whether the first rank's host responds; a refused connection is a response."""
