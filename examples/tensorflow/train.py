@@ -1,5 +1,7 @@
 """A custom training loop of Keras under MultiWorkerMirroredStrategy, which finds its workers by TF_CONFIG."""
 
+import sys
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -16,6 +18,8 @@ def main():
     """Train, and save whenever an epoch ends or the training is to stop."""
     tf.config.experimental.enable_op_determinism()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before any other operation
+    if strategy.num_replicas_in_sync != io.world().world_size:
+        sys.exit(f"TensorFlow has {strategy.num_replicas_in_sync} workers; is TF_CONFIG set?")
     settings = io.settings()
     keras.utils.set_random_seed(settings["seed"])
     with strategy.scope():

@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from safetensors.numpy import load_file
 
+from shardline.config.scripts import is_script
 from shardline.ledger import read_ledger
 from tests.support.workspace import REPOSITORY, SNAKEMAKE, Workspace
 
 EXAMPLES = REPOSITORY / "examples"
 # By example, the launchers that start it: the first one here and on Slurm, all of them over ssh.
 LAUNCHERS = {
-    "jax": ("torchrun", "none"),
+    "jax": ("torchrun", "none", "mpirun"),
     "mpi4py": ("mpirun",),
-    "tensorflow": ("torchrun", "none"),
+    "tensorflow": ("torchrun", "none", "mpirun"),
     "torchrun": ("torchrun", "none", "mpirun"),
 }
 FRAMEWORKS = tuple(LAUNCHERS)
@@ -89,7 +91,7 @@ class Project:
         made = shutil.ignore_patterns(
             "data", "results", "store", "logs", "benchmarks", ".snakemake"
         )
-        shutil.copytree(EXAMPLES / framework, folder, ignore=made)
+        shutil.copytree(EXAMPLES / framework, folder, ignore=made, dirs_exist_ok=True)
         program = (folder / "train.py").read_text()
         (folder / "broken.py").write_text(f"import faults  # noqa: F401\n{program}")
         (folder / "faults.py").write_text(FAULTS)
@@ -114,7 +116,7 @@ class Project:
         """Write the config, with two ranks on one or two nodes, and a table of runs.
 
         Args:
-            models: by the name of a run, its column `model`.
+            models: by the name of a run, its column `model`; what is no script trains an epoch.
             runtime: is added to the example's.
         """
         config = yaml.safe_load((EXAMPLES / self.framework / "config/config.yaml").read_text())
@@ -124,7 +126,7 @@ class Project:
         rows = [
             {
                 "name": name, "dataset": "digits", "model": model, "model_args.hidden": 64,
-                "environment": environment if model.startswith("script:") else "",
+                **({"environment": environment} if is_script(model) else {"trainer.max_epochs": 1}),
             }
             for name, model in models.items()
         ]  # fmt: skip
@@ -155,10 +157,11 @@ class Project:
         logs = sorted(self.path.glob("logs/train/**/*.log"))
         return "".join(f"--- {log}\n{log.read_text()[-4000:]}" for log in logs)
 
-    def trained(self, name: str) -> Trained:
-        """Return what a run left."""
+    def trained(self, name: str, store: Path | None = None) -> Trained:
+        """Return what a run left; the store is the project's, unless another one is given."""
         identity = self.workspace.identity(name)
-        results, work = self.path / f"results/runs/{identity}", self.path / f"store/work/{identity}"
+        results = self.path / f"results/runs/{identity}"
+        work = (store or self.path / "store") / f"work/{identity}"
         records = _lines(results / "metrics.jsonl")
         attempts = _lines(work / "attempts.jsonl")
         provenance = json.loads((results / "provenance.json").read_text())
@@ -172,6 +175,15 @@ class Project:
             accuracy=evaluation.get("metrics", {}).get("accuracy", 0.0),
             hosts=[rank["host"] for rank in provenance["world"]["ranks"]],
         )
+
+
+def assert_same(found: Trained, expected: Trained) -> None:
+    """Verify that two trainings took the same samples, and have the same curves and weights, bit by bit."""
+    assert found.ledger == expected.ledger
+    assert found.records == expected.records
+    assert found.model.keys() == expected.model.keys()
+    for name, weight in expected.model.items():
+        np.testing.assert_array_equal(found.model[name], weight, err_msg=name)
 
 
 def _lines(path: Path) -> Sequence[dict[str, Any]]:

@@ -14,7 +14,7 @@ from lightning_fabric.plugins.environments import LightningEnvironment, TorchEla
 
 from shardline.core.world import World
 from shardline.errors import LaunchError
-from shardline.launch.export import export_world
+from shardline.launch.export import export_world, with_hosts
 from shardline.launch.resolve import resolve_world
 from shardline.launch.world import check_world, derived_port, expand_nodelist, expand_tasks
 
@@ -284,6 +284,16 @@ def test_without_the_nodes_names_only_tensorflow_goes_without():
     known, unknown = (export_world(worlds(2, 2, hosts=hosts)[3]) for hosts in (NODES, ()))
     assert set(known) - set(unknown) == {"TF_CONFIG", "SHARDLINE_HOSTS"}
     assert unknown.items() <= known.items()
+
+
+def test_nodes_that_torchrun_has_not_named_get_the_addresses_at_which_the_ranks_met():
+    ranks = [{"address": address} for address in ("127.0.1.1", "127.0.1.1", "10.0.0.2", "fe80::2")]
+    for world in worlds(2, 2, launcher="torchrun"):
+        assert with_hosts(world, ranks).hosts == ("n1", "10.0.0.2")
+    for known in (*worlds(2, 2, hosts=NODES), *worlds(1, 4)):
+        assert with_hosts(known, ranks) == known
+    workers = json.loads(export_world(with_hosts(worlds(4, 1)[0], ranks))["TF_CONFIG"])["cluster"]
+    assert workers["worker"][2:] == ["10.0.0.2:29501", "[fe80::2]:29501"]
 
 
 def test_the_documented_variables_of_other_programs_are_there(monkeypatch):

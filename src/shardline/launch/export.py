@@ -1,9 +1,27 @@
 """What any training program reads of its place: torch, Lightning, DeepSpeed, Accelerate, MPI, TensorFlow."""
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from shardline.core.errors import LaunchError
 from shardline.core.world import World
+
+
+def with_hosts(world: World, ranks: Sequence[Mapping[str, Any]]) -> World:
+    """Return a world with the addresses of its nodes, where its launcher has not named them.
+
+    torchrun numbers nodes as they meet, so only the ranks themselves know which is where.
+
+    Args:
+        ranks: of the preflight check, by rank; of each its `address` on the way to rank 0.
+    """
+    if world.hosts or world.num_nodes == 1:
+        return world
+    others = ranks[world.local_world_size :: world.local_world_size]
+    # what rank 0 calls itself may be its loopback
+    return replace(world, hosts=(world.master_addr, *(rank["address"] for rank in others)))
 
 
 def export_world(world: World) -> dict[str, str]:
@@ -64,6 +82,7 @@ def _tensorflow(world: World) -> dict[str, str]:
                 f"TensorFlow's worker {rank} would listen on port {port}, which is no TCP port; "
                 f"use a lower MASTER_PORT than {world.master_port}"
             )
-        workers.append(f"{hosts[rank // local_size]}:{port}")
+        host = hosts[rank // local_size]
+        workers.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": world.rank}}
     return {"TF_CONFIG": json.dumps(config)}

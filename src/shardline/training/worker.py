@@ -24,6 +24,7 @@ from shardline.core.world import World
 from shardline.environments.installed import explain_differences, machine
 from shardline.environments.of_script import differences_of, found_by_rank
 from shardline.identity import watch_reads
+from shardline.launch.export import with_hosts
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
 from shardline.supervision.attempts import (
@@ -116,7 +117,12 @@ def _run(rank: RankSpec, world: World) -> None:
     action = Action(id=f"train/{spec.run}", git=sources.get("git", {}))
     if not is_own:  # whose script has a process of its own
         _watch_reads(rank)
-    training, measured = (_run_script if is_own else _train)(rank, spec, world, timeline)
+    if is_own:
+        training, measured = _run_script(
+            rank, spec, with_hosts(world, preflight["ranks"]), timeline
+        )
+    else:
+        training, measured = _train(rank, spec, world, timeline)
     if world.rank == 0:
         document = provenance.make_provenance(
             spec,
