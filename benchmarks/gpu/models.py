@@ -2,7 +2,7 @@
 
 import os
 import signal
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from benchmarks.gpu.turns import Turns
@@ -13,6 +13,9 @@ from shardline.checkpoints.manager import CheckpointManager
 from shardline.training.models.base import Classifier
 from shardline.training.models.gpt import GPT
 from shardline.training.models.resnet import ResNet
+from shardline.training.stopwatch import Stopwatch
+
+_Kind = TypeVar("_Kind")
 
 # Environment variable, since it may not count in an identity: the step that the first attempt ends at.
 KILL_AT = "SHARDLINE_SUITE_KILL_AT"
@@ -71,19 +74,19 @@ class _InTurns:
         self.turns.step_ended()
 
     def _waited_s(self) -> float:
-        # what the run's own provenance reports as `data_wait`
-        seconds: float = self.trainer.profiler._timeline.seconds()["data_wait"]  # type: ignore[attr-defined]
-        return seconds
+        return self._callback(Stopwatch).seconds()[
+            "data_wait"
+        ]  # as the run's own provenance has it
 
-    def _manager(self) -> CheckpointManager:
+    def _callback(self, kind: type[_Kind]) -> _Kind:
         callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
-        return next(one for one in callbacks if isinstance(one, CheckpointManager))
+        return next(one for one in callbacks if isinstance(one, kind))
 
     def _save(self, *, is_due: bool) -> float:
         """Wait for the write before; save if it is due; returns the seconds that the program stood still."""
-        manager, trainer = self._manager(), self.trainer  # type: ignore[attr-defined]
+        manager, trainer = self._callback(CheckpointManager), self.trainer  # type: ignore[attr-defined]
         if not is_due:
-            manager._background.wait()
+            manager.wait_for_write()
             return 0.0
         before = manager.seconds
         assert manager.save(trainer), "a turn ended where nothing can be saved"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.sizes import Work
-from benchmarks.gpu.turns import REPOSITORY, Ended, TimeOver
+from benchmarks.turns import REPOSITORY, Ended, TimeOver
 
 from shardline.checkpoints.policy import CheckpointPolicy
 from shardline.config.load import load_project

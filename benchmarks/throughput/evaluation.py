@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from benchmarks.throughput.turns import REPOSITORY
+from benchmarks.turns import REPOSITORY
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn

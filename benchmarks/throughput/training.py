@@ -7,8 +7,9 @@ from contextlib import chdir
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.throughput.turns import REPOSITORY, Program, Turn
+from benchmarks.throughput.turns import Program, Turn
 from benchmarks.throughput.works import WORKS, Work, write_files
+from benchmarks.turns import REPOSITORY
 from tests.support.built import build
 from tests.support.rank_specs import rank_runtime, rank_spec
 

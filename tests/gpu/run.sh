@@ -10,8 +10,10 @@ out=$(cd "$out" && pwd)
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 started=$(date +%s)
-site=$(mktemp -d)
-trap 'rm -rf "$site"' EXIT
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+# by this name Shardline takes what is there for installed, and not for the user's code, which it would parse
+site=$made/site-packages
 # --no-deps: the machine's torch stays
 "$python" -m pip install --quiet --no-index --no-deps --disable-pip-version-check --target "$site" .gpu/*.whl
 export PYTHONPATH="$site:$PWD/src:$PWD"

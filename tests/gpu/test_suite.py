@@ -6,8 +6,10 @@ import time
 import pytest
 from benchmarks.gpu import __main__ as suite
 from benchmarks.gpu.correct import Bench, find_scale
+from benchmarks.gpu.flight import hung_and_done
 from benchmarks.gpu.outcome import Clock, Line, NotRun, Wrong
-from benchmarks.gpu.turns import Ended, TimeOver
+from benchmarks.gpu.speed import save_interval_s
+from benchmarks.turns import Ended, TimeOver
 
 from tests.support.rotation import rotating
 from tests.support.workspace import REPOSITORY
@@ -16,6 +18,7 @@ CHECKS = {
     "bits": ["bits", "resume"],
     "bf16": ["bf16-mixed"],
     "fsdp": ["fsdp"],
+    "flight": ["flight"],
     "resnet": ["resnet speed", "resnet data wait", "resnet peak memory", "resnet save stall"],
     "gpt": ["gpt speed", "gpt data wait", "gpt peak memory", "gpt save stall"],
     "compile": ["torch.compile"],
@@ -44,7 +47,7 @@ def test_a_world_of_one_passes_and_what_was_not_run_is_named_so(lines_of, capsys
     assert lines["gpt"]["text"] == "not asked for"
     printed = capsys.readouterr().out
     assert "passed   world: 1 rank over gloo" in printed
-    assert "1 passed, 0 failed, 0 measured, 8 not run: bits, locked, bf16, fp16" in printed
+    assert "1 passed, 0 failed, 0 measured, 9 not run: bits, locked, bf16, fp16" in printed
     assert "| fp16 | not run |" in (tmp_path / "out/table.md").read_text()
 
 
@@ -55,6 +58,32 @@ def test_each_check_runs_by_its_cpu_sizes(lines_of, name):
     assert "failed" not in found.values()
     expected = "measured" if name in ("resnet", "gpt", "compile") else "passed"
     assert {state for line, state in found.items() if "memory" not in line} == {expected}
+
+
+def test_the_checks_have_eight_minutes_together():
+    assert sum(check.budget_s for check in suite.checks(suite.GPU)) <= suite.BUDGET_S == 480
+
+
+def test_a_save_is_compared_with_the_interval_of_the_defaults():
+    assert save_interval_s(0.1) == pytest.approx(20)  # 200 steps
+    assert save_interval_s(30.0) == 600  # ten minutes
+
+
+def test_what_hangs_is_read_from_the_flight_recorders_dump():
+    def entry(op, *, retired, name="nccl:all_reduce"):
+        return {"profiling_name": name, "collective_seq_id": op, "retired": retired, "state": "started",
+                "input_sizes": [[4]]}  # fmt: skip
+
+    other = entry(1, retired=True, name="nccl:broadcast")
+    document = {"entries": [other, entry(1, retired=True), entry(2, retired=False)]}
+    ((hung,), (done,)) = hung_and_done(document)
+    assert (hung["op"], hung["name"], hung["state"], done["op"]) == (
+        2,
+        "nccl:all_reduce",
+        "started",
+        1,
+    )
+    assert hung_and_done({}) == ([], [])
 
 
 def outcome_of(error, end=60.0):

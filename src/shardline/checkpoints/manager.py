@@ -229,6 +229,14 @@ class CheckpointManager(Callback):
         self.seconds += time.monotonic() - started
         return True
 
+    def wait_for_write(self) -> None:
+        """Return once the state that was saved last is on disk.
+
+        Raises:
+            DataError: it could not be written.
+        """
+        self._background.wait()
+
     def _warn_if_slow(self, trainer: pl.Trainer) -> None:
         if self._background.is_busy and not self._has_warned_of_slow_store:
             self._has_warned_of_slow_store = True

@@ -56,6 +56,10 @@ class Stopwatch(Callback):
         kept, end = min(self._num_readings, _READINGS_KEPT), self._num_readings % _READINGS_KEPT
         return [*self._readings[end:kept], *self._readings[:end]]
 
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of each part of this attempt up to now, those of lost work under `lost`."""
+        return self._timeline.seconds()
+
     def kept(self) -> Parts:
         """Return, by attempt, the seconds of each part whose work is in the present state."""
         return {**self._earlier, self._number: self._timeline.seconds()}
