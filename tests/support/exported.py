@@ -15,7 +15,7 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, Evaluation, RunSettings
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, make_source, seal
-from shardline.results.export.start import FORMATS, Check, checked_export
+from shardline.results.export.start import DESCRIPTION, FORMATS, Check, checked_export
 from shardline.training.model import make_model
 from tests.support.source_cases import load_dataset
 
@@ -49,7 +49,7 @@ class Model:
             to=to, tokenizer=self.tokenizer, folder=folder,
         )  # fmt: skip
         assert (folder / FORMATS[to]).exists()
-        write_json(folder / "config.json", config)
+        write_json(folder / DESCRIPTION.get(to, "config.json"), config)
         return folder, config, check
 
     @property

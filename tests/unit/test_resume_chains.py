@@ -116,6 +116,24 @@ def test_what_lightnings_states_forget_is_there_after_a_resume(trainings, case):
     assert trainings.killed(case, at(2, 4, 9, 15)).differences(unbroken) == []
 
 
+def test_a_model_of_transformers_with_dropout_resumes_with_its_bits(trainings):
+    pytest.importorskip("transformers", reason="pip install 'shardline[huggingface]'")
+    config = {
+        "model_type": "gpt2",
+        "vocab_size": 9,
+        "n_embd": 8,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_positions": 8,
+    }
+    settings = {"data.normalize": "none", "data.pack": PACK, "model_args": {"config": config}}
+    path = "shardline.training.models.hf_causal_lm:CausalLM"
+    hub = Case(name="hub", model=path, settings=settings, data="tokens")
+    unbroken, _ = trainings.unbroken(hub)
+    kills = [Kill(place="callback.on_after_backward", step=step) for step in (3, 4, 9)]
+    assert trainings.killed(hub, kills).differences(unbroken) == []
+
+
 @contextmanager
 def earlier_version():
     """Resume as Shardline did before `checkpoints.counters`."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.script_files import files_that_count
+from shardline.config.settings.run import RunSettings
 from shardline.environments.specs import specs_of
 from tests.support.fake_project import LOCK, FakeProject
 
@@ -81,7 +82,10 @@ def test_a_files_bytes_count_exactly_where_an_argument_names_it(
 def counted(root: Path, *words: str) -> list[str]:
     layout = ResultsLayout(root=root, named_store=root / "elsewhere")
     model = f"script: tools/run.py {shlex.join(words)}"
-    return [str(path.relative_to(root)) for path in files_that_count(model, "", layout, "here")]
+    return [
+        str(path.relative_to(root))
+        for path in files_that_count(model, RunSettings(), layout, "here")
+    ]
 
 
 def test_results_and_what_the_script_writes_do_not_count(

@@ -115,7 +115,7 @@ def export(
     context: typer.Context,
     run: _Run,
     to: Annotated[
-        Literal["onnx", "torchscript", "safetensors"],
+        Literal["onnx", "torchscript", "safetensors", "huggingface"],
         typer.Option("--to", help="Format of the written model."),
     ],
     output: Annotated[

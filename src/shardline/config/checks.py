@@ -21,6 +21,10 @@ SHIPPED_MODELS = {
     "resnet": "shardline.training.models.resnet:ResNet",
     "gpt": "shardline.training.models.gpt:GPT",
     "unet": "shardline.training.models.unet:UNet",
+    "hf:AutoModelForCausalLM": "shardline.training.models.hf_causal_lm:CausalLM",
+    "hf:AutoModelForSequenceClassification": (
+        "shardline.training.models.hf_sequence_classification:SequenceClassification"
+    ),
 }
 _IMAGE = "shardline.data.transforms.image"
 SHIPPED_TRANSFORMS = {

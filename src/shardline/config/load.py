@@ -20,6 +20,7 @@ from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.evaluation_code import check_evaluation, metric_paths
 from shardline.config.forms import fill, form_of
+from shardline.config.hub_models import check_hub_model
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
@@ -260,7 +261,7 @@ def _load_run(
         plain_settings,
         paths,
         {part.dataset.id: str(part.weight) for part in parts},
-        _code_files(project, model_class, settings.code_files, row.where),
+        _code_files(project, model_class, settings, row.where),
         environment.counted if environment else None,
     )
     digest = short_digest(document)
@@ -279,9 +280,9 @@ def _load_run(
     )
 
 
-def _code_files(project: Project, model: str, patterns: str, where: str) -> dict[str, str]:
+def _code_files(project: Project, model: str, settings: RunSettings, where: str) -> dict[str, str]:
     """Return the digests of the files that a run's code reads, by place and name."""
-    files = script_files.files_that_count(model, patterns, project.layout, where)
+    files = script_files.files_that_count(model, settings, project.layout, where)
     return project.digests.digest_all(files, workdir=project.workdir)
 
 
@@ -289,4 +290,5 @@ def _resolve_model(project: Project, row: Row) -> str:
     where = f"{row.where}: model"
     if scripts.is_script(row.model):
         return scripts.resolve_script(row.model, project.workdir, where)
+    check_hub_model(row.model, where)
     return checks.resolve_class(row.model, checks.SHIPPED_MODELS, project.code, where)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from shardline.config.hub_models import hub_files
 from shardline.config.layout import ResultsLayout
 from shardline.config.scripts import ARGUMENT, is_script, split_script
+from shardline.config.settings.run import RunSettings
 from shardline.config.source_files import find_code_files
 
 # Digesting takes about a second then, once for each state of the file.
@@ -19,20 +21,26 @@ _WRITTEN = re.compile(
 )
 
 
-def files_that_count(model: str, code_files: str, layout: ResultsLayout, where: str) -> list[Path]:
-    """Return the files whose bytes count in a run: those of `code_files`, then a script's arguments.
+def files_that_count(
+    model: str, settings: RunSettings, layout: ResultsLayout, where: str
+) -> list[Path]:
+    """Return the files whose bytes count in a run: those of `code_files`, then what the model is made from.
+
+    That is a script's arguments, or the folder that a model of transformers is made from.
 
     Args:
         model: the resolved model.
-        code_files: the setting.
+        settings: the run's.
         where: file and row, as messages begin.
 
     Raises:
-        ConfigError: a name or pattern of `code_files` matches no file.
+        ConfigError: a name or pattern of `code_files` matches no file, or a folder is none.
     """
     given = [path for path in _arguments(model, layout) if path.suffix != ".py"]
     small = (path for path in given if path.stat().st_size <= _LARGEST_BYTES)
-    return list(dict.fromkeys([*find_code_files(code_files, layout.root, where), *small]))
+    named = find_code_files(settings.code_files, layout.root, where)
+    made_from = hub_files(model, settings.model_args, layout.root, where)
+    return list(dict.fromkeys([*named, *small, *made_from]))
 
 
 def code_of_arguments(model: str, layout: ResultsLayout) -> dict[str, str]:

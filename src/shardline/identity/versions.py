@@ -54,8 +54,13 @@ SCRIPT: History = _FIRST
 # what a training script gets from shardline_io: samples in their order, decoded and put together
 IO: History = _FIRST
 
+# those of transformers, by the module that trains them
+_HUB = {
+    "hf:AutoModelForCausalLM": "hf_causal_lm",
+    "hf:AutoModelForSequenceClassification": "hf_sequence_classification",
+}
 MODELS: dict[str, History] = dict.fromkeys(
-    ("linear", "mlp", "cnn", "resnet", "gpt", "unet"), _FIRST
+    ("linear", "mlp", "cnn", "resnet", "gpt", "unet", *_HUB), _FIRST
 )
 SOURCES: dict[str, History] = dict.fromkeys(
     (
@@ -119,7 +124,7 @@ PUBLIC: dict[str, str] = {
     "shardline.data.transforms.image": "transforms",
     "shardline.data.sources.base": "data",
     "shardline.data.splits": "data",
-    **{f"shardline.training.models.{name}": name for name in MODELS},
+    **{f"shardline.training.models.{_HUB.get(name, name)}": name for name in MODELS},
     **{f"shardline.data.sources.{name}": name for name in SOURCES},
 }
 
@@ -146,6 +151,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "transforms": ("PIL", "numpy", "simplejpeg", "torch"),
     **dict.fromkeys(MODELS, ("pytorch_lightning", "torch", "torchmetrics")),
     **dict.fromkeys(("gpt", "resnet", "unet"), (*_TORCH, "torchmetrics")),
+    **dict.fromkeys(_HUB, (*_TORCH, "torchmetrics", "transformers")),
     "csv": ("numpy", "pyarrow"),
     "delta": ("deltalake", "numpy", "pyarrow"),
     "digits": ("numpy", "sklearn"),

@@ -53,8 +53,7 @@ def _files_of(project: Project, of: Dataset | Run) -> Iterator[Path]:
             yield from _files_of(project, part.dataset)
         for path in of.code_paths.values():
             yield from _files_of_code(project, path)
-        given = of.settings.code_files
-        yield from files_that_count(of.model_class, given, project.layout, of.row.where)
+        yield from files_that_count(of.model_class, of.settings, project.layout, of.row.where)
     else:
         yield from (project.lock_file, *of.files, *filter(None, [of.tokenizer]))
         if of.read_as:  # whose columns they need

@@ -265,6 +265,6 @@ class FixedColumns(Settings, frozen=True, kw_only=True):
     """A key of `datasets` or of `mixes` in config.yaml, or the weights of a mix, `{web: 0.7, books:
     0.3}`."""
     model: Text
-    """A shipped model (`linear`, `mlp`, `cnn`, `resnet`, `gpt`, `unet`; see docs/models.md), a
+    """A shipped model (`linear`, `mlp`, `cnn`, `resnet`, `gpt`, `unet`, `hf:...`; see docs/models.md), a
     LightningModule by import path (`mypkg.models:Net`), or any training program (`script:
     path/to/train.py args...`)."""

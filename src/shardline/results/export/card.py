@@ -14,9 +14,12 @@ from shardline.core.package import workflow_folder
 from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
 from shardline.results.export.program import program
+from shardline.results.export.start import DESCRIPTION
 from shardline.results.recorded import Recorded
 
-_LIBRARIES = {"onnx": "onnx", "torchscript": "pytorch", "safetensors": "pytorch"}
+_LIBRARIES = {
+    "onnx": "onnx", "torchscript": "pytorch", "safetensors": "pytorch", "huggingface": "transformers",
+}  # fmt: skip
 _SHOWN_FILES = 20
 
 
@@ -59,6 +62,8 @@ def make_card(
         config=config,
         program=program(config) if config["format"] == "onnx" else [],
         has_features=config["inputs"][0]["name"] == "features",
+        description=DESCRIPTION.get(config["format"], "config.json"),
+        head=recorded.spec["model"].removeprefix("hf:"),
         changes=changes,
         num_parameters=num_parameters,
     )

@@ -11,7 +11,7 @@ from shardline.results.export import preprocessing
 from shardline.results.export.original import Original
 from shardline.results.export.start import FORMATS
 from shardline.training.model import arguments_of
-from shardline.training.models.gpt import GPT
+from shardline.training.models.language import LanguageModel
 from shardline.training.models.unet import UNet
 
 
@@ -89,7 +89,7 @@ def _meaning(original: Original, output: Any) -> str:
     is_one = len(original.outputs[0]) == 1
     if is_one and task == "classification" and list(output.shape[1:]) == [len(classes)]:
         return "logits of the classes below"
-    if isinstance(original.model, GPT):
+    if isinstance(original.model, LanguageModel):
         return "logits of the token that follows each token"
     if isinstance(original.model, UNet):
         return "logits of each pixel's class"

@@ -18,7 +18,9 @@ from shardline.results.export.original import Original, deployed
 from shardline.training.model import make_model
 
 _EXTERNAL_BYTES = 1 << 30  # an ONNX file holds 2 GiB at most; larger weights go beside it
+_ONE_FILE = "1000GB"
 NORMALIZATION = "normalization.safetensors"
+AS_SEALED = ("safetensors", "huggingface")  # the weights alone: the same bits, and no steps inside
 
 
 Outputs = list[torch.Tensor]
@@ -115,6 +117,36 @@ def _read_safetensors(original: Original, path: Path) -> Run:
     return lambda tensors: _listed(whole(*tensors))
 
 
+def _write_huggingface(original: Original, path: Path) -> bool:
+    """Write it as `from_pretrained` of transformers reads it: weights and `config.json`."""
+    hub = _hub(original.model)
+    if hub is None:
+        raise ConfigError(
+            f"--to huggingface is for a model of transformers, and the run has {original.spec.model_class}; export it "
+            "--to safetensors, or train model=hf:AutoModelForCausalLM or its like"
+        )
+    if original.schema["task"] == "classification":
+        hub.config.id2label = dict(enumerate(original.schema["classes"]))
+        hub.config.label2id = {name: place for place, name in hub.config.id2label.items()}
+    hub.save_pretrained(path.parent, max_shard_size=_ONE_FILE)
+    return True
+
+
+def _read_huggingface(original: Original, path: Path) -> Run:
+    model = make_model(original.spec, original.schema)
+    hub = _hub(model)
+    assert hub is not None
+    hub.load_state_dict(type(hub).from_pretrained(path.parent, local_files_only=True).state_dict())
+    whole = deployed(model, original.call, original.steps, None)
+    return lambda tensors: _listed(whole(*tensors))
+
+
+def _hub(model: torch.nn.Module) -> Any:
+    """Return the model of transformers that a shipped model trains; None of another model."""
+    hub = getattr(model, "hub", None)
+    return hub if hasattr(hub, "save_pretrained") else None
+
+
 def _listed(found: Any) -> Outputs:
     return [*found] if isinstance(found, tuple) else [found]
 
@@ -149,7 +181,7 @@ def outputs_of(original: Original, to: str, path: Path) -> list[Outputs]:
             parts = [[of[:1] for of in tensors]]
             if size > 1:
                 parts.append([of[1:] for of in tensors])
-            parts = [tensors] if to == "safetensors" else parts
+            parts = [tensors] if to in AS_SEALED else parts
             computed = [run(part) for part in parts]
             found.append([_joined(of) for of in zip(*computed, strict=True)])
     return found
@@ -195,4 +227,5 @@ _CONVERTERS: dict[str, tuple[_Write, _Read]] = {
     "onnx": (_write_onnx, _read_onnx),
     "torchscript": (_write_torchscript, _read_torchscript),
     "safetensors": (_write_safetensors, _read_safetensors),
+    "huggingface": (_write_huggingface, _read_huggingface),
 }

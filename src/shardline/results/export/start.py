@@ -25,7 +25,11 @@ from shardline.results.recorded import Recorded, check_repeatable
 if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
 
-FORMATS = {"onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors"}
+FORMATS = {
+    "onnx": "model.onnx", "torchscript": "model.pt", "safetensors": "model.safetensors",
+    "huggingface": "model.safetensors",
+}  # fmt: skip
+DESCRIPTION = {"huggingface": "shardline.json"}  # whose config.json is that of transformers
 _ONNX = ("onnx", "onnxruntime", "onnxscript")
 _TOLERANCE = 1e-4  # another runtime sums in another order
 
@@ -94,7 +98,7 @@ def export_run(
             to=to, tokenizer=tokenizer, folder=scratch, title=recorded.title,
         )  # fmt: skip
         config["run"] = recorded.id
-        write_json(scratch / "config.json", config)
+        write_json(scratch / DESCRIPTION.get(to, "config.json"), config)
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         card = make_card(recorded, manifest, config, changes, num_parameters)
         write_bytes(scratch / "README.md", card.encode())
@@ -165,23 +169,23 @@ def checked_export(
         title: what messages call the run.
 
     Returns:
-        The original, what `config.json` is to hold, and the comparison.
+        The original, what `config.json` is to hold, or the file of `DESCRIPTION`, and the comparison.
 
     Raises:
         ConfigError: the format cannot hold the model.
         DataError: the export's outputs are not the original's.
     """
     from shardline.results.export.description import describe
-    from shardline.results.export.formats import outputs_of, write
+    from shardline.results.export.formats import AS_SEALED, outputs_of, write
     from shardline.results.export.original import load_original
 
-    original = load_original(spec, datasets, weights, with_inside=to != "safetensors")
+    original = load_original(spec, datasets, weights, with_inside=to not in AS_SEALED)
     is_free = write(original, to, folder / FORMATS[to])
     check = Check(
         split=original.split,
         rows=original.num_rows,
         max_difference=original.difference(outputs_of(original, to, folder / FORMATS[to])),
-        allowed=0.0 if to == "safetensors" else _TOLERANCE * max(1.0, original.largest),
+        allowed=0.0 if to in AS_SEALED else _TOLERANCE * max(1.0, original.largest),
     )
     if not check.max_difference <= check.allowed:  # not a number is refused as well
         raise DataError(

@@ -1,0 +1,153 @@
+"""Models of transformers as shipped models: what they learn, what is refused, and the folder that others read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardline.config.hub_models import check_hub_model, hub_files
+from shardline.config.settings.run import Data
+from shardline.errors import ConfigError
+from tests.support.exported import sealed
+
+transformers = pytest.importorskip("transformers", reason="pip install 'shardline[huggingface]'")
+from shardline.training.models.hf_causal_lm import CausalLM  # noqa: E402
+from shardline.training.models.hf_sequence_classification import (  # noqa: E402
+    SequenceClassification,
+)
+
+BERT = {
+    "model_type": "bert", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "intermediate_size": 16,
+}  # fmt: skip
+GPT2 = {
+    "model_type": "gpt2", "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32,
+}  # fmt: skip
+COLUMNS = {"tokens": "uint8[*]", "labels": "int64"}
+
+
+def bert(**given: Any) -> SequenceClassification:
+    torch.manual_seed(0)
+    return SequenceClassification(3, COLUMNS, **{"config": BERT, **given})
+
+
+@settings(max_examples=10, deadline=None)
+@given(length=st.integers(1, 8), more=st.integers(0, 5), seed=st.integers(0, 9))
+def test_what_fills_a_row_up_changes_no_logits(length: int, more: int, seed: int) -> None:
+    model = bert().double().eval()
+    row = torch.randint(0, 256, (1, length), generator=torch.Generator().manual_seed(seed))
+    alone = model({"tokens": row})
+    filled = torch.nn.functional.pad(row, (0, more), value=seed)
+    batch = {"tokens": filled, "tokens.lengths": torch.tensor([length])}
+    torch.testing.assert_close(model(batch), alone, rtol=0, atol=1e-9)
+
+
+def test_a_causal_model_counts_each_next_token_of_a_row_and_continues_it() -> None:
+    torch.manual_seed(0)
+    model = CausalLM({"tokens": "uint8[*]"}, config=GPT2).eval()
+    assert (model.vocab, model.context) == (256, 32)
+    tokens = torch.randint(0, 256, (2, 6))
+    losses, counts = model.losses({"tokens": tokens, "tokens.lengths": torch.tensor([6, 3])})
+    assert counts.tolist() == [[1] * 5, [1, 1, 0, 0, 0]]
+    with torch.no_grad():
+        theirs = model.hub(input_ids=tokens[:1], labels=tokens[:1]).loss
+    torch.testing.assert_close(losses[0].mean(), theirs)
+    assert model.generate(tokens[:, :2], 3).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"config": None}, "has neither of model_args.config and model_args.pretrained"),
+        ({"pretrained": "x"}, "has both of"),
+        ({"config": {**BERT, "model_type": "brt"}}, 'model_type=brt, .* did you mean "bert"'),
+        ({"config": {**BERT, "hiden_size": 8}}, 'has hiden_size, .* did you mean "hidden_size"'),
+        ({"config": {**BERT, "hidden_size": 15}}, "fits no AutoModelForSequenceClassification"),
+        ({"config": {"model_type": "vit"}}, "fits no AutoModelForSequenceClassification"),
+        ({"config": None, "pretrained": "bert-base-uncased"}, "nothing is downloaded"),
+        ({"column": "labels"}, "model_args.column=labels is int64, expected integers"),
+    ],
+)
+def test_what_makes_no_model_is_refused_in_one_sentence(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as error:
+        bert(**given)
+    assert "\n" not in str(error.value)
+
+
+def test_packs_of_several_rows_and_labels_without_classes_are_refused() -> None:
+    packed = {"tokens": "uint8[8]", "tokens.positions": "int32[8]"}
+    with pytest.raises(ConfigError, match="best_fit keeps the rows"):
+        CausalLM(packed, config=GPT2)
+    with pytest.raises(ConfigError, match="without classes"):
+        SequenceClassification(0, COLUMNS, config=BERT)
+    with pytest.raises(ConfigError, match="has 64 values, expected at most 33"):
+        CausalLM({"tokens": "uint8[64]"}, config=GPT2)
+
+
+def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'shardline\[huggingface\]'"):
+        bert()
+
+
+def test_a_head_that_is_not_trained_and_a_name_on_the_hub_are_refused_before_data(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match='did you mean "hf:AutoModelForCausalLM"'):
+        check_hub_model("hf:AutoModelForCausaLM", "runs.tsv row 1: model")
+    check_hub_model("hf:Net", "runs.tsv row 1: model")  # a class of a module `hf`
+    path = "shardline.training.models.hf_causal_lm:CausalLM"
+    with pytest.raises(ConfigError, match=r"row 1: model_args.pretrained=gpt2 has no config.json"):
+        hub_files(path, {"pretrained": "gpt2"}, tmp_path, "row 1")
+    assert hub_files("mypkg:Net", {"pretrained": "gpt2"}, tmp_path, "row 1") == []
+
+
+def test_the_files_of_a_folder_count_by_what_is_read(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors", "README.md", "tokenizer.json"):
+        (tmp_path / name).touch()
+    path = "shardline.training.models.hf_causal_lm:CausalLM"
+    for key, names in (
+        ("pretrained", ["config.json", "model.safetensors"]),
+        ("config", ["config.json"]),
+    ):
+        found = hub_files(path, {key: "."}, tmp_path, "row 1")
+        assert [one.name for one in found] == names
+
+
+def test_an_export_is_read_by_from_pretrained_and_trained_from(tmp_path: Path) -> None:
+    rows = [{"text": "ab" * (1 + n % 9), "label": n % 3} for n in range(30)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = {
+        "type": "jsonl", "files": ["rows.jsonl"], "tokenize": {"tokens": "text"}, "label": "label",
+        "num_classes": 3,
+    }  # fmt: skip
+    model = sealed(tmp_path, source, SequenceClassification, Data(), config=BERT)
+    folder, config, check = model.exported("huggingface")
+    assert check.max_difference == 0
+    assert [one["name"] for one in config["inputs"]] == ["tokens", "tokens.lengths"]
+
+    read = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert read.config.id2label == {0: "0", 1: "1", 2: "2"}
+    tokens = torch.tensor([[97, 98]])
+    torch.testing.assert_close(
+        read(input_ids=tokens).logits, model.model({"tokens": tokens}), rtol=0, atol=0
+    )
+
+    again = SequenceClassification(3, COLUMNS, pretrained=str(folder)).eval()
+    torch.testing.assert_close(
+        again({"tokens": tokens}), model.model({"tokens": tokens}), rtol=0, atol=0
+    )
+
+
+def test_another_model_is_not_exported_in_this_layout(tmp_path: Path) -> None:
+    from shardline.training.models.gpt import GPT
+
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"text": "abc"}) for _ in range(30)))
+    source = {"type": "jsonl", "files": ["rows.jsonl"], "tokenize": {"tokens": "text"}}
+    model = sealed(tmp_path, source, GPT, Data(), context=8, width=8, layers=1, heads=1)
+    with pytest.raises(ConfigError, match="--to huggingface is for a model of transformers"):
+        model.exported("huggingface")
