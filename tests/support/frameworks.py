@@ -21,12 +21,17 @@ from tests.support.workspace import REPOSITORY, SNAKEMAKE, Workspace
 EXAMPLES = REPOSITORY / "examples"
 # By example, the launchers that start it: the first one here and on Slurm, all of them over ssh.
 LAUNCHERS = {
+    "accelerate": ("torchrun", "none", "mpirun"),
+    "huggingface": ("torchrun", "none", "mpirun"),
     "jax": ("torchrun", "none", "mpirun"),
     "mpi4py": ("mpirun",),
     "tensorflow": ("torchrun", "none", "mpirun"),
     "torchrun": ("torchrun", "none", "mpirun"),
 }
 FRAMEWORKS = tuple(LAUNCHERS)
+# An example and a program of it, where they are not the framework's `train.py`.
+PROGRAMS = {"accelerate": ("huggingface", "loop.py")}
+TESTED = {PROGRAMS.get(name, (name, ""))[0] for name in FRAMEWORKS}  # examples
 # Environments outlive the tests, since one of them takes minutes and gigabytes.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shardline-tests"
 # Rank 1 kills itself before one step, and has its rank's program asked to end before another, once each.
@@ -91,8 +96,10 @@ class Project:
         made = shutil.ignore_patterns(
             "data", "results", "store", "logs", "benchmarks", ".snakemake"
         )
-        shutil.copytree(EXAMPLES / framework, folder, ignore=made, dirs_exist_ok=True)
-        program = (folder / "train.py").read_text()
+        example, name = PROGRAMS.get(framework, (framework, "train.py"))
+        shutil.copytree(EXAMPLES / example, folder, ignore=made, dirs_exist_ok=True)
+        program = (folder / name).read_text()
+        (folder / "train.py").write_text(program)
         (folder / "broken.py").write_text(f"import faults  # noqa: F401\n{program}")
         (folder / "faults.py").write_text(FAULTS)
         subprocess.run([sys.executable, "make_data.py", "data"], cwd=folder, check=True)
@@ -119,7 +126,8 @@ class Project:
             models: by the name of a run, its column `model`; what is no script trains an epoch.
             runtime: is added to the example's.
         """
-        config = yaml.safe_load((EXAMPLES / self.framework / "config/config.yaml").read_text())
+        example, _ = PROGRAMS.get(self.framework, (self.framework, ""))
+        config = yaml.safe_load((EXAMPLES / example / "config/config.yaml").read_text())
         environment = config["defaults"].pop("environment", "")
         config["defaults"] |= {"nodes": nodes, "devices": 2 // nodes}
         config["runtime"] |= {"stop_grace_s": STOP_GRACE_S, **runtime}

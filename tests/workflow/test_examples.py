@@ -14,7 +14,7 @@ import pytest
 
 from shardline.config.load import load_project
 from shardline.ledger import read_ledger
-from tests.support.frameworks import FRAMEWORKS
+from tests.support.frameworks import TESTED
 from tests.support.workspace import REPOSITORY, SNAKEMAKE
 
 EXAMPLES = REPOSITORY / "examples"
@@ -129,7 +129,7 @@ def make(folder: Path, *arguments: str) -> str:
 
 
 def test_each_example_has_a_check_here_or_in_the_tests_of_frameworks():
-    assert sorted({*CHECKS, *FRAMEWORKS}) == NAMES
+    assert sorted({*CHECKS, *TESTED}) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

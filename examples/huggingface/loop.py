@@ -1,0 +1,61 @@
+"""A training loop of one's own by Accelerate, which saves and restores what it has prepared."""
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from transformers import get_linear_schedule_with_warmup
+
+import shardline_io as io
+from digits import evaluate, inputs_of, make_model
+
+
+def main():
+    """Train; an epoch's end and a stop save."""
+    settings, accelerator = io.settings(), Accelerator(cpu=True)
+    set_seed(settings["seed"])
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), settings["optim"]["lr"])
+    schedule = get_linear_schedule_with_warmup(optimizer, 20, io.num_steps())
+    model, optimizer = accelerator.prepare(model, optimizer)
+    accelerator.register_for_checkpointing(schedule)  # prepared, it would step once for each rank
+    if saved := io.resume():
+        accelerator.load_state(saved.folder)
+
+    def total(numbers):
+        return accelerator.reduce(numbers, "sum")
+
+    def largest(number):
+        return int(total(torch.tensor(number)) > 0)
+
+    def save(step):
+        with io.checkpoint(step) as folder:
+            accelerator.save_state(folder)
+
+    per_epoch = io.num_steps(0)
+    for batch in io.train():
+        loss = model(**inputs_of(batch)).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        if io.should_stop(largest):
+            save(batch.step)
+            io.stop()
+        if batch.step % per_epoch == 0:
+            val_loss, val_accuracy, _ = evaluate(model, io.validation(), total)
+            io.log(
+                batch.step, epoch=batch.epoch, train_loss=loss.item(), val_loss=val_loss, val_accuracy=val_accuracy
+            )  # fmt: skip
+            print(
+                f"progress step={batch.step}/{io.num_steps()} val_loss={val_loss:.3f}", flush=True
+            )
+            save(batch.step)
+    _, accuracy, rows = evaluate(model, io.test(), total)
+    io.write_evaluation({"accuracy": accuracy}, rows)
+    weights = accelerator.unwrap_model(model).state_dict()
+    io.save_model({name: value.numpy() for name, value in weights.items()})
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()
