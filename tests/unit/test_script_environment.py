@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardline.config.causes import find_causes
 from shardline.config.script_environment import ScriptEnvironment, load_environment
 from shardline.config.settings.run import Environment
-from shardline.environments.of_script import lacking
+from shardline.environments.of_script import built_on_nodes, lacking
 from shardline.environments.venv import make_venv, pip_config, uv_variables
 from shardline.errors import ConfigError, DataError
 from shardline.identity.code import CodeIndex
@@ -166,14 +166,29 @@ def test_mistakes_are_one_sentence_before_anything_runs(
     assert str(error.value).count("\n") == 0
 
 
-@pytest.mark.parametrize("runtime", [{"launcher": "azureml"}, {"environment": "image"}])
-def test_ranks_in_an_image_have_no_other_environment(
-    fake: FakeProject, runtime: dict[str, str]
-) -> None:
+def test_ranks_in_an_image_have_no_other_environment(fake: FakeProject) -> None:
     of_script(fake, {"venv": "own.lock"})
-    fake.config["runtime"] = runtime
-    ((key, value),) = runtime.items()
-    with pytest.raises(ConfigError, match=rf"environment=own: runtime.{key}={value} starts ranks"):
+    fake.config["runtime"] = {"environment": "image"}
+    with pytest.raises(
+        ConfigError, match=r"environment=own: runtime.environment=image starts ranks"
+    ):
+        fake.load()
+
+
+def test_nodes_that_share_no_store_build_from_a_lock_alone(fake: FakeProject) -> None:
+    of_script(fake, {"venv": "own.lock"})
+    same = fake.run("net").id
+    fake.config["runtime"] = {"launcher": "azureml"}
+    run = fake.run("net")
+    assert run.id == same
+    assert run.environment_file is None
+    given = built_on_nodes(run.environment, run.layout)
+    assert given is not None
+    assert given.file == Path("own.lock")
+    fake.config["environments"] = {"own": {"python": str(OWN)}}
+    with pytest.raises(
+        ConfigError, match="under runtime.launcher=azureml each node builds its environment"
+    ):
         fake.load()
 
 
@@ -248,7 +263,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "wheels"
     folder.mkdir()
     monkeypatch.setenv("UV_FIND_LINKS", str(folder))
-    monkeypatch.setenv("UV_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
     return folder
 
 

@@ -4,7 +4,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ class ScriptEnvironment:
         file: the lock or pin file; None where there is none.
         address: digest of what is built; empty where nothing is.
         interpreter: where it is there and needs no building.
+        is_of_nodes: whether each node builds it, since the store is no place for one.
     """
 
     kind: Kind
@@ -48,6 +49,7 @@ class ScriptEnvironment:
     file: Path | None = None
     address: str = ""
     interpreter: Interpreter | None = None
+    is_of_nodes: bool = False
 
     @property
     def counted(self) -> dict[str, Any]:
@@ -96,13 +98,18 @@ def environment_of_run(
             f"{shown}: the model is a LightningModule, which runs in Shardline's own environment, expected a script; "
             "pin its packages in `lock`, or leave environment empty for this run"
         )
-    if runtime.launcher == "azureml" or runtime.environment == "image":
-        key = "launcher" if runtime.launcher == "azureml" else "environment"
+    if runtime.environment == "image":
         raise ConfigError(
-            f"{shown}: runtime.{key}={getattr(runtime, key)} starts ranks in an image, in which no other environment "
-            "can be made; install the script's packages there, and leave environment empty"
+            f"{shown}: runtime.environment=image starts ranks in an image, in which no other environment can be "
+            "made; install the script's packages there, and leave environment empty"
         )
-    return load(given, shown)
+    if runtime.launcher != "azureml":
+        return load(given, shown)
+    if given.venv is UNSET:
+        raise ConfigError(
+            f"{shown}: under runtime.launcher=azureml each node builds its environment, expected venv; write a lock"
+        )
+    return replace(load(given, shown), is_of_nodes=True)
 
 
 def load_environment(given: Environment, where: str, root: Path) -> ScriptEnvironment:

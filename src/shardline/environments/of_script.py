@@ -1,9 +1,11 @@
 """The interpreter of a training script that has an environment of its own."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from shardline.config.layout import ResultsLayout
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.scripts import split_script
 from shardline.environments.installed import find_differences
@@ -52,7 +54,7 @@ def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpr
 
 
 def python_of_script(environment: ScriptEnvironment | None, file: str | None) -> tuple[str, ...]:
-    """Return the words that start a script's Python; none where it is its rank's own.
+    """Return the words that start a script's Python; none where its rank knows them.
 
     Args:
         file: what was written of the environment, where it was built.
@@ -60,11 +62,21 @@ def python_of_script(environment: ScriptEnvironment | None, file: str | None) ->
     Raises:
         DataError: the environment is not there any more.
     """
-    if environment is None:
+    if environment is None or environment.is_of_nodes:
         return ()
     if environment.interpreter:
         return environment.interpreter.words
     return interpreter(Path(file)) if file else ()
+
+
+def built_on_nodes(
+    environment: ScriptEnvironment | None, layout: ResultsLayout
+) -> ScriptEnvironment | None:
+    """Return an environment that each node builds, as its ranks are given it; None where they build none."""
+    if environment is None or not environment.is_of_nodes or environment.file is None:
+        return None
+    # the project's folder has another path on each node
+    return replace(environment, file=Path(layout.name_of(environment.file)))
 
 
 def found_by_rank(words: Sequence[str]) -> Interpreter:

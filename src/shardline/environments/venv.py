@@ -28,7 +28,6 @@ _OF_PIP = {
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
     "trusted-host": "UV_INSECURE_HOST",
-    "no-index": "UV_NO_INDEX",
     "cert": "SSL_CERT_FILE",
     "proxy": "ALL_PROXY",
 }
@@ -70,6 +69,17 @@ def make_venv(folder: Path, environment: ScriptEnvironment) -> dict[str, Any]:
     }
 
 
+def make_on_node(environment: ScriptEnvironment) -> tuple[str, ...]:
+    """Make the virtual environment of a lock on a rank's own machine; of its ranks one makes it.
+
+    Returns:
+        The words that start its Python.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    made = make_venv(cache / "shardline" / "envs", environment)
+    return (str(Path(made["prefix"]) / "bin" / "python"),)
+
+
 def _build(prefix: Path, environment: ScriptEnvironment) -> None:
     """Build beside its place, and rename: nothing in it holds its path."""
     scratch = prefix.with_name(f".{prefix.name}.tmp")
@@ -88,13 +98,22 @@ def _build(prefix: Path, environment: ScriptEnvironment) -> None:
             "--python",
             str(scratch / "bin" / "python"),
         ]
-        _uv(environment, [*install, "--requirement", str(environment.file)])
+        _uv(environment, [*install, "--requirement", str(Path(environment.file or "").absolute())])
         _check_python(environment, ask(scratch / "bin" / "python", environment.where))
         scratch.rename(prefix)
     except OSError as error:
         raise DataError(f"{prefix} cannot be made ({error}); fix that, and {_AGAIN}") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _program() -> str:
+    try:
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    except (ImportError, FileNotFoundError):  # of conda, which may have the program alone
+        return shutil.which("uv") or "uv"
 
 
 def _check_python(environment: ScriptEnvironment, interpreter: Interpreter) -> None:
@@ -115,12 +134,18 @@ def _not_installable(environment: ScriptEnvironment, why: str) -> ConfigError:
 
 
 def _uv(environment: ScriptEnvironment, words: list[str]) -> None:
-    from uv import find_uv_bin
-
-    command = [find_uv_bin(), *words, "--quiet", "--no-python-downloads", "--no-config"]
+    config = pip_config()
+    if words[0] == "pip" and config.get("no-index", "0").lower() in ("1", "true", "yes", "on"):
+        words = [*words, "--no-index"]  # which no variable of uv asks for
+    command = [_program(), *words, "--quiet", "--no-python-downloads", "--no-config"]
     done = subprocess.run(
-        command, env=uv_variables(os.environ, pip_config()), cwd="/", text=True, capture_output=True, check=False
-    )  # fmt: skip
+        command,
+        env=uv_variables(os.environ, config),
+        cwd="/",
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
         message = (
             " ".join(_FRAME.sub(" ", done.stderr).split())

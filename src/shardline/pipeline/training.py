@@ -20,7 +20,7 @@ from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus
-from shardline.environments.of_script import python_of_script
+from shardline.environments.of_script import built_on_nodes, python_of_script
 from shardline.environments.python import python_of_ranks
 from shardline.pipeline.common import find_run
 from shardline.pipeline.inputs import Inputs, files_of, places_of
@@ -144,7 +144,8 @@ def _rank_spec(
     project: Project, run: Run, inputs: Inputs, work: Path, rule: str, *, results: Path
 ) -> RankSpec:
     """Return the spec of any training's ranks."""
-    named = files_of(run, inputs)
+    named, environment = files_of(run, inputs), run.environment
+    given = inputs.get("script_environment")
     return RankSpec(
         run_json=named["spec"],
         # the file is of the first run with this identity, and the class may have moved since
@@ -156,9 +157,8 @@ def _rank_spec(
         rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
         runtime=convert(to_builtins(project.runtime), RankRuntime),
         set_by_row=tuple(run.set_by_row),
-        script_python=python_of_script(
-            run.environment, str(inputs.get("script_environment") or "")
-        ),
+        script_python=python_of_script(environment, str(given) if given else None),
+        script_environment=built_on_nodes(environment, project.layout),
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from shardline.checkpoints.policy import CheckpointPolicy
 from shardline.config.geometry import ActualGeometry
 from shardline.config.run_spec import DatasetPlace
+from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.run import Data, RunSettings
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
@@ -76,6 +77,7 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tracking: trackers whose links go into the provenance.
         first_steps: None: train to the end.
         script_python: words that start the Python of an environment that the script has of its own.
+        script_environment: that environment, where each node builds it.
     """
 
     run_json: Path
@@ -92,6 +94,7 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tracking: tuple[str, ...] = ()
     first_steps: FirstSteps | None = None
     script_python: tuple[str, ...] = ()
+    script_environment: ScriptEnvironment | None = None
 
 
 class PreflightSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -23,6 +23,7 @@ from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, machine
 from shardline.environments.of_script import differences_of, found_by_rank
+from shardline.environments.venv import make_on_node
 from shardline.identity import watch_reads
 from shardline.launch.export import with_hosts
 from shardline.provenance.actions import Action
@@ -85,6 +86,8 @@ def _run(rank: RankSpec, world: World) -> None:
     settings, is_own = spec.settings, is_script(spec.model_class)
     if is_own and world.rank == 0:
         script.prepare(rank.work)
+    if rank.script_environment:
+        rank = replace(rank, script_python=make_on_node(rank.script_environment))
     interpreter = found_by_rank(rank.script_python) if rank.script_python else None
     differences = differences_of(spec.environment, interpreter)
     problem = explain_differences(differences)
