@@ -22,6 +22,7 @@ EXAMPLES = REPOSITORY / "examples"
 # By example, the launchers that start it: the first one here and on Slurm, all of them over ssh.
 LAUNCHERS = {
     "accelerate": ("torchrun", "none", "mpirun"),
+    "deepspeed": ("torchrun", "none", "mpirun"),
     "huggingface": ("torchrun", "none", "mpirun"),
     "jax": ("torchrun", "none", "mpirun"),
     "mpi4py": ("mpirun",),
