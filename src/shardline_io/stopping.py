@@ -41,7 +41,10 @@ def _write_stacks_on_request() -> None:
     path, number = os.environ.get("SHARDLINE_STACKS"), os.environ.get("SHARDLINE_STACKS_SIGNAL")
     if not path or not number or not hasattr(faulthandler, "register"):
         return
-    stacks = Path(path).open("ab")  # noqa: SIM115  # as long as the process lives
+    try:
+        stacks = Path(path).open("ab")  # noqa: SIM115  # as long as the process lives
+    except OSError:  # a training is worth more than its stacks
+        return
     # works where the interpreter's lock is held for ever, and needs no Python
     faulthandler.register(int(number), stacks, all_threads=True)
     heartbeat_memory.mine().record_program(os.getpid())
