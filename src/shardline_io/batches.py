@@ -13,6 +13,7 @@ from shardline_io import heartbeat_memory, run
 from shardline_io.checkpoints import resume
 from shardline_io.errors import DataError
 from shardline_io.feeds import FeedStream, make_feed, setting_for_shardline
+from shardline_io.ledger import file_name
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.pieces import split_pieces
@@ -152,8 +153,9 @@ def _opened_ledger(done: int) -> TextIO | None:
         return None
     world = run.world()
     Path(folder).mkdir(parents=True, exist_ok=True)
-    name = f"from-{done:09d}-rank-{world.rank:05d}-of-{world.world_size:05d}.jsonl"
-    return (Path(folder) / name).open("w", buffering=1, encoding="utf-8")
+    return (Path(folder) / file_name(done, world.rank, world.world_size)).open(
+        "w", buffering=1, encoding="utf-8"
+    )
 
 
 def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:

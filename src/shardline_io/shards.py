@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardline_io.errors import DataError
+from shardline_io.names import OFFSETS, PADDING, PRESENT
 from shardline_io.order.pieces import Piece
 
 _DTYPES = {
@@ -18,7 +19,6 @@ _DTYPES = {
     "I16": "int16", "I8": "int8", "U8": "uint8", "U16": "uint16", "BOOL": "bool",
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in _DTYPES.items()}  # of the format, by NumPy's
-OFFSETS, PRESENT, PADDING, IDS = ".offsets", ".present", "padding.", "ids"
 
 
 class Shards:

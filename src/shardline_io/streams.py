@@ -8,10 +8,11 @@ from typing import Any, Callable, Protocol, TypeVar, Union
 
 import numpy as np
 
+from shardline_io.names import IDS, LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.sampling import TrainOrder, Window
-from shardline_io.shards import IDS, PRESENT, Shards
+from shardline_io.shards import Shards
 
 Order = Union[TrainOrder, HeldOutOrder]
 Visits = Iterable[tuple[int, int]]  # epochs, and the batches of each to leave out
@@ -165,15 +166,15 @@ class _Columns:
             chosen = [all_rows[row] for row in rows.tolist()]
             if name in self.counted:
                 found[name] = _padded(chosen, int(self.counted[name].longest[place]))
-                found[name + ".lengths"] = np.array([len(row) for row in chosen], np.int64)
-                found[name + ".mean_count"] = np.float32(self.counted[name].mean[place])
+                found[name + LENGTHS] = np.array([len(row) for row in chosen], np.int64)
+                found[name + MEAN_COUNT] = np.float32(self.counted[name].mean[place])
             else:
                 contents = [row.tobytes() for row in chosen]
                 is_text = self._kinds[name] == "text"
                 found[name] = [c.decode() for c in contents] if is_text else contents
         if window.weights is not None:
-            found["weights"] = window.weights[span]
-            found.ids = found.ids[found["weights"] > 0]
+            found[WEIGHTS] = window.weights[span]
+            found.ids = found.ids[found[WEIGHTS] > 0]
         return found
 
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from shardline.core.files import write_json
 from shardline.core.seals import seal as sealed
 from shardline.data.build import build_shards, describe_part, seal
-from shardline.data.columns import DTYPES, MEAN_COUNT, WEIGHTS, Column
+from shardline.data.columns import DTYPES, Column
 from shardline.data.parts import read_part
 from shardline.data.sources.base import file_digests
 from shardline.sources import Ragged, Schema, Source, Table
+from shardline_io.names import MEAN_COUNT, WEIGHTS
 
 COLUMN = st.builds(
     Column,

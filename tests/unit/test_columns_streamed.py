@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.data import windowmap
-from shardline.data.columns import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.errors import DataError
 from shardline.sources import Ragged, Schema, Source, Table
+from shardline_io.names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.pieces import split_pieces
 from shardline_io.order.sampling import TrainOrder

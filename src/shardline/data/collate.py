@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from shardline.core.errors import DataError
-from shardline.data.columns import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS, Column
+from shardline.data.columns import Column
 from shardline.data.units import Sample
+from shardline_io.names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 
 # (features, labels) and weights if any, of a table; of other columns a tensor, or a list, by name
 Batch = tuple[torch.Tensor, ...] | dict[str, Any]

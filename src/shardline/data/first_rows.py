@@ -14,12 +14,13 @@ from shardline.config.settings.run import Pack
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, seal
-from shardline.data.columns import IDS, Column, columns_of
+from shardline.data.columns import Column, columns_of
 from shardline.data.dataset import Dataset
 from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.sources.base import Table, combine_digests
 from shardline.data.units import RowUnits
 from shardline.data.windowmap import WindowMap
+from shardline_io.names import IDS
 from shardline_io.order.pieces import Piece, split_pieces
 
 Row = dict[str, Any]  # by column, and the id as `ids`

@@ -17,8 +17,7 @@ from pytorch_lightning.callbacks import Callback
 from shardline.core.files import make_folder, read_json_lines, writing
 from shardline.core.world import World
 from shardline.data.sample_stream import SampleStream
-
-_NAME = re.compile(r"from-(?P<start>\d+)-rank-(?P<rank>\d+)-of-\d+\.jsonl")
+from shardline_io.ledger import NAME, file_name
 
 
 class SampleLedger(Callback):
@@ -36,8 +35,9 @@ class SampleLedger(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Open this attempt's file."""
         make_folder(self._folder)
-        place = f"rank-{self._world.rank:05d}-of-{self._world.world_size:05d}"
-        path = self._folder / f"from-{trainer.global_step:09d}-{place}.jsonl"
+        path = self._folder / file_name(
+            trainer.global_step, self._world.rank, self._world.world_size
+        )
         with writing(path):
             self._file = path.open("w", buffering=1)
 
@@ -88,5 +88,5 @@ def read_samples(folder: Path | str) -> dict[int, list[tuple[int, int, int]]]:
 
 
 def _files(folder: Path) -> list[tuple[Path, re.Match[str]]]:
-    matches = ((path, _NAME.fullmatch(path.name)) for path in folder.iterdir())
+    matches = ((path, NAME.fullmatch(path.name)) for path in folder.iterdir())
     return [(path, match) for path, match in matches if match]

@@ -17,10 +17,10 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.forms import problem_of_form
 from shardline.core.seals import check_seal
-from shardline.data.columns import OFFSETS, PRESENT
 from shardline.data.forms import Part
 from shardline.data.shard_format import Layout
 from shardline.data.statistics import Moments, Statistics, merge_siblings, of_columns
+from shardline_io.names import OFFSETS, PRESENT
 
 # Sums over float32 values depend on how the rows were cut into tables, by far less than this.
 _RELATIVE = 1e-5

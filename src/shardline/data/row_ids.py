@@ -12,8 +12,8 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
-from shardline.data.columns import IDS
 from shardline.data.shard_format import Layout, shard_path
+from shardline_io.names import IDS
 
 _AT_A_TIME = 1 << 25  # ids, in 256 MB
 _BLOCK = 1 << 20

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.data.columns import IDS, OFFSETS, PRESENT, Column, columns_of
+from shardline.data.columns import Column, columns_of
 from shardline.data.shard_format import Layout
 from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.statistics import Moments, RunningMoments, rows_in_cache
 from shardline.data.tables import WIDE_BYTES, Block, is_finite, not_finite, read_table
 from shardline.data.values import take_rows
+from shardline_io.names import IDS, OFFSETS, PRESENT
 
 _BLOCK_BYTES = 4 << 20  # NumPy asks for huge pages from here on
 

@@ -30,7 +30,8 @@ from blake3 import blake3
 
 from shardline.core.errors import DataError
 from shardline.core.files import atomic_writer
-from shardline.data.columns import IDS, OFFSETS, PADDING, PRESENT, Column, columns_of
+from shardline.data.columns import Column, columns_of
+from shardline_io.names import IDS, OFFSETS, PADDING, PRESENT
 from shardline_io.shards import NAMES
 
 HEADER_BYTES = 65536  # the largest page size in use (64 KiB, on Arm servers)

@@ -14,9 +14,10 @@ import numpy as np
 from shardline.config.layout import ResultsLayout
 from shardline.core.errors import DataError
 from shardline.core.package import making
-from shardline.data.columns import IDS, OFFSETS, columns_of
+from shardline.data.columns import columns_of
 from shardline.data.raw_files import close, read_exactly, size_of
 from shardline.data.shard_format import HEADER_BYTES, SHARD_NAME, Layout, shard_path
+from shardline_io.names import IDS, OFFSETS
 from shardline_io.order.pieces import Piece
 
 # no fault of the file, so that a repair would not help

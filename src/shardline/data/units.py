@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shardline.data.columns import PRESENT, Column, varying_arrays
+from shardline.data.columns import Column, varying_arrays
 from shardline.data.shard_map import ShardMap
 from shardline.data.windowmap import NARROW_BYTES, WindowMap
+from shardline_io.names import PRESENT
 from shardline_io.order.pieces import Piece
 
 Sample = dict[str, Any]  # by column: an array (that cannot be written to), bytes, a text, or None

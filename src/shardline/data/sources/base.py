@@ -13,7 +13,8 @@ import numpy as np
 
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
-from shardline.data.columns import IDS, parse_columns
+from shardline.data.columns import parse_columns
+from shardline_io.names import IDS
 
 
 @dataclass(frozen=True, kw_only=True)

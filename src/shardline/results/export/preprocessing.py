@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shardline.core.redaction import mask_values
-from shardline.data.columns import LENGTHS, columns_of
+from shardline.data.columns import columns_of
 from shardline.results.export.steps import Step, Steps
+from shardline_io.names import LENGTHS
 
 Raw = Literal["image", "text", "numbers", "arrays"]
 
