@@ -147,6 +147,7 @@ def of_script(
         ({}, {"venv": "none.lock"}, r"environment=own.venv=none.lock: cannot be read \(No such file"),
         ({}, {"venv": "loose.lock"}, r"environment=own.venv=loose.lock, line 2: numpy>=1 pins no version"),
         ({}, {"conda": "own.lock"}, r"environment=own.conda=own.lock: .*line 1: .* is not the URL of a conda package"),
+        ({}, {"image": "repo/tf:2.21"}, r"image=repo/tf:2.21: names no digest, expected name@sha256: and 64 hex"),
         ({}, {"python": "no/python"}, r"python=no/python: cannot be started \(No such file or directory\); give"),
         ({}, {"python": "own.lock"}, r"python=own.lock: cannot be started \(Permission denied\)"),
         ({}, {"python": "old/python"}, r"python=old/python: is Python 3.8, expected 3.9 or newer"),

@@ -22,6 +22,7 @@ from shardline.identity.interpreter import Interpreter, ask
 
 Kind = Literal["venv", "conda", "image", "python"]
 KINDS: tuple[Kind, ...] = ("venv", "conda", "image")  # what stands for itself in a table
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _VERSION = re.compile(r"3\.\d{1,3}")
 
 
@@ -38,6 +39,7 @@ class ScriptEnvironment:
         file: the lock or pin file; None where there is none.
         address: digest of what is built; empty where nothing is.
         interpreter: where it is there and needs no building.
+        image: name and digest of a container image.
         is_of_nodes: whether each node builds it, since the store is no place for one.
     """
 
@@ -49,6 +51,7 @@ class ScriptEnvironment:
     file: Path | None = None
     address: str = ""
     interpreter: Interpreter | None = None
+    image: str = ""
     is_of_nodes: bool = False
 
     @property
@@ -59,7 +62,10 @@ class ScriptEnvironment:
     @property
     def locked(self) -> dict[str, Any]:
         """What `run.json` holds of it: what its script's interpreter is verified against."""
-        return {"kind": self.kind, "python": self.python, "requirements": self.requirements}
+        image = {"image": self.image} if self.image else {}
+        return {
+            "kind": self.kind, "python": self.python, "requirements": self.requirements, **image
+        }  # fmt: skip
 
     @property
     def folder_name(self) -> str:
@@ -199,7 +205,22 @@ def _of_pins(given: Environment, where: str, root: Path) -> ScriptEnvironment:
     )
 
 
+def _of_image(given: Environment, where: str, root: Path) -> ScriptEnvironment:
+    reference = str(given.image)
+    where = f"{where}.image={reference}"
+    name, _, digest = reference.rpartition("@")
+    if not name or not _DIGEST.fullmatch(digest):
+        raise ConfigError(
+            f"{where}: names no digest, expected name@sha256: and 64 hex digits, as a tag may move; "
+            "`podman image inspect` and `docker image inspect` show it as RepoDigests"
+        )
+    return ScriptEnvironment(
+        kind="image", where=where, python="", packages={"image": digest}, image=reference
+    )
+
+
 _LOADERS: dict[str, Callable[[Environment, str, Path], ScriptEnvironment]] = {
     "venv": _of_lock,
     "conda": _of_pins,
+    "image": _of_image,
 }

@@ -10,9 +10,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from shardline.config.project import Project
 from shardline.config.settings.environments import Image
@@ -26,6 +28,7 @@ from shardline.core.redaction import PASSED
 from shardline.environments.context import code_digest
 from shardline.environments.image import check_no_login, find_tool
 
+_HEARTBEAT, _FIRST = "SHARDLINE_HEARTBEAT", 3  # the first descriptor behind the standard ones
 RUNNERS = ("podman", "docker", "apptainer")
 # Beside its place: what a scheduler grants each process, and who it is.
 _GRANTED = re.compile(
@@ -80,9 +83,40 @@ def image_python(
     return (sys.executable, "-m", "shardline.environments.container", *command)
 
 
+def python_of_image(
+    reference: str, guard: Path, *, project: Project, gpus: bool
+) -> tuple[str, ...]:
+    """Return the words that start a training script's Python inside of an image of its own.
+
+    Args:
+        reference: the image's name and digest.
+        guard: the program that ends all inside when this side is gone; the image need not hold Shardline.
+        gpus: whether the script computes on GPUs.
+
+    Raises:
+        ConfigError: no tool that runs images is here.
+    """
+    settings = structs.replace(project.image, container="")  # which is of the project's own image
+    runtime = project.runtime
+    variables = [*rank_variables(1, runtime.variables, runtime.interface), "PYTHONPATH"]
+    variables += [*runtime.pass_env, *([PASSED] if runtime.pass_env else [])]
+    command = container_command(
+        find_tool("image.run_with", settings.run_with, RUNNERS),
+        settings,
+        image={"reference": reference, "digest": reference.rpartition("@")[2]},
+        folders=mounted(project.workdir, project.store),
+        variables=variables,
+        gpus=gpus,
+        user=f"{os.getuid()}:{os.getgid()}",
+        python=("python3", str(guard.absolute()), "python3"),
+    )
+    return (sys.executable, "-m", "shardline.environments.container", *command)
+
+
 def container_command(
     tool: str, settings: Image, *, image: Mapping[str, Any], folders: Sequence[Path],
     variables: Sequence[str], gpus: bool, user: str,
+    python: Sequence[str] = ("python", "-m", "shardline.launch.exit_on_stdin_close", "python"),
 ) -> list[str]:  # fmt: skip
     """Return the command line that starts Python in a container; its arguments follow it.
 
@@ -94,6 +128,8 @@ def container_command(
         variables: names of the variables that every rank gets.
         gpus: whether the ranks compute on GPUs.
         user: `uid:gid` of this process.
+        python: Python inside, behind what ends all inside when this side is gone: its standard
+            input closes.
 
     Raises:
         ConfigError: the tool has no name for the image.
@@ -119,8 +155,7 @@ def container_command(
         *([_GPUS[tool]] if gpus else []),
         *settings.run_args,
         _name_for(tool, settings, image),
-        # ends all inside when this side is gone: its standard input closes
-        "python", "-m", "shardline.launch.exit_on_stdin_close", "python",
+        *python,
     ]  # fmt: skip
 
 
@@ -182,10 +217,34 @@ def with_variables(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
     return [tool, verb, *(f"--env={name}" for name in names), *rest]
 
 
+def with_heartbeat(
+    command: Sequence[str], env: MutableMapping[str, str]
+) -> tuple[list[str], tuple[int, ...]]:
+    """Return a container's command line and the descriptors that it inherits: the rank's heartbeat memory.
+
+    Podman hands on those from 3 on, Apptainer all; Docker's daemon none, so there is no heartbeat then.
+    """
+    if _HEARTBEAT not in env:
+        return list(command), ()
+    tool, verb, *rest = command
+    if tool == "docker":
+        del env[_HEARTBEAT]
+        return list(command), ()
+    descriptor = int(env[_HEARTBEAT])
+    if tool == "podman":
+        if descriptor != _FIRST:
+            os.dup2(descriptor, _FIRST)
+        env[_HEARTBEAT] = str(_FIRST)
+        return [tool, verb, "--preserve-fds=1", *rest], (_FIRST,)
+    return list(command), (descriptor,)
+
+
 def main() -> int:
     """Run a container until it ends, or until this process is asked to end."""
+    command, descriptors = with_heartbeat(with_variables(sys.argv[1:], os.environ), os.environ)
     child = subprocess.Popen(
-        with_variables(sys.argv[1:], os.environ),
+        command,
+        pass_fds=descriptors,
         stdin=subprocess.PIPE,  # nobody writes to it; it closes when this process ends
         preexec_fn=_begin,
     )

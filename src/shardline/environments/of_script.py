@@ -1,14 +1,14 @@
 """The interpreter of a training script that has an environment of its own."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from shardline.config.layout import ResultsLayout
+from shardline.config.project import Project
+from shardline.config.run import Run
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.scripts import split_script
-from shardline.environments.installed import find_differences
+from shardline.environments.container import python_of_image
 from shardline.environments.python import interpreter
 from shardline.identity import CodeIndex
 from shardline.identity.interpreter import Interpreter, ask
@@ -53,17 +53,25 @@ def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpr
     return ask(Path(interpreter(file)[0]), environment.where)
 
 
-def python_of_script(environment: ScriptEnvironment | None, file: str | None) -> tuple[str, ...]:
+def python_of_script(
+    project: Project, run: Run, file: str | None, *, modules: Path
+) -> tuple[str, ...]:
     """Return the words that start a script's Python; none where its rank knows them.
 
     Args:
         file: what was written of the environment, where it was built.
+        modules: the folder of what every script can import, see `training.script.prepare`.
 
     Raises:
         DataError: the environment is not there any more.
     """
+    environment = run.environment
     if environment is None or environment.is_of_nodes:
         return ()
+    if environment.image:
+        guard = modules / "shardline_io" / "guard.py"
+        gpus = run.settings.accelerator == "gpu"
+        return python_of_image(environment.image, guard, project=project, gpus=gpus)
     if environment.interpreter:
         return environment.interpreter.words
     return interpreter(Path(file)) if file else ()
@@ -77,22 +85,3 @@ def built_on_nodes(
         return None
     # the project's folder has another path on each node
     return replace(environment, file=Path(layout.name_of(environment.file)))
-
-
-def found_by_rank(words: Sequence[str]) -> Interpreter:
-    """Return the interpreter of a script as a rank finds it on its machine.
-
-    Raises:
-        ConfigError: it is not there.
-    """
-    return ask(Path(words[0]), f"environment: {words[0]}")
-
-
-def differences_of(locked: Mapping[str, Any], script: Interpreter | None) -> list[str]:
-    """Return how what is installed for a training differs from what is locked, a sentence for each package.
-
-    Args:
-        locked: `environment` of `run.json`.
-        script: the interpreter of a script with an environment of its own.
-    """
-    return find_differences(locked["python"], locked["requirements"], script)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardline.core.errors import ConfigError
-from shardline.core.urls import without_secrets
+from shardline.identity.lock_lines import without_user
 
 PLATFORM: Final = "linux-64"
 # as conda reads a line, from 24.9 on; older ones know no SHA-256
@@ -80,7 +80,7 @@ def read_pins(path: Path, *, remedy: str = "write it with `make lock`") -> list[
             pins.append(parse_pin(line))
         except ValueError:
             raise ConfigError(
-                f"{path} line {number}: {without_secrets(line)} is not the URL of a conda package with "
+                f"{path} line {number}: {without_user(line)} is not the URL of a conda package with "
                 "#sha256: and its digest; {remedy}"
             ) from None
     return pins

@@ -21,6 +21,7 @@ from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineEr
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.of_script import built_on_nodes, python_of_script
+from shardline.environments.on_rank import MODULES
 from shardline.environments.python import python_of_ranks
 from shardline.pipeline.common import find_run
 from shardline.pipeline.inputs import Inputs, files_of, places_of
@@ -157,7 +158,9 @@ def _rank_spec(
         rank_logs=project.layout.declared.logs_of_parts(rule, run.id),
         runtime=convert(to_builtins(project.runtime), RankRuntime),
         set_by_row=tuple(run.set_by_row),
-        script_python=python_of_script(environment, str(given) if given else None),
+        script_python=python_of_script(
+            project, run, str(given) if given else None, modules=work / MODULES
+        ),
         script_environment=built_on_nodes(environment, project.layout),
     )
 

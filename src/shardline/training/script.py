@@ -22,6 +22,7 @@ from shardline.core.errors import ConfigError, DataError, ShardlineError, Stoppe
 from shardline.core.files import atomic_writer, make_folder, read_json, write_bytes, write_json
 from shardline.core.process import die_with_parent, kill_group
 from shardline.core.world import World
+from shardline.environments.on_rank import MODULES
 from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
 from shardline.supervision.watchdog import DUMP_SIGNAL
@@ -33,7 +34,7 @@ from shardline_io import heartbeat_memory
 from shardline_io.checkpoints import last_saved
 from shardline_io.stopping import SIGNALS
 
-_OUTPUT, _ENDED, _CHECKPOINTS, _MODULES = "output", "ended", "checkpoints", "modules"
+_OUTPUT, _ENDED, _CHECKPOINTS = "output", "ended", "checkpoints"
 _MODEL = "model.safetensors"
 _TAIL_BYTES = 65536
 _LINES_SHOWN = 10
@@ -60,11 +61,11 @@ def prepare(work: Path) -> None:
         shutil.rmtree(work / name, ignore_errors=True)
         make_folder(work / name)
     make_folder(work / _CHECKPOINTS)
-    shutil.rmtree(work / _MODULES, ignore_errors=True)
+    shutil.rmtree(work / MODULES, ignore_errors=True)
     # an environment without Shardline in it has shardline_io all the same, and nothing else of this one
     source = Path(heartbeat_memory.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(source, work / _MODULES / source.name, ignore=ignored)
+    shutil.copytree(source, work / MODULES / source.name, ignore=ignored)
     for partial in (work / _CHECKPOINTS).glob("step-*.partial*"):  # of shardline_io
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -109,7 +110,7 @@ def run_script(
         stacks = stack_file(work, world.rank).absolute()
         of_io |= {"STACKS": str(stacks), "STACKS_SIGNAL": str(int(DUMP_SIGNAL))}
     of_io |= {"LEDGER": str((work / "ledger").absolute())} if ledger else {}
-    own = [str((work / _MODULES).absolute())] if python else []
+    own = [str((work / MODULES).absolute())] if python else []
     search = [str(Path.cwd()), *own, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {
         **export_world(world),

@@ -22,7 +22,7 @@ from shardline.core.imports import short_traceback
 from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, machine
-from shardline.environments.of_script import differences_of, found_by_rank
+from shardline.environments.on_rank import differences_of, found_by_rank, observed_of_script
 from shardline.environments.venv import make_on_node
 from shardline.identity import watch_reads
 from shardline.launch.export import with_hosts
@@ -88,7 +88,7 @@ def _run(rank: RankSpec, world: World) -> None:
         script.prepare(rank.work)
     if rank.script_environment:
         rank = replace(rank, script_python=make_on_node(rank.script_environment))
-    interpreter = found_by_rank(rank.script_python) if rank.script_python else None
+    interpreter = found_by_rank(spec.environment, rank.script_python)
     differences = differences_of(spec.environment, interpreter)
     problem = explain_differences(differences)
     if problem and runtime.strict_env == "warn":
@@ -265,9 +265,7 @@ def _run_script(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline)
     )
     result = script.seal(spec, work=rank.work, results=rank.results) if world.rank == 0 else {}
     if result and rank.script_python:
-        interpreter = found_by_rank(rank.script_python)
-        own = {"kind": spec.environment["kind"], "python": interpreter.python}
-        result["environment"] = {**own, "packages": interpreter.packages}
+        result["environment"] = observed_of_script(spec.environment, rank.script_python)
     return result, lambda: {
         **_measured(rank.work, spec, {rank.attempt: timeline.seconds()}, used),
         "weights": _weights(rank),
