@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the framework, once for all workers; where there is no commit, the first."""
+    """Choose the framework; all workers choose alike."""
     config.stash[TITLE] = ""
     if config.option.framework == "commit":
         # `*`: a checkout may be another user's

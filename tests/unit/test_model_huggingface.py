@@ -6,19 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.config.hub_models import check_hub_model, hub_files
 from shardline.config.settings.run import Data
 from shardline.errors import ConfigError
+from shardline.training.models.hf_causal_lm import CausalLM
+from shardline.training.models.hf_sequence_classification import SequenceClassification
 from tests.support.exported import sealed
-
-transformers = pytest.importorskip("transformers", reason="pip install 'shardline[huggingface]'")
-from shardline.training.models.hf_causal_lm import CausalLM  # noqa: E402
-from shardline.training.models.hf_sequence_classification import (  # noqa: E402
-    SequenceClassification,
-)
 
 BERT = {
     "model_type": "bert", "vocab_size": 256, "hidden_size": 16, "num_hidden_layers": 1,

@@ -117,7 +117,6 @@ def test_what_lightnings_states_forget_is_there_after_a_resume(trainings, case):
 
 
 def test_a_model_of_transformers_with_dropout_resumes_with_its_bits(trainings):
-    pytest.importorskip("transformers", reason="pip install 'shardline[huggingface]'")
     config = {
         "model_type": "gpt2",
         "vocab_size": 9,

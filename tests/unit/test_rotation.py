@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from tests.support.framework_choice import framework_of
+from tests.support.framework_log import table
 from tests.support.frameworks import EXAMPLES, FRAMEWORKS
 from tests.support.rotation import FIFTHS, by_function, fifth_of
 from tests.support.scheduling import APART, LONGEST, TESTS, Scheduling
@@ -124,3 +125,14 @@ def test_each_framework_has_an_example_and_its_turn():
     assert {
         name for name in readers if "shardline_io" in (EXAMPLES / name / "train.py").read_text()
     } == set(FRAMEWORKS)
+
+
+def test_the_table_of_frameworks_names_what_ran_and_what_did_not():
+    found = {
+        ("jax", "one machine"): [("torchrun", "passed")],
+        ("jax", "two hosts"): [("torchrun", "passed"), ("none", "failed")],
+    }
+    assert table(found) == (
+        "| framework | one machine | two hosts | Slurm |\n| --- | --- | --- | --- |\n"
+        "| jax | torchrun | torchrun, none: failed | not run |\n"
+    )
