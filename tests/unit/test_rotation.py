@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.framework_choice import framework_of
 from tests.support.framework_log import table
-from tests.support.frameworks import EXAMPLES, FRAMEWORKS
+from tests.support.frameworks import EXAMPLES, FRAMEWORKS, TESTED
 from tests.support.rotation import FIFTHS, by_function, fifth_of
 from tests.support.scheduling import APART, LONGEST, TESTS, Scheduling
 from tests.support.workspace import REPOSITORY
@@ -124,7 +124,7 @@ def test_each_framework_has_an_example_and_its_turn():
     readers = {path.parent.name for path in EXAMPLES.glob("*/train.py")}
     assert {
         name for name in readers if "shardline_io" in (EXAMPLES / name / "train.py").read_text()
-    } == set(FRAMEWORKS)
+    } == TESTED
 
 
 def test_the_table_of_frameworks_names_what_ran_and_what_did_not():
