@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -67,6 +68,7 @@ OF_SAMPLES: dict[str, Any] = {
     "data.epoch_samples": 640,
     "data.workers": "threads:3",
 }
+OF_SCRIPTS = {"environment": {"venv": "own.lock"}}
 
 
 OF_EVALUATION: dict[str, Any] = {
@@ -77,7 +79,7 @@ OF_EVALUATION: dict[str, Any] = {
 
 def others(key: str) -> list[Any]:
     """Return other values of a setting than the default; the first that fits the rest is taken."""
-    if given := {**OF_SAMPLES, **OF_EVALUATION}.get(key):
+    if given := {**OF_SAMPLES, **OF_EVALUATION, **OF_SCRIPTS}.get(key):
         return [given]
     form, default = form_at(RunSettings, key), SETTINGS[key]
     if form.choices:
@@ -96,6 +98,9 @@ def others(key: str) -> list[Any]:
 def test_setting(key: str, place: Place) -> None:
     if key in {"elastic", "evaluation.metrics", *OF_SAMPLES}:  # which no script takes
         place.edit("config/runs.tsv", lambda text: text.partition("program")[0])
+    if key == "environment":  # which a script alone takes
+        (place.path / "own.lock").write_text("numpy==2.0\n")
+        place.edit("config/runs.tsv", lambda text: "".join(scripts_of(text)))
     if key == "data.epoch_samples":  # which needs a mix or weights
         place.set("defaults.data.class_weights", "balanced")
     before = place.stages()
@@ -112,6 +117,13 @@ def test_setting(key: str, place: Place) -> None:
     assert stale(before, with_other(place, key)) == (
         (expected | REPORT) & before.keys() if expected else set()
     )
+
+
+def scripts_of(table: str) -> Iterator[str]:
+    """Yield the head of a run table, and the rows of scripts."""
+    for number, line in enumerate(table.splitlines(keepends=True)):
+        if number == 0 or line.startswith("program"):
+            yield line
 
 
 def with_other(place: Place, key: str) -> dict[str, str]:
