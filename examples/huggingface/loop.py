@@ -54,7 +54,7 @@ def main():
     io.write_evaluation({"accuracy": accuracy}, rows)
     weights = accelerator.unwrap_model(model).state_dict()
     io.save_model({name: value.numpy() for name, value in weights.items()})
-    accelerator.end_training()
+    accelerator.wait_for_everyone()  # a rank hung once where each destroyed its process group
 
 
 if __name__ == "__main__":
