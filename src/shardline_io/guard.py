@@ -1,7 +1,7 @@
 """Runs a command that ends when standard input closes: `python guard.py COMMAND...`.
 
 It is the first program in a container: whatever becomes of the process that started the
-container, nothing in it goes on alone. It needs the standard library alone.
+container, no process in it outlives that one. It imports the standard library only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ _GRACE_S = 5.0
 
 def main() -> int:
     """Run the command to its end, or until standard input closes; returns its exit code."""
-    inherited = tuple(
-        int(value) for value in [os.environ.get("SHARDLINE_HEARTBEAT", "")] if value.isdigit()
-    )
+    shared = [os.environ.get(f"SHARDLINE_{name}", "") for name in ("HEARTBEAT", "REQUESTS")]
+    inherited = tuple(int(value) for value in shared if value.isdigit())
     child = subprocess.Popen(
         sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=inherited
     )

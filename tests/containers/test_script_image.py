@@ -16,9 +16,11 @@ from tests.support.workspace import TINY_CONFIG, Workspace
 SCRIPT = """
 import json, os, pathlib, time
 from shardline_io.heartbeat_memory import HeartbeatMemory
+from shardline_io.requests import ask
 
 memory = HeartbeatMemory(int(os.environ["SHARDLINE_HEARTBEAT"]))
 memory.heed_stops()
+ask("shard", 0)  # raises where its rank does not answer
 work = pathlib.Path(os.environ["SHARDLINE_WORK"])
 mark = work / f"asked-{os.environ['RANK']}"
 first = not mark.exists()

@@ -28,7 +28,9 @@ from shardline.core.redaction import PASSED
 from shardline.environments.context import code_digest
 from shardline.environments.image import check_no_login, find_tool
 
-_HEARTBEAT, _FIRST = "SHARDLINE_HEARTBEAT", 3  # the first descriptor behind the standard ones
+_DESCRIPTORS = ("SHARDLINE_HEARTBEAT", "SHARDLINE_REQUESTS")
+_STACKS = ("SHARDLINE_STACKS", "SHARDLINE_STACKS_SIGNAL")
+_FIRST = 3  # descriptor behind the standard ones
 RUNNERS = ("podman", "docker", "apptainer")
 # Beside its place: what a scheduler grants each process, and who it is.
 _GRANTED = re.compile(
@@ -217,31 +219,36 @@ def with_variables(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
     return [tool, verb, *(f"--env={name}" for name in names), *rest]
 
 
-def with_heartbeat(
+def with_descriptors(
     command: Sequence[str], env: MutableMapping[str, str]
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Return a container's command line and the descriptors that it inherits: the rank's heartbeat memory.
+    """Return a container's command line and the descriptors that it inherits: what a script shares with its rank.
 
-    Podman hands on those from 3 on, Apptainer all; Docker's daemon none, so there is no heartbeat then.
+    Podman hands on those from 3 on, Apptainer all, and Docker's daemon none. What cannot be shared has
+    no variable inside: neither has the file of stacks, for which a rank's watchdog would signal a process
+    by its number, which is another one in a container of podman or Docker.
     """
-    if _HEARTBEAT not in env:
-        return list(command), ()
     tool, verb, *rest = command
+    named = [name for name in _DESCRIPTORS if name in env]
+    given = [int(env[name]) for name in named]
+    if tool == "apptainer" or not named:
+        return list(command), tuple(given)
+    for name in (*_STACKS, *(named if tool == "docker" else ())):
+        env.pop(name, None)
     if tool == "docker":
-        del env[_HEARTBEAT]
         return list(command), ()
-    descriptor = int(env[_HEARTBEAT])
-    if tool == "podman":
-        if descriptor != _FIRST:
-            os.dup2(descriptor, _FIRST)
-        env[_HEARTBEAT] = str(_FIRST)
-        return [tool, verb, "--preserve-fds=1", *rest], (_FIRST,)
-    return list(command), (descriptor,)
+    copies = [os.dup(one) for one in given]  # one of them may be where another is to be
+    for place, (name, copy) in enumerate(zip(named, copies, strict=True), _FIRST):
+        os.dup2(copy, place)
+        env[name] = str(place)
+    places = tuple(range(_FIRST, _FIRST + len(named)))
+    return [tool, verb, f"--preserve-fds={len(named)}", *rest], places
 
 
 def main() -> int:
     """Run a container until it ends, or until this process is asked to end."""
-    command, descriptors = with_heartbeat(with_variables(sys.argv[1:], os.environ), os.environ)
+    command, descriptors = with_descriptors(sys.argv[1:], os.environ)
+    command = with_variables(command, os.environ)
     child = subprocess.Popen(
         command,
         pass_fds=descriptors,
