@@ -5,10 +5,10 @@ the same. Its other places (hosts, Slurm) are left to `make test-frameworks`.
 """
 
 import hashlib
-import subprocess
 
 import pytest
 
+from tests.support.commit import commit_of
 from tests.support.frameworks import FRAMEWORKS
 
 TITLE = pytest.StashKey[str]()
@@ -32,9 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the framework; all workers choose alike."""
     config.stash[TITLE] = ""
     if config.option.framework == "commit":
-        # `*`: a checkout may be another user's
-        asked = ["git", "-c", "safe.directory=*", "-C", str(config.rootpath), "rev-parse", "HEAD"]
-        commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        commit = commit_of(config.rootpath)
         chosen = framework_of(commit)
         config.option.framework = f"{chosen} here"
         config.stash[TITLE] = (

@@ -7,13 +7,14 @@ skip: the summary counts it as deselected, and the log names it.
 """
 
 import hashlib
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from tests.support.commit import commit_of
 
 FIFTHS = ("1", "2", "3", "4", "5")
 TITLE = pytest.StashKey[str]()
@@ -39,10 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = []
     why = ""
     if config.option.fifth == "commit":
-        # `*`: a checkout may be another user's
-        folder = ["-c", "safe.directory=*", "-C", str(config.rootpath)]
-        asked = ["git", *folder, "rev-parse", "HEAD"]
-        commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        commit = commit_of(config.rootpath)
         config.option.fifth = fifth_of(commit) if commit else "all"
         why = f", by commit {commit[:12]}" if commit else ", since there is no commit"
     config.stash[TITLE] = f"rotating tier: fifth {config.option.fifth} of {len(FIFTHS)}{why}"

@@ -117,7 +117,7 @@ class Project:
     def built_environments(self) -> dict[str, ScriptEnvironment]:
         """What is built for training scripts, by address."""
         found = [run.environment for run in self.runs.values() if run.environment]
-        return {one.address: one for one in found if one.address and not one.is_of_nodes}
+        return {one.address: one for one in found if one.has_rule}
 
     def over_results(self, outcomes: Mapping[str, Mapping[str, Any]]) -> "Project":
         """Return the project without the runs that have no result: what a report can be made of now.

@@ -120,7 +120,7 @@ class Run:
     @property
     def environment_file(self) -> Path | None:
         """The file that describes the environment built for its script; None where none is built."""
-        if self.environment and self.environment.address and not self.environment.is_of_nodes:
+        if self.environment and self.environment.has_rule:
             return self.layout.environment(self.environment.address)
         return None
 

@@ -68,6 +68,11 @@ class ScriptEnvironment:
         }  # fmt: skip
 
     @property
+    def has_rule(self) -> bool:
+        """Whether the rule `build_environment` makes it."""
+        return bool(self.address) and not self.is_of_nodes
+
+    @property
     def folder_name(self) -> str:
         """The name of what is built."""
         return f"{self.kind}-{self.address}"
