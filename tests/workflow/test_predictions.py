@@ -20,7 +20,14 @@ DATASETS = {
     },
 }
 ROWS = [
-    {"name": "flat", "dataset": "points", "model": "linear", "devices": 2, "evaluation.batch": 2},
+    {
+        "name": "flat",
+        "dataset": "points",
+        "model": "linear",
+        "devices": 2,
+        "trainer.max_epochs": 10,
+        "evaluation.batch": 2,
+    },
     {
         "name": "shades",
         "dataset": "photos",

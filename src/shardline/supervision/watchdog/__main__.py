@@ -102,13 +102,15 @@ class Watchdog:
         within(_STORE_S, self._report_exit)
 
     def _report_exit(self) -> None:
+        # where the launcher has exited, the kernel ends the rank with it
+        is_launched = state_of(self._launcher) not in "XZ"
+        kills = out_of_memory_kills() - self._kills
         heartbeat = self._heartbeat()
         write_heartbeat(
             self._work, heartbeat
         )  # so that missing heartbeats from now on are not taken for a lost host
-        # where the launcher has exited, the kernel ends the rank with it
-        if not self._memory.has_left and state_of(self._launcher) not in "XZ":
-            report_exit(self._work, heartbeat, out_of_memory_kills() - self._kills)
+        if not self._memory.has_left and (is_launched or kills):
+            report_exit(self._work, heartbeat, kills)
 
     def _has_ended(self, timeout_s: float) -> bool:
         """Wait for the rank to exit, and return whether it has."""
