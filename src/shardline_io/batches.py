@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from shardline_io import heartbeat_memory, run
 from shardline_io.checkpoints import resume
 from shardline_io.errors import DataError
-from shardline_io.feeds import FeedStream, make_feed, setting_for_shardline
+from shardline_io.feeds import FeedStream, make_feed
 from shardline_io.ledger import file_name
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
@@ -30,7 +30,7 @@ _HELD_OUT_FACTOR = 4
 @lru_cache(maxsize=1)
 def _feed() -> Any:
     """Return what only Shardline's own code can read; None where rows come as they are stored."""
-    setting = setting_for_shardline()
+    setting = run.setting_for_shardline(run.data_settings(), len(run.datasets()))
     return make_feed(setting) if setting else None
 
 

@@ -15,31 +15,14 @@ from shardline_io import run
 from shardline_io.errors import ConfigError
 from shardline_io.streams import Batch, Visits
 
-_SETTINGS = ("transform", "eval_transform", "collate", "pack", "class_weights")
 _COLLATE = ("pad", "nested")
 _TABLE = ("features", "labels", "weights")
-
-
-def setting_for_shardline() -> str | None:
-    """Return a setting of the run that Shardline's own code applies; None where rows come as they are stored."""
-    data = run.data_settings()
-    for key in _SETTINGS:
-        value = data.get(key)
-        if value is not None and not (key == "collate" and _pads_alone(value)):
-            return f"data.{key}"
-    return "a mix of datasets" if len(run.datasets()) > 1 else None
 
 
 def _of_shardline(module: str) -> Any:
     # not by a name that is written out: what user code imports counts in a run's identity, and what is
     # imported here counts by the settings that ask for it
     return import_module(f"{__name__.partition('_io')[0]}.{module}")
-
-
-def _pads_alone(collate: Any) -> bool:
-    if isinstance(collate, dict):
-        return not collate.get("lengths") and collate.get("multiple", 1) == 1
-    return bool(collate == "pad")
 
 
 def make_feed(setting: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 from shardline_io.errors import ConfigError, DataError
 from shardline_io.order import VERSION
+
+_BY_SHARDLINE = ("transform", "eval_transform", "collate", "pack", "class_weights")
 
 _PREFIX = "SHARDLINE_"
 
@@ -106,6 +109,26 @@ def datasets() -> list[dict[str, str]]:
     """Return `manifest`, `shards` and `weight` of each dataset, in the order in which weights are added up."""
     one = {"manifest": variable("MANIFEST"), "shards": variable("SHARDS"), "weight": "1"}
     return reads().get("datasets") or [one]
+
+
+def setting_for_shardline(data: Mapping[str, Any], num_datasets: int) -> str | None:
+    """Return a setting of a run that Shardline's own code applies; None where rows come as they are stored.
+
+    Args:
+        data: the run's `data` settings.
+        num_datasets: how many datasets it reads.
+    """
+    for key in _BY_SHARDLINE:
+        value = data.get(key)
+        if value is not None and not (key == "collate" and _pads_alone(value)):
+            return f"data.{key}"
+    return "a mix of datasets" if num_datasets > 1 else None
+
+
+def _pads_alone(collate: Any) -> bool:
+    if isinstance(collate, dict):
+        return not collate.get("lengths") and collate.get("multiple", 1) == 1
+    return bool(collate == "pad")
 
 
 def model_args() -> dict[str, Any]:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from shardline.config.causes import find_causes
 from shardline.config.script_environment import ScriptEnvironment, load_environment
 from shardline.config.settings.run import Environment
-from shardline.environments.of_script import built_on_nodes, lacking
+from shardline.environments.build import make_environment
+from shardline.environments.of_script import built_on_nodes, problem_of
 from shardline.environments.venv import make_venv, pip_config, uv_variables
 from shardline.errors import ConfigError, DataError
 from shardline.identity.code import CodeIndex
@@ -316,16 +317,50 @@ def test_a_lock_that_cannot_be_built_is_one_sentence_and_leaves_nothing(
     assert [path.name for path in (tmp_path / "envs").iterdir() if path.suffix != ".lock"] == []
 
 
-def test_a_script_whose_package_no_pin_names_is_refused(tmp_path: Path, wheels: Path) -> None:
+def test_a_script_whose_package_no_pin_names_is_refused(fake: FakeProject, wheels: Path) -> None:
     add_wheel(wheels, "tinynet", "1.5")
-    environment = of_lock(tmp_path, "tinynet==1.5\n")
-    found = ask(Path(make_venv(tmp_path / "envs", environment)["prefix"]) / "bin/python", "here")
-    (tmp_path / "train.py").write_text("import tinynet\nimport tensorflow as tf\n")
-    index = CodeIndex((tmp_path,), main=tmp_path / "train.py", workdir=tmp_path)
-    problem = lacking(environment, found, index, "script: train.py")
-    assert problem.startswith(
-        "train.py imports numpy, tensorflow, but row.venv=own.lock lacks them"
+    of_script(fake, {"venv": "own.lock"}, lock="tinynet==1.5\n")
+    fake.workspace.write("train.py", "import tinynet\nimport tensorflow as tf\n")
+    project = fake.load()
+    environment = project.named_runs()["net"].environment
+    assert environment
+    problem = (
+        r"net: train.py imports numpy, tensorflow, but .* environment=own.venv=own.lock lacks them"
     )
+    with pytest.raises(ConfigError, match=problem):
+        make_environment(project, environment)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "named"),
+    [
+        ("data.transform", "mypkg.changes:Half", "data.transform"),
+        ("data.collate", "pad", ""),
+        ("data.collate", {"type": "pad", "multiple": 8}, "data.collate"),
+        ("optim.lr", 0.5, ""),
+    ],
+)
+def test_a_setting_that_shardline_applies_needs_it_in_the_environment(
+    fake: FakeProject, venv: Callable[..., Path], setting: str, value: Any, named: str
+) -> None:
+    python = venv("bare")
+    (site,) = (python.parent.parent / "lib").glob("python*/site-packages")
+    (site / "numpy.py").write_text("")
+    of_script(fake, {"python": str(python)})
+    fake.workspace.write("train.py", "import numpy\nimport shardline_io\n")
+    fake.workspace.write("mypkg/changes.py", "class Half:\n    pass\n")
+    fake.rows[0][setting] = value
+    project = fake.load()
+    run = project.named_runs()["net"]
+    assert run.environment
+    assert run.environment.interpreter
+    problem = problem_of(project, run, run.environment.interpreter)
+    if named:
+        assert problem.startswith(f"the run has {named}, which the package shardline applies, but")
+    else:
+        assert problem == ""
+    (site / "shardline.py").write_text("")
+    assert problem_of(project, run, run.environment.interpreter) == ""
 
 
 def test_uv_looks_where_pip_is_configured_to_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from shardline.config.documents import script_index
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.core.errors import ConfigError
-from shardline.environments.of_script import lacking
+from shardline.environments.of_script import problem_of
 from shardline.environments.prefix import make_prefix
 from shardline.environments.venv import make_venv
 from shardline.identity.conda_pins import read_pins
@@ -30,8 +29,7 @@ def make_environment(project: Project, environment: ScriptEnvironment) -> dict[s
         made = make_venv(folder, environment)
     found = ask(Path(made["prefix"]) / "bin" / "python", environment.where)
     for run in _scripts_of(project, environment):
-        index = script_index(project.code, project.workdir, run.model_class)
-        if problem := lacking(environment, found, index, run.model_class):
+        if problem := problem_of(project, run, found):
             raise ConfigError(f"{run.name}: {problem}")
     return made
 

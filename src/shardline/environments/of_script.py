@@ -3,38 +3,46 @@
 from dataclasses import replace
 from pathlib import Path
 
+from shardline.config.documents import script_index
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
+from shardline.config.resolved import as_plain
 from shardline.config.run import Run
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.scripts import split_script
 from shardline.environments.container import python_of_image
 from shardline.environments.python import interpreter
-from shardline.identity import CodeIndex
 from shardline.identity.interpreter import Interpreter, ask
 from shardline.identity.needed import needed_packages
+from shardline_io.run import setting_for_shardline
 
 
-def lacking(
-    environment: ScriptEnvironment, found: Interpreter, index: CodeIndex, model_class: str
-) -> str:
-    """Return what an environment lacks of the packages that a script imports at once; empty where nothing.
+def problem_of(project: Project, run: Run, found: Interpreter) -> str:
+    """Return what the environment of a run's script lacks; empty where nothing.
 
     Args:
-        found: its interpreter.
-        index: where the script's modules are found, see `documents.script_index`.
-        model_class: the script.
+        found: the environment's interpreter.
+
+    Raises:
+        ShardlineError: a module of the script cannot be read.
     """
-    missing = found.lacks([*needed_packages(index), "numpy"])
-    if not missing:
-        return ""
-    needs = (
-        "shardline_io needs" if missing == ["numpy"] else f"{split_script(model_class)[0]} imports"
-    )
-    return (
-        f"{needs} {', '.join(missing)}, but {environment.where} lacks "
-        f"{'it' if len(missing) == 1 else 'them'}; add the package and write the lock again, or install it there"
-    )
+    assert run.environment is not None
+    where = run.environment.where
+    needed = needed_packages(script_index(project.code, project.workdir, run.model_class))
+    if missing := found.lacks([*needed, "numpy"]):
+        script = split_script(run.model_class)[0]
+        needs = "shardline_io needs" if missing == ["numpy"] else f"{script} imports"
+        return (
+            f"{needs} {', '.join(missing)}, but {where} lacks {'it' if len(missing) == 1 else 'them'}; "
+            "add the package and write the lock again, or install it there"
+        )
+    setting = setting_for_shardline(as_plain(run.settings.data), len(run.parts))
+    if setting and found.lacks(["shardline"]):
+        return (
+            f"the run has {setting}, which the package shardline applies, but {where} lacks it; add shardline to "
+            "the lock, or leave the setting out and do this in the program"
+        )
+    return ""
 
 
 def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpreter | None:

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from shardline.config.documents import script_index
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import DataError, ShardlineError
-from shardline.environments.of_script import interpreter_of, lacking
+from shardline.environments.of_script import interpreter_of, problem_of
 from shardline.results.check.found import Finding
 
 
@@ -27,8 +26,7 @@ def check_script_environments(project: Project, runs: Mapping[str, Run]) -> Iter
         if found is None:
             continue
         try:
-            index = script_index(project.code, project.workdir, run.model_class)
-            if problem := lacking(environment, found, index, run.model_class):
+            if problem := problem_of(project, run, found):
                 yield Finding(kind="error", sentence=problem, runs=run.names)
         except ShardlineError as error:
             yield Finding(kind="error", sentence=str(error), runs=run.names)
