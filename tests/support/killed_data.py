@@ -60,6 +60,18 @@ class Guess:
         return {"features": features, "labels": np.int64(sample["tokens"][4] % 2)}
 
 
+class Label:
+    """Gives a block of tokens a class of three, and chance hides some of the tokens in training."""
+
+    def __call__(
+        self, sample: dict[str, Any], generator: np.random.Generator | None = None
+    ) -> dict[str, Any]:
+        tokens = sample["tokens"].copy()
+        if generator:
+            tokens[generator.random(len(tokens)) < 0.2] = 0
+        return {"tokens": tokens, "labels": np.int64(sample["tokens"].sum() % 3)}
+
+
 def others(folder: Path, like: DatasetPlace) -> DatasetPlace:
     """Build rows that can be mixed with those of another dataset."""
     return _built(Others(num_shards=3), folder)

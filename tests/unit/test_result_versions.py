@@ -50,7 +50,12 @@ WANTED = {
     "scipy": "counts where `evaluation.headline` may have an interval",
     "torchmetrics": "counts where `evaluation.metrics` or the model's code names it",
 }
+HUB = {
+    "huggingface_hub": "its errors are told in one sentence",
+    "safetensors": "likewise; transformers reads the weights",
+}
 NEUTRAL_IN = {
+    **{name: NEUTRAL | HUB for name in SHIPPED_MODELS if name.startswith("hf:")},
     "training": NEUTRAL | MASKING,
     "evaluation": NEUTRAL | MASKING | WANTED,
     "prediction": NEUTRAL | MASKING | WANTED,

@@ -17,6 +17,7 @@ from shardline.checkpoints.manager import CheckpointManager
 from shardline.errors import DataError, Diverged
 from tests.support.campaigns import campaign_seed
 from tests.support.killed_models import Counting
+from tests.support.rotation import rotating
 from tests.support.simulated_kills import Case, Chain, Kill, Trainings, build_trainings
 
 CHAINS = int(os.environ.get("SHARDLINE_CAMPAIGN_CHAINS", "60"))
@@ -34,6 +35,8 @@ def case(model: str, name: str = "", best_kept: int = 1, of: str = "rows", **set
 
 COUNTING = case("Counting")
 JITTER, GUESS = "tests.support.killed_data:Jitter", "tests.support.killed_data:Guess"
+LABEL = "tests.support.killed_data:Label"
+LABELLED = {"data.transform": LABEL, "data.eval_transform": LABEL}
 PACK = {"column": "tokens", "length": 5, "method": "concat"}
 SAMPLES = [  # mixed, packed, transformed, drawn by class
     case("Counting", "mixed", of="mix", data__transform=JITTER, data__epoch_samples=18),
@@ -116,18 +119,28 @@ def test_what_lightnings_states_forget_is_there_after_a_resume(trainings, case):
     assert trainings.killed(case, at(2, 4, 9, 15)).differences(unbroken) == []
 
 
-def test_a_model_of_transformers_with_dropout_resumes_with_its_bits(trainings):
-    config = {
-        "model_type": "gpt2",
-        "vocab_size": 9,
-        "n_embd": 8,
-        "n_layer": 1,
-        "n_head": 2,
-        "n_positions": 8,
-    }
-    settings = {"data.normalize": "none", "data.pack": PACK, "model_args": {"config": config}}
-    path = "shardline.training.models.hf_causal_lm:CausalLM"
-    hub = Case(name="hub", model=path, settings=settings, data="tokens")
+_HUB = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+_GPT2 = {"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2}
+_LLAMA = {**_HUB, "model_type": "llama", "intermediate_size": 8, "tie_word_embeddings": True}
+_BERT = {**_HUB, "model_type": "bert", "intermediate_size": 8, "dtype": "bfloat16"}
+HUB_MODELS = [  # dropout, tied weights, three classes
+    ("hf_causal_lm:CausalLM", {"config": _GPT2}, {}),
+    ("hf_sequence_classification:SequenceClassification", {"config": _BERT, "num_classes": 3}, LABELLED),
+    *rotating(
+        ("hf_causal_lm:CausalLM", {"config": {**_LLAMA, "attention_dropout": 0.1}}, {}),
+        ("hf_causal_lm:CausalLM", {"config": {**_BERT, "is_decoder": True}}, {}),
+        ("hf_sequence_classification:SequenceClassification", {"config": _LLAMA, "num_classes": 3}, LABELLED),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "data"), HUB_MODELS, ids=[f"hub{n}" for n in range(len(HUB_MODELS))]
+)
+def test_a_model_of_transformers_resumes_with_its_bits(trainings, model, args, data):
+    settings = {"data.normalize": "none", "data.pack": PACK, "model_args": args, **data}
+    path = f"shardline.training.models.{model}"
+    hub = Case(name=f"{model} {args}", model=path, settings=settings, data="tokens")
     unbroken, _ = trainings.unbroken(hub)
     kills = [Kill(place="callback.on_after_backward", step=step) for step in (3, 4, 9)]
     assert trainings.killed(hub, kills).differences(unbroken) == []

@@ -54,6 +54,15 @@ SCRIPT: History = _FIRST
 # what a training script gets from shardline_io: samples in their order, decoded and put together
 IO: History = _FIRST
 
+# encoders, whose rows' classes never depended on `pad_token_id`
+_ENCODERS = ("albert", "bert", "deberta", "deberta-v2", "distilbert", "electra", "roberta")
+
+
+def _may_pad(run: Settings) -> bool:
+    config = run.get("model_args", {}).get("config")
+    return not isinstance(config, Mapping) or config.get("model_type") not in _ENCODERS
+
+
 # those of transformers, by the module that trains them
 _HUB = {
     "hf:AutoModelForCausalLM": "hf_causal_lm",
@@ -61,6 +70,13 @@ _HUB = {
 }
 MODELS: dict[str, History] = dict.fromkeys(
     ("linear", "mlp", "cnn", "resnet", "gpt", "unet", *_HUB), _FIRST
+)
+MODELS["hf:AutoModelForSequenceClassification"] = (
+    *_FIRST,
+    ResultVersion(
+        changed="a decoder's class is read off a row's last token, also where that is pad_token_id",
+        concerns=_may_pad,
+    ),
 )
 SOURCES: dict[str, History] = dict.fromkeys(
     (

@@ -6,7 +6,12 @@ from typing import Any
 import torch
 
 from shardline.core.errors import ConfigError
-from shardline.training.models.huggingface import check_no_packs, make_hub_model
+from shardline.training.models.hf_inputs import (
+    check_no_packs,
+    num_positions,
+    sees_what_follows,
+)
+from shardline.training.models.huggingface import make_hub_model
 from shardline.training.models.inputs import SampleColumns
 from shardline.training.models.language import LanguageModel, check_loss_mask, token_sizes
 
@@ -29,6 +34,9 @@ class CausalLM(LanguageModel):
             the model has positions.
     """
 
+    vocab_key = "vocab_size of the model's config"
+    context_key = "max_position_embeddings of the model's config"
+
     def __init__(
         self, sample_columns: SampleColumns = None, *, config: Mapping[str, Any] | str | None = None,
         pretrained: str | None = None, column: str = "tokens", loss_mask: str | None = None,
@@ -39,8 +47,12 @@ class CausalLM(LanguageModel):
             check_loss_mask(sample_columns, column, loss_mask)
         sizes = {"vocab_size": known_vocab} if known_vocab else {}
         hub = make_hub_model("AutoModelForCausalLM", config, pretrained, **sizes)
-        text: Any = hub.config.get_text_config()
-        most = getattr(text, "max_position_embeddings", None) or 1 << 30
+        if sees_what_follows(hub):
+            raise ConfigError(
+                f"model_type={hub.config.model_type} with is_decoder=False sees the tokens that it is to predict, "
+                "expected a decoder; set model_args.config.is_decoder to true, or use gpt2 or llama"
+            )
+        text, most = hub.config.get_text_config(), num_positions(hub.config)
         if length and length > most + 1:
             raise ConfigError(
                 f"a sample's {column} has {length} values, expected at most {most + 1} by "

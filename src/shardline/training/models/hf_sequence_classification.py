@@ -9,7 +9,14 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
-from shardline.training.models.huggingface import check_no_packs, check_tokens, make_hub_model
+from shardline.training.models.hf_inputs import (
+    check_no_packs,
+    check_tokens,
+    read_tokens,
+    row_mask,
+    takes_last_token,
+)
+from shardline.training.models.huggingface import make_hub_model
 from shardline.training.models.inputs import SampleColumns
 
 
@@ -50,6 +57,7 @@ class SequenceClassification(LightningModule):
         self.hub = make_hub_model(
             "AutoModelForSequenceClassification", config, pretrained, num_labels=num_classes
         )
+        self._takes_last = takes_last_token(self.hub)
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
         self.test_loss, self.test_accuracy = MeanMetric(), MeanMetric()
 
@@ -59,13 +67,18 @@ class SequenceClassification(LightningModule):
         Args:
             batch: by column; the tokens [B, L], and the rows' lengths [B] where they differ.
         """
-        tokens, lengths = batch[self._tokens], batch.get(f"{self._tokens}.lengths")
-        mask = None
-        if lengths is not None:
-            places = torch.arange(tokens.shape[1], device=tokens.device)
-            mask = (places < lengths[:, None]).long()
-        logits: torch.Tensor = self.hub(input_ids=tokens.long(), attention_mask=mask).logits
-        return logits
+        tokens, mask = (
+            read_tokens(batch, self._tokens, self.hub.config),
+            row_mask(batch, self._tokens),
+        )
+        if not self._takes_last:
+            logits: torch.Tensor = self.hub(input_ids=tokens, attention_mask=mask).logits
+            return logits
+        body = self.hub.base_model(input_ids=tokens, attention_mask=mask, use_cache=False)
+        ends = batch.get(f"{self._tokens}.lengths", torch.tensor(tokens.shape[1])).to(tokens.device)
+        rows = torch.arange(len(tokens), device=tokens.device)
+        last: torch.Tensor = self.hub.score(body[0])[rows, (ends - 1).clamp(min=0)]
+        return last
 
     def losses(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each row's loss [B], and whether its class was found [B]."""

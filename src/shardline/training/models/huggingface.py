@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardline.config.hub_models import check_folder
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import did_you_mean
-from shardline.training.models.inputs import SampleColumns, column_of
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_ATTENTION = "attn_implementation"
 
 
 def make_hub_model(
@@ -26,7 +26,7 @@ def make_hub_model(
 
     Raises:
         ConfigError: transformers is not installed, not exactly one of `config` and `pretrained` is
-            given, there is no such folder, or the config fits no such model.
+            given, there is no such folder, the config fits no such model, or the weights are of another one.
     """
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError(
@@ -49,15 +49,27 @@ def make_hub_model(
     try:
         if pretrained is None:
             return auto.from_config(known, dtype=torch.float32, trust_remote_code=False)
-        return auto.from_pretrained(
+        hub, loaded = auto.from_pretrained(
             pretrained, config=known, local_files_only=True, trust_remote_code=False,
-            use_safetensors=True, dtype=torch.float32,
+            use_safetensors=True, dtype=torch.float32, output_loading_info=True,
         )  # fmt: skip
-    except (OSError, TypeError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except _unfit() as error:
         raise ConfigError(
             f"{where} fits no {head} ({_first_line(error)}); change the config, or name another head in "
             "the column `model`"
         ) from None
+    _check_loaded(hub, loaded["missing_keys"], where)
+    return hub
+
+
+def _check_loaded(hub: Any, missing: Any, where: str) -> None:
+    """Refuse weights of another model: transformers draws all that is missing at random, not the head's alone."""
+    body = {name for name in hub.state_dict() if name.startswith(f"{hub.base_model_prefix}.")}
+    if body and body <= set(missing):
+        raise ConfigError(
+            f"{where} has weights of another model than its config.json ({hub.config.model_type}), expected such as "
+            f"{min(body)}; save the model there again"
+        )
 
 
 def _config(
@@ -73,12 +85,7 @@ def _config(
     key = "pretrained" if config is None else "config"
     folder = str(config if pretrained is None else pretrained)
     where = f"model_args.{key}={folder}"
-    lacks = _lacking(Path(folder), with_weights=config is None)
-    if lacks:
-        raise ConfigError(
-            f"{where} has no {lacks}, expected a folder of the project as save_pretrained writes one; nothing is "
-            "downloaded, so save the model there first"
-        )
+    check_folder(Path(folder), where, has_weights=config is None)
     try:
         known = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -106,64 +113,49 @@ def _of_table(given: dict[str, Any], overrides: Mapping[str, Any], where: str) -
         )
     try:
         known = AutoConfig.for_model(kind)
-        wrong = [name for name in given if not hasattr(known, name)]
+        names = [name for name in vars(known) if not name.startswith("_")]
+        wrong = [name for name in given if not hasattr(known, name) and name != _ATTENTION]
         if wrong:
-            remedy = did_you_mean(wrong[0], vars(known), otherwise="leave it out")
+            remedy = did_you_mean(wrong[0], names, otherwise="leave it out")
             raise ConfigError(
                 f"{where} has {wrong[0]}, which a config of {kind} does not have; {remedy}"
             )
-        return AutoConfig.for_model(kind, **{**overrides, **given})
-    except (TypeError, ValueError) as error:
+        made = AutoConfig.for_model(kind, **{**overrides, **given})
+    except _unfit() as error:
         raise ConfigError(
             f"{where} is no config of {kind} ({_first_line(error)}); change it"
         ) from None
+    _check_made(made, overrides, where)
+    return made
 
 
-def _lacking(folder: Path, *, with_weights: bool) -> str:
-    """Return which file a folder in the Hub's layout lacks; empty if none."""
-    if not (folder / "config.json").is_file():
-        return "config.json"
-    if with_weights and not any((folder / name).is_file() for name in _WEIGHTS):
-        return _WEIGHTS[0]
-    return ""
+def _check_made(made: Any, overrides: Mapping[str, Any], where: str) -> None:
+    """Refuse a config with another number of labels than the dataset, or whose attention is downloaded."""
+    labels = overrides.get("num_labels", made.num_labels)
+    if made.num_labels != labels:
+        raise ConfigError(
+            f"{where} has num_labels or id2label of {made.num_labels} labels, expected {labels} by the dataset; leave "
+            "them out"
+        )
+    attention = str(made._attn_implementation)
+    if "/" in attention:
+        raise ConfigError(
+            f"{where} has {_ATTENTION}={attention}, expected one of transformers' own, since nothing is downloaded; "
+            "use eager or sdpa"
+        )
+
+
+def _unfit() -> tuple[type[Exception], ...]:
+    """Return what transformers raises of a config that makes no model, and of damaged weights."""
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+
+    return (
+        OSError, TypeError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, ArithmeticError,
+        SafetensorError, StrictDataclassError,
+    )  # fmt: skip
 
 
 def _first_line(error: BaseException) -> str:
     text = re.sub(r"\s+", " ", str(error)).strip()
     return f"{type(error).__name__}: {text[:200]}"
-
-
-def check_tokens(columns: SampleColumns, name: str) -> None:
-    """Refuse a column that holds no tokens, where the settings tell its type.
-
-    Raises:
-        ConfigError: there is no such column, or no row of whole numbers in it.
-    """
-    column = column_of(columns, name, "model_args.column")
-    if column is None:
-        return
-    is_number = column.dtype.removeprefix("u").startswith("int")
-    is_table = columns is not None and columns.keys() == {"features", "labels"}
-    if (
-        column.kind != "array"
-        or column.varies + len(column.shape) != 1
-        or not is_number
-        or is_table
-    ):
-        raise ConfigError(
-            f"model_args.column={name} is {column}{', as features of a table' if is_table else ''}, expected integers "
-            "such as int32[*]; name a column of tokens in model_args.column"
-        )
-
-
-def check_no_packs(columns: SampleColumns, name: str) -> None:
-    """Refuse packs of several rows, whose tokens a model of transformers would let see each other.
-
-    Raises:
-        ConfigError: the samples are packed by `best_fit`.
-    """
-    if columns is not None and f"{name}.positions" in columns:
-        raise ConfigError(
-            "data.pack.method=best_fit keeps the rows of a pack apart, which a model of transformers does not do; use "
-            "data.pack.method=concat, or leave data.pack out"
-        )

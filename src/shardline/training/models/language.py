@@ -30,7 +30,11 @@ class LanguageModel(LightningModule):
         loss_mask: column beside the tokens; None where all tokens count.
         vocab: number of tokens.
         context: most tokens that one is predicted from.
+        vocab_key: what sets `vocab`, for messages.
+        context_key: what sets `context`, likewise.
     """
+
+    vocab_key, context_key = "model_args.vocab", "model_args.context"
 
     def __init__(self, column: str, loss_mask: str | None, vocab: int, context: int) -> None:
         super().__init__()
@@ -159,14 +163,14 @@ class LanguageModel(LightningModule):
         if tokens.shape[1] - 1 > self.context:
             raise DataError(
                 f"column {self.column} has a row of {tokens.shape[1]:,} values, expected at most {self.context + 1:,} "
-                "by model_args.context; raise it, or cut the rows by data.pack"
+                f"by {self.context_key}; raise it, or cut the rows by data.pack"
             )
         # on a GPU the embedding's own check would end the process, and this one costs a wait
         least, most = (int(of) for of in tokens.aminmax())
         if least < 0 or most >= self.vocab:
             raise DataError(
                 f"column {self.column} has the token {least if least < 0 else most}, expected 0 to "
-                f"{self.vocab - 1:,} by model_args.vocab; set it to the tokenizer's number of tokens"
+                f"{self.vocab - 1:,} by {self.vocab_key}; set it to the tokenizer's number of tokens"
             )
         return tokens
 

@@ -1,0 +1,123 @@
+"""What models of transformers take of a batch: tokens that they know, and a mask of what fills rows up."""
+
+import inspect
+from typing import Any
+
+import torch
+
+from shardline.core.errors import ConfigError, DataError
+from shardline.training.models.inputs import SampleColumns, column_of
+
+
+def check_tokens(columns: SampleColumns, name: str) -> None:
+    """Refuse a column that holds no tokens, where the settings tell its type.
+
+    Raises:
+        ConfigError: there is no such column, or no row of whole numbers in it.
+    """
+    column = column_of(columns, name, "model_args.column")
+    if column is None:
+        return
+    is_number = column.dtype.removeprefix("u").startswith("int")
+    is_table = columns is not None and columns.keys() == {"features", "labels"}
+    if (
+        column.kind != "array"
+        or column.varies + len(column.shape) != 1
+        or not is_number
+        or is_table
+    ):
+        raise ConfigError(
+            f"model_args.column={name} is {column}{', as features of a table' if is_table else ''}, expected integers "
+            "such as int32[*]; name a column of tokens in model_args.column"
+        )
+
+
+def check_no_packs(columns: SampleColumns, name: str) -> None:
+    """Refuse packs of several rows, whose tokens a model of transformers would let see each other.
+
+    Raises:
+        ConfigError: the samples are packed by `best_fit`.
+    """
+    if columns is not None and f"{name}.positions" in columns:
+        raise ConfigError(
+            "data.pack.method=best_fit keeps the rows of a pack apart, which a model of transformers does not do; use "
+            "data.pack.method=concat, or leave data.pack out"
+        )
+
+
+def num_positions(config: Any) -> int:
+    """Return how many tokens a row may have by a config; a large number where none tells."""
+    most = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else 1 << 30
+
+
+def read_tokens(batch: dict[str, Any], name: str, config: Any) -> torch.Tensor:
+    """Return the tokens of a batch [B, L] as int64.
+
+    Args:
+        name: their column.
+        config: of the model.
+
+    Raises:
+        DataError: a token is not in the vocabulary, or rows are longer than the model has positions.
+    """
+    tokens: torch.Tensor = batch[name].long()
+    vocab, most = config.get_text_config().vocab_size, num_positions(config)
+    if tokens.shape[1] > most:
+        raise DataError(
+            f"column {name} has a row of {tokens.shape[1]:,} values, expected at most {most:,} by "
+            "max_position_embeddings of the model's config; raise it, or cut the rows by data.pack or in the source"
+        )
+    # on a GPU the embedding's own check would end the process, and this one costs a wait
+    least, largest = (int(of) for of in tokens.aminmax())
+    if least < 0 or largest >= vocab:
+        raise DataError(
+            f"column {name} has the token {least if least < 0 else largest}, expected 0 to {vocab - 1:,} by vocab_size "
+            "of the model's config; set it to the tokenizer's number of tokens"
+        )
+    return tokens
+
+
+def row_mask(batch: dict[str, Any], name: str) -> torch.Tensor | None:
+    """Return what is a row's own [B, L], 0 where it is filled up; None where rows are of one length."""
+    lengths = batch.get(f"{name}.lengths")
+    if lengths is None:
+        return None
+    places = torch.arange(batch[name].shape[1], device=lengths.device)
+    mask: torch.Tensor = (places < lengths[:, None]).long()
+    return mask
+
+
+def sees_what_follows(hub: Any) -> bool:
+    """Return whether a model sees the tokens that it is to predict, as an encoder does."""
+    if getattr(hub.config, "is_decoder", None) is not False:
+        return False  # decoders have no such key, or true
+    was_training = hub.training
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        hub.eval()
+        rows = torch.tensor([[1, 0], [1, 1]])
+        first = hub(input_ids=rows, use_cache=False).logits[:, 0]
+    hub.train(was_training)
+    return not torch.equal(first[0], first[1])
+
+
+def takes_last_token(hub: Any) -> bool:
+    """Return whether a classifier reads a row's class off its last token.
+
+    transformers looks for the last one that is not `pad_token_id`, which is a row's own token as well
+    and has no default in many configs.
+
+    Raises:
+        ConfigError: rows that are filled up behind their end change its classes.
+    """
+    forward = inspect.getsource(type(hub).forward)
+    is_last = "last_non_pad_token" in forward
+    is_filled = getattr(hub.config, "summary_type", None) == "last" and hasattr(
+        hub, "sequence_summary"
+    )
+    if "eos_mask" in forward or is_filled or (is_last and not hasattr(hub, "score")):
+        raise ConfigError(
+            f"model_type={hub.config.model_type} finds a row's class by tokens that mark its end or fill it up, which "
+            "rows of Shardline do not have; use an encoder such as bert, or a decoder such as gpt2 or llama"
+        )
+    return is_last
