@@ -72,6 +72,19 @@ class Label:
         return {"tokens": tokens, "labels": np.int64(sample["tokens"].sum() % 3)}
 
 
+class Hide:
+    """Hides some tokens of a block behind 8, each of which is its own label then; as the documentation has it."""
+
+    def __call__(
+        self, sample: dict[str, Any], generator: np.random.Generator | None = None
+    ) -> dict[str, Any]:
+        tokens = sample["tokens"].astype(np.int64)
+        generator = generator or np.random.default_rng(int(tokens.sum()))
+        hidden = generator.random(len(tokens)) < 0.4
+        labels = np.where(hidden, tokens, -100)
+        return {**sample, "tokens": np.where(hidden, 8, tokens), "labels": labels}
+
+
 def others(folder: Path, like: DatasetPlace) -> DatasetPlace:
     """Build rows that can be mixed with those of another dataset."""
     return _built(Others(num_shards=3), folder)

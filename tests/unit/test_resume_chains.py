@@ -36,6 +36,7 @@ def case(model: str, name: str = "", best_kept: int = 1, of: str = "rows", **set
 COUNTING = case("Counting")
 JITTER, GUESS = "tests.support.killed_data:Jitter", "tests.support.killed_data:Guess"
 LABEL = "tests.support.killed_data:Label"
+HIDE = "tests.support.killed_data:Hide"
 LABELLED = {"data.transform": LABEL, "data.eval_transform": LABEL}
 PACK = {"column": "tokens", "length": 5, "method": "concat"}
 SAMPLES = [  # mixed, packed, transformed, drawn by class
@@ -127,6 +128,7 @@ HUB_MODELS = [  # dropout, tied weights, three classes
     ("hf_causal_lm:CausalLM", {"config": _GPT2}, {}),
     ("hf_sequence_classification:SequenceClassification", {"config": _BERT, "num_classes": 3}, LABELLED),
     *rotating(
+        ("hf_masked_lm:MaskedLM", {"config": _BERT}, {"data.transform": HIDE, "data.eval_transform": HIDE}),
         ("hf_causal_lm:CausalLM", {"config": {**_LLAMA, "attention_dropout": 0.1}}, {}),
         ("hf_causal_lm:CausalLM", {"config": {**_BERT, "is_decoder": True}}, {}),
         ("hf_sequence_classification:SequenceClassification", {"config": _LLAMA, "num_classes": 3}, LABELLED),

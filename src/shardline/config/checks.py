@@ -25,6 +25,9 @@ SHIPPED_MODELS = {
     "hf:AutoModelForSequenceClassification": (
         "shardline.training.models.hf_sequence_classification:SequenceClassification"
     ),
+    "hf:AutoModelForTokenClassification": "shardline.training.models.hf_token_classification:TokenClassification",
+    "hf:AutoModelForMaskedLM": "shardline.training.models.hf_masked_lm:MaskedLM",
+    "hf:AutoModelForImageClassification": "shardline.training.models.hf_image_classification:ImageClassification",
 }
 _IMAGE = "shardline.data.transforms.image"
 SHIPPED_TRANSFORMS = {

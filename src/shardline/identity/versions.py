@@ -67,6 +67,9 @@ def _may_pad(run: Settings) -> bool:
 _HUB = {
     "hf:AutoModelForCausalLM": "hf_causal_lm",
     "hf:AutoModelForSequenceClassification": "hf_sequence_classification",
+    "hf:AutoModelForTokenClassification": "hf_token_classification",
+    "hf:AutoModelForMaskedLM": "hf_masked_lm",
+    "hf:AutoModelForImageClassification": "hf_image_classification",
 }
 MODELS: dict[str, History] = dict.fromkeys(
     ("linear", "mlp", "cnn", "resnet", "gpt", "unet", *_HUB), _FIRST

@@ -1,4 +1,4 @@
-"""`hf:AutoModelForSequenceClassification`: a class for each row of tokens, by a model of transformers."""
+"""`hf:AutoModelForSequenceClassification`: a class, or numbers, for each row of tokens, by a model of transformers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,13 +17,18 @@ from shardline.training.models.hf_inputs import (
     takes_last_token,
 )
 from shardline.training.models.huggingface import make_hub_model
-from shardline.training.models.inputs import SampleColumns
+from shardline.training.models.inputs import SampleColumns, column_of
+
+# as the config of transformers calls them
+_CLASSES, _NUMBERS = "single_label_classification", "regression"
+_FLAGS = "multi_label_classification"
 
 
 class SequenceClassification(LightningModule):
-    """Logs train_loss, val_loss, val_accuracy, test_accuracy and test_loss.
+    """Logs train_loss, val_loss, val_accuracy, test_accuracy and test_loss; of numbers, the mean absolute error `_mae`.
 
-    A batch has the tokens [B, L] under `column` and `labels` [B]. Where `{column}.lengths` is
+    A batch has the tokens [B, L] under `column` and `labels`: classes [B], numbers [B] or [B, K] of a
+    float column, or flags [B, K] of an integer or boolean one, each of them true or not. Where `{column}.lengths` is
     there, values behind a row's end are masked.
 
     Args:
@@ -37,7 +42,7 @@ class SequenceClassification(LightningModule):
         hub: the model of transformers.
 
     Raises:
-        ConfigError: see `make_hub_model`; or the dataset has no classes or no such tokens.
+        ConfigError: see `make_hub_model`; or the dataset has no such labels or no such tokens.
     """
 
     def __init__(
@@ -46,17 +51,15 @@ class SequenceClassification(LightningModule):
         column: str = "tokens",
     ) -> None:  # fmt: skip
         super().__init__()
-        if not num_classes:
-            raise ConfigError(
-                "model=hf:AutoModelForSequenceClassification was given a dataset without classes, expected labels "
-                "that are classes; set num_classes or classes of the dataset's source"
-            )
+        self._problem, num_labels = _problem_of(num_classes, sample_columns)
+        given = {} if self._problem == _CLASSES else {"problem_type": self._problem}
         check_tokens(sample_columns, column)
         check_no_packs(sample_columns, column)
         self._tokens = column
         self.hub = make_hub_model(
-            "AutoModelForSequenceClassification", config, pretrained, num_labels=num_classes
+            "AutoModelForSequenceClassification", config, pretrained, num_labels=num_labels, **given
         )
+        self._measure = "mae" if self._problem == _NUMBERS else "accuracy"
         self._takes_last = takes_last_token(self.hub)
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
         self.test_loss, self.test_accuracy = MeanMetric(), MeanMetric()
@@ -81,11 +84,17 @@ class SequenceClassification(LightningModule):
         return last
 
     def losses(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each row's loss [B], and whether its class was found [B]."""
-        labels = batch["labels"].long()
-        logits = self(batch).float()
-        losses = functional.cross_entropy(logits, labels, reduction="none")
-        return losses, (logits.argmax(dim=1) == labels).float()
+        """Return each row's loss [B], and whether its class was found [B], of numbers their distance."""
+        logits, labels = self(batch).float(), batch["labels"]
+        if self._problem == _CLASSES:
+            labels = labels.long()
+            losses = functional.cross_entropy(logits, labels, reduction="none")
+            return losses, (logits.argmax(dim=1) == labels).float()
+        labels = labels.float().reshape(logits.shape)
+        if self._problem == _NUMBERS:
+            return ((logits - labels) ** 2).mean(1), (logits - labels).abs().mean(1)
+        losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        return losses.mean(1), ((logits > 0) == (labels > 0)).float().mean(1)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
         """Return the mean loss of one rank's part of a global batch."""
@@ -100,7 +109,8 @@ class SequenceClassification(LightningModule):
         self.val_loss.update(losses)
         self.val_accuracy.update(right)
         self.log_dict(
-            {"val_loss": self.val_loss, "val_accuracy": self.val_accuracy}, batch_size=len(losses)
+            {"val_loss": self.val_loss, f"val_{self._measure}": self.val_accuracy},
+            batch_size=len(losses),
         )
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
@@ -109,7 +119,25 @@ class SequenceClassification(LightningModule):
         self.test_loss.update(losses)
         self.test_accuracy.update(right)
         self.log_dict(
-            {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss},
+            {f"test_{self._measure}": self.test_accuracy, "test_loss": self.test_loss},
             batch_size=len(losses),
         )
         return {"sample_losses": losses}
+
+
+def _problem_of(num_classes: int, columns: SampleColumns) -> tuple[str, int]:
+    """Return what labels are, and their number for a row."""
+    if num_classes:
+        return _CLASSES, num_classes
+    column = column_of(columns, "labels", "labels") if columns and "labels" in columns else None
+    if column and column.kind == "array" and not column.varies and not column.optional:
+        count = column.shape[0] if column.shape else 1
+        if column.dtype.startswith("float") and len(column.shape) <= 1:
+            return _NUMBERS, count
+        if not column.dtype.startswith("float") and len(column.shape) == 1:
+            return _FLAGS, count
+    raise ConfigError(
+        "model=hf:AutoModelForSequenceClassification was given a dataset without classes, whose labels are "
+        f"{column or 'not known'}, expected classes, numbers such as float32 or float32[3], or flags such as bool[5]; "
+        "set num_classes or classes of the dataset's source, or give it such a column labels"
+    )

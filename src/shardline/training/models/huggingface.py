@@ -95,6 +95,8 @@ def _config(
     labels = overrides.get("num_labels", known.num_labels)  # the other sizes are the folder's own
     if labels != known.num_labels:
         known.num_labels = labels
+    if "problem_type" in overrides:
+        known.problem_type = overrides["problem_type"]
     return known, where
 
 
@@ -120,7 +122,8 @@ def _of_table(given: dict[str, Any], overrides: Mapping[str, Any], where: str) -
             raise ConfigError(
                 f"{where} has {wrong[0]}, which a config of {kind} does not have; {remedy}"
             )
-        made = AutoConfig.for_model(kind, **{**overrides, **given})
+        sizes = {name: size for name, size in overrides.items() if hasattr(known, name)}
+        made = AutoConfig.for_model(kind, **{**sizes, **given})
     except _unfit() as error:
         raise ConfigError(
             f"{where} is no config of {kind} ({_first_line(error)}); change it"
@@ -136,6 +139,11 @@ def _check_made(made: Any, overrides: Mapping[str, Any], where: str) -> None:
         raise ConfigError(
             f"{where} has num_labels or id2label of {made.num_labels} labels, expected {labels} by the dataset; leave "
             "them out"
+        )
+    wanted = overrides.get("problem_type", "single_label_classification")
+    if made.problem_type not in (None, wanted):
+        raise ConfigError(
+            f"{where} has problem_type={made.problem_type}, expected {wanted} by the dataset's labels; leave it out"
         )
     attention = str(made._attn_implementation)
     if "/" in attention:

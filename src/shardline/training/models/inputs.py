@@ -56,6 +56,34 @@ def image_shape(columns: SampleColumns, name: str, key: str) -> tuple[int, int, 
     return shape[2], shape[0], shape[1]
 
 
+def labelled_images(
+    columns: SampleColumns, column: str, num_classes: int, model: str
+) -> tuple[int, int, int] | None:
+    """Return the (channels, height, width) of images with classes; None where only samples tell.
+
+    Args:
+        column: the images; those of a table are its features.
+        num_classes: of the dataset.
+        model: its name, for messages.
+
+    Raises:
+        ConfigError: there are no classes, no labels or no images.
+    """
+    if num_classes < 2:
+        raise ConfigError(
+            f"model={model} tells classes apart, but the dataset has {num_classes}; name them in the source "
+            "(`classes` or `num_classes`), or use another model"
+        )
+    if columns is not None and columns.keys() == {"features", "labels"}:
+        column = "features"
+    elif columns is not None and "labels" not in columns:
+        raise ConfigError(
+            f"model={model} takes a column labels, but the samples have {', '.join(columns)}; name the classes' "
+            "column so in the source"
+        )
+    return image_shape(columns, column, "model_args.column")
+
+
 def _remedy(column: Column) -> str:
     if column.kind == "bytes":
         return "decode it by data.transform and data.eval_transform"

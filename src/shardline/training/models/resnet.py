@@ -10,7 +10,7 @@ from torch.nn import functional
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 from shardline.training.models.base import Classifier
-from shardline.training.models.inputs import SampleColumns, as_images, image_shape
+from shardline.training.models.inputs import SampleColumns, as_images, labelled_images
 
 _SMALL = 64  # pixels of the shorter edge, at most, for a stem that keeps the resolution
 _STEMS = ("auto", "small", "large")
@@ -48,7 +48,7 @@ class ResNet(Classifier):
         if stem not in _STEMS:
             raise ConfigError(f"model_args.stem={stem} is not known; {suggest(str(stem), _STEMS)}")
         self.column = column
-        shape = _shape(sample_columns, column, num_classes)
+        shape = labelled_images(sample_columns, column, num_classes, "resnet")
         if stem == "auto":
             if shape is None:
                 raise ConfigError(
@@ -78,23 +78,6 @@ class ResNet(Classifier):
         # adaptive pooling has no deterministic gradient on a GPU
         logits: torch.Tensor = self.head(self.body(images).mean(dim=(2, 3)))
         return logits
-
-
-def _shape(columns: SampleColumns, column: str, num_classes: int) -> tuple[int, int, int] | None:
-    """Return an image's (channels, height, width), if the settings tell it."""
-    if num_classes < 2:
-        raise ConfigError(
-            f"model=resnet tells classes apart, but the dataset has {num_classes}; name them in the source "
-            "(`classes` or `num_classes`), or use another model"
-        )
-    if columns is not None and columns.keys() == {"features", "labels"}:
-        column = "features"
-    elif columns is not None and "labels" not in columns:
-        raise ConfigError(
-            f"model=resnet takes a column labels, but the samples have {', '.join(columns)}; name the classes' "
-            "column so in the source"
-        )
-    return image_shape(columns, column, "model_args.column")
 
 
 def _stem(channels: int, stem: str) -> list[nn.Module]:

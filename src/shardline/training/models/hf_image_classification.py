@@ -1,0 +1,54 @@
+"""`hf:AutoModelForImageClassification`: a class for each image, by a model of transformers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from shardline.training.models.base import Classifier
+from shardline.training.models.huggingface import make_hub_model
+from shardline.training.models.inputs import SampleColumns, as_images, labelled_images
+
+
+class ImageClassification(Classifier):
+    """Classifies images as `resnet` does.
+
+    Args:
+        num_classes: number of classes, from the dataset.
+        sample_columns: columns of the samples, from dataset and settings.
+        config: of the model: a table with `model_type`, or a folder with a `config.json`. The
+            images' `num_channels` and `image_size` are the dataset's where a table does not name them.
+        pretrained: a folder with a `config.json` and the weights that the training begins from.
+        column: the images; those of a table are its features.
+
+    Attributes:
+        hub: the model of transformers.
+
+    Raises:
+        ConfigError: see `make_hub_model`; or the dataset has no images or no classes.
+    """
+
+    def __init__(
+        self, num_classes: int, sample_columns: SampleColumns = None, *,
+        config: Mapping[str, Any] | str | None = None, pretrained: str | None = None,
+        column: str = "image",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.column = column
+        head = "AutoModelForImageClassification"
+        shape = labelled_images(sample_columns, column, num_classes, f"hf:{head}")
+        sizes: dict[str, Any] = {"num_labels": num_classes}
+        if shape:
+            channels, height, width = shape
+            size = height if height == width else [height, width]
+            sizes |= {"num_channels": channels, "image_size": size}
+        self.hub = make_hub_model(head, config, pretrained, **sizes)
+        self.channels: int = getattr(self.hub.config, "num_channels", None) or 3
+
+    def forward(self, images: torch.Tensor | dict[str, Any]) -> torch.Tensor:
+        """Return logits [B, C] of images, in a layout that `as_images` takes, or of a batch by column."""
+        images = images[self.column] if isinstance(images, dict) else images
+        logits: torch.Tensor = self.hub(
+            pixel_values=as_images(images, self.channels, self.hub.dtype)
+        ).logits
+        return logits

@@ -1,0 +1,146 @@
+"""What heads of transformers that give each token a label share: losses and metrics of the labels that count."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+from torch.nn import functional
+from torchmetrics import MeanMetric
+
+from shardline.core.errors import ConfigError, DataError
+from shardline.training.losses import token_mean
+from shardline.training.models.hf_inputs import check_no_packs, check_tokens, read_tokens, row_mask
+from shardline.training.models.huggingface import make_hub_model
+from shardline.training.models.inputs import SampleColumns, column_of
+
+IGNORED = -100  # label of a token that does not count, as transformers has it
+
+
+class TokenLabels(LightningModule):
+    """Logs train_loss, val_loss, val_accuracy, test_accuracy and test_loss, each label that counts once.
+
+    A batch has tokens [B, L] under `column` and labels [B, L] under `labels`, -100 for a token that does
+    not count. Where `{column}.lengths` is there, what is behind a row's end is masked and does not count.
+
+    Args:
+        head: a class such as `AutoModelForTokenClassification`.
+        sample_columns: columns of the samples, from dataset and settings.
+        config: of the model: a table with `model_type`, or a folder with a `config.json`.
+        pretrained: a folder with a `config.json` and the weights that the training begins from.
+        column: integers, less than the config's `vocab_size`.
+        labels: integers, as many as tokens.
+        sizes: values of the config that the dataset decides.
+
+    Attributes:
+        hub: the model of transformers.
+
+    Raises:
+        ConfigError: see `make_hub_model`; or the dataset has no such columns.
+    """
+
+    def __init__(
+        self, head: str, sample_columns: SampleColumns, config: Mapping[str, Any] | str | None,
+        pretrained: str | None, column: str, labels: str, **sizes: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        check_tokens(sample_columns, column)
+        check_no_packs(sample_columns, column)
+        _check_labels(sample_columns, column, labels)
+        self._tokens, self._labels = column, labels
+        self.hub = make_hub_model(head, config, pretrained, **sizes)
+        self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
+        self.test_loss, self.test_accuracy = MeanMetric(), MeanMetric()
+
+    def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Return logits [B, L, C].
+
+        Args:
+            batch: by column; the tokens [B, L], and the rows' lengths [B] where they differ.
+        """
+        tokens = read_tokens(batch, self._tokens, self.hub.config)
+        mask = row_mask(batch, self._tokens)
+        logits: torch.Tensor = self.hub(input_ids=tokens, attention_mask=mask).logits
+        return logits
+
+    def losses(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return each token's loss [B, L], whether its label was found, and what it counts, 0 for none.
+
+        Raises:
+            DataError: labels are not as many as tokens, or are no class of the model.
+        """
+        logits, labels = self(batch).float(), batch[self._labels].long()
+        counts = self._counts(batch, labels, logits.shape[-1])
+        wanted = torch.where(counts > 0, labels, IGNORED)
+        # flat: the loss of [B, C, L] is not deterministic on a GPU
+        losses = functional.cross_entropy(
+            logits.flatten(0, 1), wanted.flatten(), reduction="none", ignore_index=IGNORED
+        )
+        right = (logits.argmax(dim=-1) == labels).float()
+        return losses.view(counts.shape), right, counts
+
+    def _counts(self, batch: dict[str, Any], labels: torch.Tensor, classes: int) -> torch.Tensor:
+        if labels.shape != batch[self._tokens].shape:
+            raise DataError(
+                f"column {self._labels} has the shape {list(labels.shape)}, expected {list(batch[self._tokens].shape)} "
+                f"as {self._tokens}; give each token a label, {IGNORED} where it does not count"
+            )
+        mask = row_mask(batch, self._tokens)
+        counts = labels != IGNORED
+        if mask is not None:
+            counts = counts & (mask > 0)
+        if "weights" in batch:  # rows that only fill up count nothing
+            counts = counts & (batch["weights"][:, None] > 0)
+        bad = counts & ((labels < 0) | (labels >= classes))
+        if bad.any():
+            raise DataError(
+                f"column {self._labels} has the label {int(labels[bad][0])}, expected 0 to {classes - 1:,}, or "
+                f"{IGNORED} for a token that does not count; fix the source, or the number of classes"
+            )
+        return counts.float()
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+        """Return a loss whose gradient weighs the global batch's labels alike, see `token_mean`.
+
+        `train_loss` is the mean over the labels of this rank's batch that count.
+        """
+        losses, _, counts = self.losses(batch)
+        mean = (losses.detach() * counts).sum() / counts.sum().clamp(min=1)
+        self.log("train_loss", mean, batch_size=len(losses))
+        mean_count = batch.get(f"{self._tokens}.mean_count")
+        if mean_count is None and "weights" not in batch:
+            mean_count = losses.numel()  # blocks are full, on each rank
+        return token_mean(losses, counts, mean_count=mean_count)
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Log loss and accuracy, each label of all ranks counting once."""
+        losses, right, counts = self.losses(batch)
+        self.val_loss.update(losses, counts)
+        self.val_accuracy.update(right, counts)
+        self.log_dict(
+            {"val_loss": self.val_loss, "val_accuracy": self.val_accuracy}, batch_size=len(losses)
+        )
+
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
+        """Log accuracy and loss of held-out rows, likewise, and return the mean loss of each row [B]."""
+        losses, right, counts = self.losses(batch)
+        self.test_loss.update(losses, counts)
+        self.test_accuracy.update(right, counts)
+        self.log_dict(
+            {"test_accuracy": self.test_accuracy, "test_loss": self.test_loss},
+            batch_size=len(losses),
+        )
+        return {"sample_losses": (losses * counts).sum(1) / counts.sum(1).clamp(min=1)}
+
+
+def _check_labels(columns: SampleColumns, tokens: str, name: str) -> None:
+    """Refuse a column that has no label for each token, where the settings tell its type."""
+    column, of = column_of(columns, name, "model_args.labels"), column_of(columns, tokens, "")
+    if column is None or of is None:
+        return
+    is_label = column.dtype.startswith("int") or column.dtype.startswith("uint")
+    if column.kind != "array" or not is_label or (column.varies, column.shape) != (of.varies, of.shape):  # fmt: skip
+        raise ConfigError(
+            f"model_args.labels={name} is {column}, expected integers, one for each value of {tokens}, which is {of}; "
+            f"name {name} in data.pack.with, or another column"
+        )
