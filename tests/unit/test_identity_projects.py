@@ -24,6 +24,7 @@ from shardline.config.forms import Key, form_of, keys_of
 from shardline.config.load import load_project
 from shardline.config.settings.base import Settings
 from shardline.config.settings.config import StudySettings
+from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.canonical import short_digest
 from shardline.identity import CodeIndex, Lock
 from shardline.identity.user_code import UserCode
@@ -147,7 +148,7 @@ def present_keys() -> dict[str, dict[str, Key]]:
         "study": dotted_keys(StudySettings),
         **{
             f"source {kind}": keys_of(source.table_of({"type": kind}))
-            for kind in (*documents.SHIPPED_SOURCES, "own:Class")
+            for kind in (*SHIPPED_SOURCES, "own:Class")
         },
     }
 

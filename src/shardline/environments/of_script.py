@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from shardline.config.documents import script_index
 from shardline.config.layout import ResultsLayout
+from shardline.config.programs import script_index
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.run import Run
