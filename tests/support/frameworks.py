@@ -23,6 +23,7 @@ EXAMPLES = REPOSITORY / "examples"
 LAUNCHERS = {
     "accelerate": ("torchrun", "none", "mpirun"),
     "deepspeed": ("torchrun", "none", "mpirun"),
+    "horovod": ("mpirun",),
     "huggingface": ("torchrun", "none", "mpirun"),
     "jax": ("torchrun", "none", "mpirun"),
     "mpi4py": ("mpirun",),
@@ -30,6 +31,8 @@ LAUNCHERS = {
     "torchrun": ("torchrun", "none", "mpirun"),
 }
 FRAMEWORKS = tuple(LAUNCHERS)
+# Those of which a continuous integration takes one: the wheel of Horovod is ten minutes' work of a compiler.
+QUICK = tuple(name for name in FRAMEWORKS if name != "horovod")
 # An example and a program of it, where they are not the framework's `train.py`.
 PROGRAMS = {"accelerate": ("huggingface", "loop.py")}
 TESTED = {PROGRAMS.get(name, (name, ""))[0] for name in FRAMEWORKS}  # examples
@@ -95,7 +98,7 @@ class Project:
     def of(cls, framework: str, folder: Path) -> "Project":
         """Copy what git keeps of an example, links followed, and make its data."""
         made = shutil.ignore_patterns(
-            "data", "results", "store", "logs", "benchmarks", ".snakemake"
+            "data", "results", "store", "logs", "benchmarks", ".snakemake", "build", "wheels"
         )
         example, name = PROGRAMS.get(framework, (framework, "train.py"))
         shutil.copytree(EXAMPLES / example, folder, ignore=made, dirs_exist_ok=True)
@@ -106,6 +109,10 @@ class Project:
         subprocess.run([sys.executable, "make_data.py", "data"], cwd=folder, check=True)
         project = cls(Workspace(folder), framework)
         project._share_environments()
+        if framework == "horovod":
+            make = ["make", "-C", str(EXAMPLES / example), "wheels", f"PYTHON={sys.executable}"]
+            subprocess.run(make, check=True)
+            (folder / "wheels").symlink_to(EXAMPLES / example / "wheels")
         return project
 
     @property

@@ -1,0 +1,1 @@
+../torchrun/make_data.py
