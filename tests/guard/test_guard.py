@@ -16,7 +16,7 @@ from tests.support.workspace import REPOSITORY
 pytestmark = pytest.mark.slow
 
 ROTATING = [
-    path for path in PROJECTS if path.name in ("models", "ranks", "samples", "shrunk")
+    path for path in PROJECTS if path.name in ("hub", "models", "ranks", "samples", "shrunk")
 ]  # launchers, for two minutes of each side
 ALWAYS = [path for path in PROJECTS if path not in ROTATING]
 

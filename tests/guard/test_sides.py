@@ -73,7 +73,5 @@ def test_all_histories_but_the_class_that_users_derive_from_have_a_case() -> Non
     cases = [sides.versions_of_project(project) for project in sides.PROJECTS]
     found = {name for results in cases for versions in results.values() for name in versions}
     # predictions are no part of a report, by whose figures both sides are compared; the batches of
-    # shardline_io are compared with those of the present streams, which the guard holds; models of transformers
-    # have no case yet
-    left_out = {name for name in HISTORIES if name.startswith("hf:")}
-    assert found == set(HISTORIES) - {"classifier", "prediction", "io"} - left_out
+    # shardline_io are compared with those of the present streams, which the guard holds
+    assert found == set(HISTORIES) - {"classifier", "prediction", "io"}
