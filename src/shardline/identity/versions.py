@@ -71,16 +71,21 @@ _HUB = {
     "hf:AutoModelForMaskedLM": "hf_masked_lm",
     "hf:AutoModelForImageClassification": "hf_image_classification",
 }
-MODELS: dict[str, History] = dict.fromkeys(
-    ("linear", "mlp", "cnn", "resnet", "gpt", "unet", *_HUB), _FIRST
-)
-MODELS["hf:AutoModelForSequenceClassification"] = (
-    *_FIRST,
-    ResultVersion(
-        changed="a decoder's class is read off a row's last token, also where that is pad_token_id",
-        concerns=_may_pad,
+# each model's lines stand in this statement, whose commits `tests/guard/bumps.py` follows
+MODELS: dict[str, History] = {
+    **dict.fromkeys(("linear", "mlp", "cnn", "resnet", "gpt", "unet"), _FIRST),
+    "hf:AutoModelForCausalLM": _FIRST,
+    "hf:AutoModelForSequenceClassification": (
+        *_FIRST,
+        ResultVersion(
+            changed="a decoder's class is read off a row's last token, also where that is pad_token_id",
+            concerns=_may_pad,
+        ),
     ),
-)
+    "hf:AutoModelForTokenClassification": _FIRST,
+    "hf:AutoModelForMaskedLM": _FIRST,
+    "hf:AutoModelForImageClassification": _FIRST,
+}
 SOURCES: dict[str, History] = dict.fromkeys(
     (
         "csv", "delta", "digits", "hf", "idx", "image_folder", "jsonl", "litdata", "mds", "parquet", "synthetic",
