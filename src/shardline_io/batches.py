@@ -20,7 +20,7 @@ from shardline_io.order.pieces import split_pieces
 from shardline_io.order.sampling import TrainOrder
 from shardline_io.requests import ask
 from shardline_io.shards import Shards
-from shardline_io.stopping import begin
+from shardline_io.stopping import alive, begin
 from shardline_io.streams import Batch, Order, RowStream, Stream
 
 # Rows of a held-out batch over those of a training batch, as in a Lightning run
@@ -93,6 +93,7 @@ def train(first_step: int | None = None) -> Iterator[Batch]:
     """Yield this rank's batches of all epochs, in the order in which a Lightning run has them.
 
     Each batch is a heartbeat for the watchdog, and with `runtime.ledger` its row ids are written.
+    From the first batch to the end of the process, `runtime.hang_timeout_s` holds, see `alive`.
     A thread reads the next window while the present one is used, and ends with the iterator.
 
     Args:
@@ -121,7 +122,7 @@ def train(first_step: int | None = None) -> Iterator[Batch]:
     finally:
         if ledger:
             ledger.close()
-        heartbeat_memory.mine().again("script")
+        heartbeat_memory.mine().again("end")
 
 
 def _trained(done: int) -> Iterator[Batch]:
@@ -177,6 +178,7 @@ def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:
         )
     stream = _held_out(split, batch or _HELD_OUT_FACTOR * run.settings()["global_batch"])
     for _, _, found in stream.batches([(0, 0)]):
+        alive()
         found.epoch, found.step, found.ends_step = 0, 0, False
         yield found
 

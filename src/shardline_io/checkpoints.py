@@ -74,7 +74,9 @@ def checkpoint(step: int) -> Iterator[Path]:
     if whole.exists():  # a resumed training that has done no step since
         partial = work / f"{name}.again.partial"
     partial.mkdir(parents=True, exist_ok=True)
+    alive()
     yield partial
+    alive()
     marks = work / f"{partial.name}.ranks"
     marks.mkdir(exist_ok=True)
     (marks / str(world.rank)).write_text(json.dumps({"step": step}), encoding="utf-8")

@@ -11,7 +11,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 
-PHASES = ("startup", "rendezvous", "train", "validation", "save", "seal", "script")
+PHASES = ("startup", "rendezvous", "train", "validation", "save", "seal", "script", "end")
 REASONS = ("preempted", "signal", "interrupted", "deadline", "requested")
 
 _PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}

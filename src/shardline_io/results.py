@@ -13,6 +13,7 @@ import numpy as np
 from shardline_io import run
 from shardline_io.checkpoints import resume
 from shardline_io.shards import NAMES
+from shardline_io.stopping import alive
 
 _BEGAN = time.monotonic()
 _METRICS = "metrics.jsonl"
@@ -53,6 +54,7 @@ def log(step: int, *, epoch: int | None = None, **metrics: float) -> None:
         metrics: numbers by name, such as `train_loss` and `val_loss`.
     """
     global _log
+    alive()
     if run.world().rank:
         return
     _log = _log or _Log()
@@ -73,6 +75,7 @@ def write_evaluation(
         num_samples: held-out rows that they were measured on.
         headline: metric and mode (`max` or `min`) to rank by instead.
     """
+    alive()
     if run.world().rank:
         return
     document: dict[str, Any] = {
@@ -94,6 +97,7 @@ def save_model(weights: Mapping[str, Any]) -> None:
     Raises:
         KeyError: a type that the format or NumPy does not have.
     """
+    alive()
     if run.world().rank:
         return
     arrays = {name: np.ascontiguousarray(value) for name, value in weights.items()}
@@ -113,3 +117,4 @@ def save_model(weights: Mapping[str, Any]) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in arrays.values():
             file.write(array.tobytes())
+            alive()

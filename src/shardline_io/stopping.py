@@ -55,7 +55,11 @@ def _ask(number: int, frame: FrameType | None) -> None:
 
 
 def alive() -> None:
-    """Record a heartbeat, where a long time passes between two batches."""
+    """Record a heartbeat, where the program works for a long time between two batches or after the last one.
+
+    Each batch of `train` and `held_out`, `checkpoint`, `log`, `write_evaluation` and `save_model` are
+    heartbeats too. After the last batch, ranks that wait for one which records heartbeats need none.
+    """
     heartbeat_memory.mine().again()
 
 

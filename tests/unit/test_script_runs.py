@@ -20,6 +20,7 @@ from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import Evaluation, Headline, RunSettings
 from shardline.core.world import World
 from shardline.errors import ConfigError, DataError
+from shardline.supervision.watchdog import DUMP_SIGNAL
 from shardline.training import script
 from shardline.training.script_outputs import evaluation_of, read_evaluation
 from tests.support.processes import wait_until
@@ -245,6 +246,7 @@ def test_a_failures_last_frames_and_exception_are_told(rank: Callable[[str], lis
         ("import sys; sys.exit('no rows left')", "script train.py ended with code 1:\n  no rows left"),
         ("import os; os._exit(7)", "ended with code 7 and wrote nothing to standard error"),
         ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+        (f"import os; os.kill(os.getpid(), {DUMP_SIGNAL})", "did not end after its interpreter had"),
         (
             "import sys; sys.stderr.write('[rank1]: Traceback (most recent call last):\\n[rank1]:   File x\\n"
             "[rank1]: ValueError: bad\\n[rank1]:[W1 left]\\n'); sys.exit(3)",

@@ -227,6 +227,33 @@ def test_what_is_written_is_what_shardline_seals(project: Project) -> None:
         assert not (project.folder / "output/model.safetensors").exists()
 
 
+def test_a_program_is_watched_until_it_has_ended_and_what_it_does_by_io_is_a_heartbeat(
+    project: Project,
+) -> None:
+    with as_rank(project.folder):
+        memory = heartbeat_memory.mine()
+        list(io.validation())
+        assert memory.read().phase == "startup", "nothing is watched before the first batch"
+        list(io.train())
+
+        def save() -> None:
+            with io.checkpoint(4):
+                pass
+
+        for action in (
+            lambda: list(io.validation()),
+            save,
+            lambda: io.log(4, train_loss=1.0),
+            lambda: io.write_evaluation({"f1": 0.5}, 8),
+            lambda: io.save_model({"a": np.ones(2)}),
+            io.alive,
+        ):
+            before = memory.read().ticks
+            action()
+            assert memory.read().ticks > before
+        assert memory.read().phase == "end"
+
+
 def test_several_ranks_stop_by_agreement_alone(project: Project) -> None:
     with as_rank(project.folder, 0, 2):
         assert io.should_stop(lambda asked: asked) is False

@@ -14,6 +14,7 @@ from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.exit_report import exit_message, report_exit
 from shardline.supervision.watchdog.heartbeats import (
     Heartbeat,
+    any_works,
     heartbeat_file,
     read_heartbeats,
     requested_stop,
@@ -75,6 +76,22 @@ def test_a_first_host_that_nobody_reaches_is_the_one_that_is_cut_off():
     assert diagnosis.symptom == "no other host can reach it over the network"
 
 
+@pytest.mark.parametrize(
+    ("known", "works"),
+    [
+        ({"idle_s": 20.0}, True),
+        ({"idle_s": 596.0}, False),  # of all ranks, in an end that hangs
+        ({"idle_s": 20.0, "count": 5}, False),  # its host is lost
+        ({"idle_s": 20.0, "state": "L"}, False),
+        ({"idle_s": 20.0, "phase": "script"}, False),  # its program has ended
+    ],
+)
+def test_a_script_that_has_ended_its_training_may_wait_for_a_rank_that_works(known, works):
+    before = dict.fromkeys(range(4), 5)
+    signs = [sign(rank, phase="end") for rank in range(3)] + [sign(3, **{"phase": "end", **known})]
+    assert any_works(signs, before, limit_s=595.0) is works
+
+
 def test_a_rank_whose_signs_cannot_be_read_here_is_not_accused():
     before, after = [sign(0, count=5)], [sign(0, **OWN)]
     assert [one.rank for one in diagnose_hang(before, after).suspects] == [0]
@@ -90,6 +107,9 @@ def test_the_message_names_ranks_step_time_and_the_remedy():
         "than a rank; stacks of the ranks: logs/train/run/rank-*.stack; run the same command again to "
         "resume, and raise runtime.hang_timeout_s=600 if this was only slow"
     )
+    ending = diagnose_hang([], [sign(0, phase="end")])
+    told = hung_message(ending, idle_s=612.3, timeout_s=600, stacks="s")
+    assert "=600, or call shardline_io.alive() meanwhile, if this was only slow" in told
     many = diagnose_hang([], [sign(rank) for rank in range(6)])
     told = hung_message(many, idle_s=600, timeout_s=600, stacks="s")
     assert told.startswith(

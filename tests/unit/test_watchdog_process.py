@@ -51,7 +51,7 @@ place = DatasetPlace(manifest=folder, shards=folder)
 script.run_script(f"script: {folder / 'train.py'}", world, run_json=folder, dataset=place, work=folder)
 """
 PROGRAM = """
-import os, signal, sys, time
+import atexit, os, signal, sys, time
 from shardline_io import heartbeat_memory, stopping
 
 def sticks_here():
@@ -60,8 +60,8 @@ def sticks_here():
     time.sleep(600)
 
 stopping.begin()
-heartbeat_memory.mine().tick(3, "train")
-sticks_here()
+heartbeat_memory.mine().tick(3, {phase!r})
+atexit.register(sticks_here)
 """
 
 
@@ -156,13 +156,17 @@ def test_the_main_thread_of_a_stopped_rank_writes_the_stacks_itself(start, tmp_p
     assert stacks.rindex("Current thread") == stacks.rindex("hread 0x") - len("Current t")
 
 
-@pytest.mark.parametrize("is_stopped", [True, *rotating(False)])
-def test_the_stacks_of_a_hung_script_are_behind_those_of_its_rank(start, tmp_path, is_stopped):
-    (tmp_path / "train.py").write_text(PROGRAM.format(is_stopped=is_stopped))
+@pytest.mark.parametrize(
+    ("phase", "is_stopped"), [("train", True), ("end", False), *rotating(("train", False))]
+)
+def test_the_stacks_of_a_hung_script_are_behind_those_of_its_rank(
+    start, tmp_path, phase, is_stopped
+):
+    (tmp_path / "train.py").write_text(PROGRAM.format(phase=phase, is_stopped=is_stopped))
     rank = start(timeout_s=2, code=SCRIPT_RANK)
     program = [one for one in psutil.Process(rank.process.pid).children() if one != rank.watchdog]
     printed = rank.end()
-    assert "rank 0 on " in printed
+    assert f"hangs at step 3 ({phase})" in printed
     assert ("its process is stopped (state T)" in printed) == is_stopped
     stacks = (tmp_path / "rank-0.stack").read_text()
     assert stacks.index("in run_script") < stacks.index("in sticks_here")

@@ -27,6 +27,7 @@ from shardline.identity.watch_reads import REFUSED
 from shardline.launch.export import export_world
 from shardline.supervision.watchdog import DUMP_SIGNAL
 from shardline.supervision.watchdog.heartbeats import stack_file
+from shardline.supervision.watchdog.proc import signal_name
 from shardline.training.resources import used_by_rank
 from shardline.training.script_outputs import read_evaluation
 from shardline.training.script_requests import Answer, answered
@@ -208,7 +209,9 @@ def _sigterm_passed_on(child: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 def _failure(path: str, code: int, tail: str) -> str:
     """Return what ended a script: the exception and the frames before it, else its last lines."""
-    how = f"ended with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
+    how = f"ended with code {code}" if code > 0 else f"was ended by {signal_name(-code)}"
+    if -code == DUMP_SIGNAL:  # which Python no longer takes
+        how = "did not end after its interpreter had"
     lines = _RANK_PREFIX.sub("", tail).rstrip().splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
     if starts:

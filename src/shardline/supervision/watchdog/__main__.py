@@ -23,9 +23,12 @@ from shardline.supervision.failures import read_failures, report_failure
 from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.exit_report import report_exit
 from shardline.supervision.watchdog.heartbeats import (
+    ENDING,
     FOLDER,
+    UNWATCHED,
     WANTED,
     Heartbeat,
+    any_works,
     read_heartbeats,
     requested_stop,
     stack_file,
@@ -42,7 +45,6 @@ _LOOK_S = 0.1
 _END_SIGNAL = signal.SIGCONT
 _STOPPED_S = 2.0  # a longer gap between two polls: this process did not run either
 _STORE_S = 30.0  # for a slow store, before a hung rank is killed without a report
-_UNWATCHED = "script"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +73,14 @@ class Watchdog:
         self._limits = {
             "startup": max(timeout_s, task.startup_timeout_s),
             "rendezvous": max(timeout_s, task.startup_timeout_s),
-            _UNWATCHED: float("inf"),
+            UNWATCHED: float("inf"),
         }
         self._timeout_s = timeout_s
         self._period_s = min(5.0, max(0.5, timeout_s / 4))  # between two heartbeats
         self._grace_s = min(30.0, max(3 * self._period_s, timeout_s / 10))
         self._progress = memory.read()
         self._idle_s, self._looked = 0.0, time.monotonic()
+        self._patience_s, self._counts = 0.0, dict[int, int]()
         self._count = 0
         self._wanted = self._work / FOLDER / WANTED
         self._evidence, self._lock = Evidence(), threading.Lock()
@@ -90,7 +93,7 @@ class Watchdog:
         while not self._has_ended(_POLL_S):
             self._look()
             limit_s = self._limits.get(self._progress.phase, self._timeout_s)
-            if limit_s == float("inf") or self._idle_s < limit_s:
+            if limit_s == float("inf") or self._idle_s < max(limit_s, self._patience_s):
                 continue
             self._is_diagnosing = True
             within(self._grace_s + _STORE_S, self._diagnose)
@@ -98,7 +101,7 @@ class Watchdog:
             if not self._is_back:
                 self._send(signal.SIGKILL)
                 return
-            self._is_back, self._idle_s = False, 0.0
+            self._is_back = False
         within(_STORE_S, self._report_exit)
 
     def _report_exit(self) -> None:
@@ -126,7 +129,9 @@ class Watchdog:
         """Count the seconds since the rank's last tick, without those in which this process was stopped."""
         now, progress = time.monotonic(), self._memory.read()
         passed_s = min(now - self._looked, _STOPPED_S)
-        self._idle_s = 0.0 if progress.ticks != self._progress.ticks else self._idle_s + passed_s
+        self._idle_s += passed_s
+        if progress.ticks != self._progress.ticks:
+            self._idle_s = self._patience_s = 0.0
         self._looked, self._progress = now, progress
 
     def _heartbeat(self) -> Heartbeat:
@@ -162,7 +167,7 @@ class Watchdog:
     def _read_requests(self) -> None:
         if reason := requested_stop(self._work):
             # the step boundaries of a script are unknown: it gets the signal at once, and once
-            if self._progress.phase == _UNWATCHED and not self._memory.stop_reason():
+            if self._progress.phase == UNWATCHED and not self._memory.stop_reason():
                 self._send(signal.SIGTERM)
             self._memory.request_stop(reason)
         if self._wanted.exists():
@@ -189,6 +194,9 @@ class Watchdog:
 
     def _diagnose(self) -> None:
         """Diagnose the hang, and report it."""
+        if self._progress.phase == ENDING and self._is_waiting_for_work():
+            self._is_back, self._patience_s = True, self._idle_s + self._grace_s
+            return
         ticks, end = self._progress.ticks, time.monotonic() + self._grace_s
         before = self._all_heartbeats()
         with suppress(OSError):
@@ -204,6 +212,14 @@ class Watchdog:
         with suppress(DataError, OSError):  # a full disk must not prevent the rank's end
             if not any(failure.kind == "hung" for failure in read_failures(self._work)):
                 self._report(diagnose_hang(before, after))
+
+    def _is_waiting_for_work(self) -> bool:
+        """Return whether a rank still works while this one has had its last batch."""
+        beats = read_heartbeats(self._work, self._task.num_ranks)
+        others = [beat for beat in beats if beat.rank != self._task.rank]
+        before, self._counts = self._counts, {beat.rank: beat.count for beat in others}
+        # a heartbeat may be a period old
+        return any_works(others, before, limit_s=self._timeout_s - self._period_s)
 
     def _all_heartbeats(self) -> list[Heartbeat]:
         """Return the heartbeats of all ranks, as far as they can be read."""

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from shardline_io.heartbeat_memory import REASONS
 
 FOLDER = "watch"
 WANTED = "stacks-wanted"
+# Phases of a script that Shardline has not written: before its first batch, and behind its last one.
+UNWATCHED, ENDING = "script", "end"
 # Innermost Python frame of a rank that waits for its peers: DDP sums gradients in backward.
 _WAITS = re.compile(
     r"/(torch/(distributed/|nn/parallel/distributed\.py|autograd/graph\.py)|shardline/launch/preflight/rendezvous\.py)"
@@ -76,6 +78,20 @@ def read_heartbeats(work: Path, num_ranks: int) -> Iterator[Heartbeat]:
     for rank in range(num_ranks):
         with suppress(OSError, ValueError, TypeError):
             yield Heartbeat(**json.loads(heartbeat_file(work, rank).read_bytes()))
+
+
+def any_works(
+    heartbeats: Iterable[Heartbeat], before: Mapping[int, int], *, limit_s: float
+) -> bool:
+    """Return whether any of these ranks works, such as one that evaluates while the others wait for it.
+
+    Args:
+        heartbeats: of the ranks, as they are now.
+        before: by rank the count of its heartbeat a while ago; that of a host which is lost stays the same.
+        limit_s: seconds without a tick from which on a rank does not work.
+    """
+    watched = [beat for beat in heartbeats if beat.phase != UNWATCHED and beat.state not in "LXZ"]
+    return any(beat.idle_s < limit_s and beat.count != before.get(beat.rank) for beat in watched)
 
 
 def requested_stop(work: Path) -> str | None:

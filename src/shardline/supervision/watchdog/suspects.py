@@ -133,8 +133,9 @@ def hung_message(diagnosis: Diagnosis, *, idle_s: float, timeout_s: float, stack
     more = [f"{len(diagnosis.suspects) - _SHOWN} more"] if len(diagnosis.suspects) > _SHOWN else []
     first = diagnosis.suspects[0]
     many = len(diagnosis.suspects) > 1
+    also = ", or call shardline_io.alive() meanwhile," if first.phase == "end" else ""
     return (
         f"{', '.join(shown + more)} {'hang' if many else 'hangs'} at step {first.step} ({first.phase}), "
         f"no heartbeat for {idle_s:.0f} s: {diagnosis.symptom}; stacks of the ranks: {stacks}; run the same command "
-        f"again to resume, and raise runtime.hang_timeout_s={timeout_s:g} if this was only slow"
+        f"again to resume, and raise runtime.hang_timeout_s={timeout_s:g}{also} if this was only slow"
     )
