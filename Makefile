@@ -59,13 +59,14 @@ mutants: env ## change the code at 100 places, and look whether the guard of res
 
 test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it; FIFTH as above
 	npm ci --silent --prefix tests/azureml
-	$(VENV)-azureml/bin/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) tests/azureml
+	$(VENV)-azureml/bin/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) --framework $(FRAMEWORK) tests/azureml
 
 test-rotating: ## run all of the rotating tests, those of Azure ML too
 	$(MAKE) --keep-going test-here test-azureml FIFTH=all PYTEST_ARGS="$(PYTEST_ARGS) -m rotating"
 
-test-frameworks: env ## run programs of every framework in every place, in half an hour, and log it (FRAMEWORK=NAME: one, no log)
-	$(BIN)/python -m pytest -q -n 0 --framework $(or $(filter-out commit,$(FRAMEWORK)),all) --framework-log docs/frameworks.md tests/frameworks
+test-frameworks: env-azureml ## run programs of every framework in every place, in an hour, and log it (FRAMEWORK=NAME: one)
+	$(VENV)-azureml/bin/python -m pytest -q -n 0 --framework $(or $(filter-out commit,$(FRAMEWORK)),all) --framework-log docs/frameworks.md \
+	  tests/frameworks tests/azureml/test_node_frameworks.py
 
 lint: env ## check format, lint, types and spelling
 	$(BIN)/ruff format --check .

@@ -5,8 +5,9 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -29,20 +30,27 @@ TWO = ("azureml-v2-pytorch-2x4", 2, 1)
 FOUR = ("azureml-v2-pytorch-2x4", 2, 2)
 
 
-@pytest.fixture(scope="module")
-def machines() -> Iterator[dict[str, Machine]]:
+@contextmanager
+def two_machines(bindings: Mapping[Path, str] = {}) -> Iterator[dict[str, Machine]]:
+    """Yield the nodes; bindings are of `Machine`, and without any the machines' names mean no address."""
     try:
         require_programs(["unshare", "nsenter", "ip", "ps", "mpirun"], install=INSTALL)
         with ExitStack() as ending:
             switch = ending.enter_context(Machine("switch", {}))
             switch.run("ip", "link", "add", "switch0", "type", "bridge")
             switch.run("ip", "link", "set", "switch0", "up")
-            nodes = {name: ending.enter_context(Machine(name, {})) for name in NODES}
+            nodes = {name: ending.enter_context(Machine(name, bindings)) for name in NODES}
             for name, node in nodes.items():
                 plug_in(switch, node, address=f"{NODES[name]}/24")
             yield nodes
     except MachineError as error:
         require(False, str(error))
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[dict[str, Machine]]:
+    with two_machines() as nodes:
+        yield nodes
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The tests of tests/frameworks by `--framework`: all, those of one framework, or the one of this commit.
+"""The tests of frameworks by `--framework`: all, those of one framework, or the one of this commit.
 
 A continuous integration takes one framework on one machine, by the commit: two runs of one commit take
 the same. Its other places (hosts, Slurm) are left to `make test-frameworks`.
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_left_out(item: pytest.Item, chosen: str) -> bool:
-    if item.path.parent.name != "frameworks" or not isinstance(item, pytest.Function):
+    if not isinstance(item, pytest.Function):
         return False
     framework, _, here = chosen.partition(" ")
     of_item = getattr(item, "callspec", None)

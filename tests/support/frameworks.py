@@ -36,6 +36,8 @@ QUICK = tuple(name for name in FRAMEWORKS if name != "horovod")
 # An example and a program of it, where they are not the framework's `train.py`.
 PROGRAMS = {"accelerate": ("huggingface", "loop.py")}
 TESTED = {PROGRAMS.get(name, (name, ""))[0] for name in FRAMEWORKS}  # examples
+# Under Azure ML's launcher each process is a world of its own for MPI.
+WITHOUT_MPI = tuple(name for name in FRAMEWORKS if LAUNCHERS[name] != ("mpirun",))
 # Environments outlive the tests, since one of them takes minutes and gigabytes.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shardline-tests"
 # Rank 1 kills itself before one step, and has its rank's program asked to end before another, once each.
@@ -61,6 +63,8 @@ def train(*args):
 
 io.train = train
 """
+# What this process has run on this machine without interruption, by framework.
+WHOLE: dict[str, "Project"] = {}
 STOP_GRACE_S = 5  # JAX never notices that a peer is gone, so its ranks are killed in the end
 
 
@@ -191,6 +195,14 @@ class Project:
             accuracy=evaluation.get("metrics", {}).get("accuracy", 0.0),
             hosts=[rank["host"] for rank in provenance["world"]["ranks"]],
         )
+
+
+def node_cache(folder: Path) -> Path:
+    """Return a cache folder in which a node of Azure ML finds the environments that tests keep."""
+    (CACHE / "envs").mkdir(parents=True, exist_ok=True)
+    (folder / "shardline").mkdir(parents=True)
+    (folder / "shardline/envs").symlink_to(CACHE / "envs")
+    return folder
 
 
 def assert_same(found: Trained, expected: Trained) -> None:
