@@ -1,5 +1,8 @@
 """Losses of tokens, averaged over a step's global batch: ranks have different numbers of tokens."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -50,3 +53,19 @@ def token_mean(
             mean_count = mean_count / dist.get_world_size()
     count = torch.as_tensor(mean_count, dtype=dtype, device=losses.device)
     return summed / torch.where(count > 0, count, 1)
+
+
+def batch_mean(
+    losses: torch.Tensor, counts: torch.Tensor, batch: Mapping[str, Any], column: str
+) -> torch.Tensor:
+    """Return `token_mean` of a batch by column, whose count the feed gives, or full blocks have.
+
+    Args:
+        losses: of each token.
+        counts: what each token counts, 0 for none, of the same shape.
+        column: the tokens.
+    """
+    mean_count = batch.get(f"{column}.mean_count")
+    if mean_count is None and "weights" not in batch:
+        mean_count = losses.numel()  # blocks are full, on each rank
+    return token_mean(losses, counts, mean_count=mean_count)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shardline.supervision.watchdog.heartbeats import Heartbeat
+from shardline.supervision.watchdog.heartbeats import ENDING, Heartbeat
 
 _SHOWN = 4  # ranks that a message names; a hang without a clear suspect has all of them
 _ON_DISK = "its process waits for a disk or a network file system (state D)"
@@ -133,7 +133,7 @@ def hung_message(diagnosis: Diagnosis, *, idle_s: float, timeout_s: float, stack
     more = [f"{len(diagnosis.suspects) - _SHOWN} more"] if len(diagnosis.suspects) > _SHOWN else []
     first = diagnosis.suspects[0]
     many = len(diagnosis.suspects) > 1
-    also = ", or call shardline_io.alive() meanwhile," if first.phase == "end" else ""
+    also = ", or call shardline_io.alive() meanwhile," if first.phase == ENDING else ""
     return (
         f"{', '.join(shown + more)} {'hang' if many else 'hangs'} at step {first.step} ({first.phase}), "
         f"no heartbeat for {idle_s:.0f} s: {diagnosis.symptom}; stacks of the ranks: {stacks}; run the same command "

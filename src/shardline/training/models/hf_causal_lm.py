@@ -7,6 +7,8 @@ import torch
 
 from shardline.core.errors import ConfigError
 from shardline.training.models.hf_inputs import (
+    POSITIONS_KEY,
+    VOCAB_KEY,
     check_no_packs,
     num_positions,
     sees_what_follows,
@@ -34,8 +36,7 @@ class CausalLM(LanguageModel):
             the model has positions.
     """
 
-    vocab_key = "vocab_size of the model's config"
-    context_key = "max_position_embeddings of the model's config"
+    vocab_key, context_key = VOCAB_KEY, POSITIONS_KEY
 
     def __init__(
         self, sample_columns: SampleColumns = None, *, config: Mapping[str, Any] | str | None = None,

@@ -5,8 +5,12 @@ from typing import Any
 
 import torch
 
-from shardline.core.errors import ConfigError, DataError
-from shardline.training.models.inputs import SampleColumns, column_of
+from shardline.core.errors import ConfigError
+from shardline.training.models.inputs import SampleColumns, checked_tokens, column_of
+
+# what sets the sizes of a model of transformers, for messages
+VOCAB_KEY = "vocab_size of the model's config"
+POSITIONS_KEY = "max_position_embeddings of the model's config"
 
 
 def check_tokens(columns: SampleColumns, name: str) -> None:
@@ -52,30 +56,15 @@ def num_positions(config: Any) -> int:
 
 
 def read_tokens(batch: dict[str, Any], name: str, config: Any) -> torch.Tensor:
-    """Return the tokens of a batch [B, L] as int64.
+    """Return the tokens of a batch [B, L] as int64, see `checked_tokens`.
 
     Args:
-        name: their column.
         config: of the model.
-
-    Raises:
-        DataError: a token is not in the vocabulary, or rows are longer than the model has positions.
     """
-    tokens: torch.Tensor = batch[name].long()
-    vocab, most = config.get_text_config().vocab_size, num_positions(config)
-    if tokens.shape[1] > most:
-        raise DataError(
-            f"column {name} has a row of {tokens.shape[1]:,} values, expected at most {most:,} by "
-            "max_position_embeddings of the model's config; raise it, or cut the rows by data.pack or in the source"
-        )
-    # on a GPU the embedding's own check would end the process, and this one costs a wait
-    least, largest = (int(of) for of in tokens.aminmax())
-    if least < 0 or largest >= vocab:
-        raise DataError(
-            f"column {name} has the token {least if least < 0 else largest}, expected 0 to {vocab - 1:,} by vocab_size "
-            "of the model's config; set it to the tokenizer's number of tokens"
-        )
-    return tokens
+    return checked_tokens(
+        batch, name, vocab=config.get_text_config().vocab_size, most=num_positions(config),
+        vocab_key=VOCAB_KEY, most_key=POSITIONS_KEY,
+    )  # fmt: skip
 
 
 def row_mask(batch: dict[str, Any], name: str) -> torch.Tensor | None:

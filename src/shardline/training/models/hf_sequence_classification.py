@@ -70,10 +70,8 @@ class SequenceClassification(LightningModule):
         Args:
             batch: by column; the tokens [B, L], and the rows' lengths [B] where they differ.
         """
-        tokens, mask = (
-            read_tokens(batch, self._tokens, self.hub.config),
-            row_mask(batch, self._tokens),
-        )
+        tokens = read_tokens(batch, self._tokens, self.hub.config)
+        mask = row_mask(batch, self._tokens)
         if not self._takes_last:
             logits: torch.Tensor = self.hub(input_ids=tokens, attention_mask=mask).logits
             return logits

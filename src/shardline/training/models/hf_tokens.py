@@ -9,7 +9,7 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError, DataError
-from shardline.training.losses import token_mean
+from shardline.training.losses import batch_mean
 from shardline.training.models.hf_inputs import check_no_packs, check_tokens, read_tokens, row_mask
 from shardline.training.models.huggingface import make_hub_model
 from shardline.training.models.inputs import SampleColumns, column_of
@@ -107,10 +107,7 @@ class TokenLabels(LightningModule):
         losses, _, counts = self.losses(batch)
         mean = (losses.detach() * counts).sum() / counts.sum().clamp(min=1)
         self.log("train_loss", mean, batch_size=len(losses))
-        mean_count = batch.get(f"{self._tokens}.mean_count")
-        if mean_count is None and "weights" not in batch:
-            mean_count = losses.numel()  # blocks are full, on each rank
-        return token_mean(losses, counts, mean_count=mean_count)
+        return batch_mean(losses, counts, batch, self._tokens)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Log loss and accuracy, each label of all ranks counting once."""

@@ -1,6 +1,7 @@
 """What the shipped models take from a dataset: sizes of its columns, images in one layout."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -30,6 +31,37 @@ def column_of(columns: SampleColumns, name: str, key: str) -> Column | None:
         )
     written = columns[name]
     return None if written is None else Column.parse(name, written)
+
+
+def checked_tokens(
+    batch: dict[str, Any], name: str, *, vocab: int, most: int, vocab_key: str, most_key: str
+) -> torch.Tensor:
+    """Return the tokens of a batch [B, L] as int64.
+
+    Args:
+        name: their column.
+        vocab: number of tokens that the model knows.
+        most: tokens of a row, at most.
+        vocab_key: what sets `vocab`, for messages.
+        most_key: what sets `most`, likewise.
+
+    Raises:
+        DataError: a token is not in the vocabulary, or rows are longer.
+    """
+    tokens: torch.Tensor = batch[name].long()
+    if tokens.shape[1] > most:
+        raise DataError(
+            f"column {name} has a row of {tokens.shape[1]:,} values, expected at most {most:,} by {most_key}; raise "
+            "it, or cut the rows by data.pack or in the source"
+        )
+    # on a GPU the embedding's own check would end the process, and this one costs a wait
+    least, largest = (int(of) for of in tokens.aminmax())
+    if least < 0 or largest >= vocab:
+        raise DataError(
+            f"column {name} has the token {least if least < 0 else largest}, expected 0 to {vocab - 1:,} by "
+            f"{vocab_key}; set it to the tokenizer's number of tokens"
+        )
+    return tokens
 
 
 def image_shape(columns: SampleColumns, name: str, key: str) -> tuple[int, int, int] | None:

@@ -7,9 +7,9 @@ from pytorch_lightning import LightningModule
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
-from shardline.core.errors import ConfigError, DataError
-from shardline.training.losses import token_mean
-from shardline.training.models.inputs import SampleColumns, column_of
+from shardline.core.errors import ConfigError
+from shardline.training.losses import batch_mean
+from shardline.training.models.inputs import SampleColumns, checked_tokens, column_of
 from shardline.training.models.metrics import Perplexity
 
 _BYTES = 256  # tokens of a column of bytes
@@ -80,10 +80,7 @@ class LanguageModel(LightningModule):
         losses, counts = self.losses(batch)
         mean = (losses.detach() * counts).sum() / counts.sum().clamp(min=1)
         self.log("train_loss", mean, batch_size=len(losses))
-        mean_count = batch.get(f"{self.column}.mean_count")
-        if mean_count is None and "weights" not in batch:
-            mean_count = losses.numel()  # blocks are full, on each rank
-        return token_mean(losses, counts, mean_count=mean_count)
+        return batch_mean(losses, counts, batch, self.column)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Log loss and perplexity, each token of all ranks counting once."""
@@ -159,20 +156,10 @@ class LanguageModel(LightningModule):
         return tokens
 
     def _tokens(self, batch: dict[str, Any]) -> torch.Tensor:
-        tokens: torch.Tensor = batch[self.column].long()
-        if tokens.shape[1] - 1 > self.context:
-            raise DataError(
-                f"column {self.column} has a row of {tokens.shape[1]:,} values, expected at most {self.context + 1:,} "
-                f"by {self.context_key}; raise it, or cut the rows by data.pack"
-            )
-        # on a GPU the embedding's own check would end the process, and this one costs a wait
-        least, most = (int(of) for of in tokens.aminmax())
-        if least < 0 or most >= self.vocab:
-            raise DataError(
-                f"column {self.column} has the token {least if least < 0 else most}, expected 0 to "
-                f"{self.vocab - 1:,} by {self.vocab_key}; set it to the tokenizer's number of tokens"
-            )
-        return tokens
+        return checked_tokens(
+            batch, self.column, vocab=self.vocab, most=self.context + 1,
+            vocab_key=self.vocab_key, most_key=self.context_key,
+        )  # fmt: skip
 
 
 def token_sizes(columns: SampleColumns, name: str) -> tuple[int | None, int | None]:
