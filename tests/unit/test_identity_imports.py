@@ -168,3 +168,44 @@ def test_a_script_adds_folders_from_where_it_runs(tmp_path: Path) -> None:
     work = write(tmp_path, files)[0]
     index = CodeIndex((work / "tools", work), main=work / "tools" / "main.py", workdir=work)
     assert "h (1)" in index.closure("__main__")[0]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "sys.path[0] = 'lib'",
+        "sys.path.pop(0)",
+        "sys.path.append(sys.path.pop(0))",
+        "sys.path.insert(0, '../more')",
+    ],
+)
+def test_a_module_of_a_later_root_counts_where_code_puts_that_root_first(
+    tmp_path: Path, interpreter: Interpreter, edit: str
+) -> None:
+    files = {
+        "work/app.py": CALL.format(form=f"import sys\n{edit}\nimport h as m"),
+        "work/h.py": VALUE.format(n=9),
+        "work/lib/other.py": "",
+    }
+    check(tmp_path, interpreter, "app", "more/h.py", files)
+
+
+@pytest.mark.parametrize("form", ["from .h import value", "from . import h", "import p.q.h as m"])
+def test_an_import_of_a_module_that_its_package_lacks_has_another_digest(
+    tmp_path: Path, interpreter: Interpreter, form: str
+) -> None:
+    files = {
+        "work/app.py": CALL.format(form="import p.q.h as m"),
+        "work/p/q/h.py": VALUE.format(n=1),
+    }
+    inits = ("work/p/__init__.py", "work/p/q/__init__.py")
+    lacking = form.replace("p.q.h", "p.h")
+    found = []
+    for name, texts in (("works", ("", form)), ("fails", (lacking, ""))):
+        roots = write(tmp_path / name, files | dict(zip(inits, texts, strict=True)))
+        found.append((interpreter.call("app", roots), digest("app", roots), reached("app", roots)))
+    (old, old_digest, old_reach), (new, new_digest, new_reach) = found
+    assert old == "1"
+    assert new in ("ImportError", "ModuleNotFoundError")
+    assert old_digest != new_digest
+    assert old_reach != new_reach

@@ -17,6 +17,7 @@ from typing import TypeVar
 from shardline.core.errors import ConfigError
 from shardline.identity.literals import Literals
 from shardline.identity.outline import Outline, compiled_outline, outline_of
+from shardline.identity.program import files_of
 from shardline.identity.search import (
     INSTALLED,
     LIBRARY,
@@ -77,9 +78,10 @@ class CodeIndex:
     def closure(self, *entries: str) -> Closure:
         """Digest every project module that the entry modules import, directly or not.
 
-        Folders that these modules add to `sys.path` are searched as well. Which of two modules
-        of one name Python takes then depends on when it asks, so both count; what lies in such a
-        folder has the folder's number behind its name.
+        Folders that these modules add to `sys.path` are searched as well, and later import roots
+        by themselves, since an earlier one may be taken out. Which of two modules of one name
+        Python takes then depends on when it asks, so both count; what lies in such a folder has
+        the folder's number behind its name.
 
         Args:
             entries: dotted module names; those that are not project code count
@@ -92,10 +94,12 @@ class CodeIndex:
         key = tuple(sorted(set(entries)))
         if key not in self._closures:
             searched = [tuple(self.roots)]
-            closure, added = self._closure(key, searched)
-            while new := [folder for folder in added if (folder,) not in searched]:
+            alone: Folders = ()
+            closure, added, later = self._closure(key, searched, alone)
+            while (new := [one for one in added if (one,) not in searched]) or later != alone:
                 searched += [(folder,) for folder in new]
-                closure, added = self._closure(key, searched)
+                alone = later
+                closure, added, later = self._closure(key, searched, alone)
             self._closures[key] = closure
         return self._closures[key]
 
@@ -158,9 +162,13 @@ class CodeIndex:
         return self._module(path, name).edits_sys_path
 
     def _closure(
-        self, entries: tuple[str, ...], searched: list[Folders]
-    ) -> tuple[Closure, Folders]:
-        """Return the closure with these lists of folders searched, and the folders that it adds."""
+        self, entries: tuple[str, ...], searched: list[Folders], alone: Folders
+    ) -> tuple[Closure, Folders, Folders]:
+        """Return the closure with these folders searched, and what has to be searched as well.
+
+        Returns:
+            The closure, the folders that it adds, and the roots to search by themselves.
+        """
         code: dict[str, str] = {}
         found: dict[str, Path] = {}
         edits_sys_path = False
@@ -175,7 +183,7 @@ class CodeIndex:
             seen.add(name)
             pending.extend(_parents(name))
             # `from package import name` is looked up as package.name, which may be no module
-            files = self._files(searched, name)
+            files = files_of(self, name, searched, alone)
             package, _, leaf = name.rpartition(".")
             if leaf == "__main__" and not files and self.is_package(searched, package):
                 code[name] = ""  # what `runpy.run_module` lacks
@@ -187,26 +195,20 @@ class CodeIndex:
                 found[label] = file
                 edits_sys_path |= module.edits_sys_path
                 pending.extend(sorted(module.imports))
-                pending.extend(self._exported(searched, module))
+                pending.extend(self._exported(module, searched, alone))
                 added.update(dict.fromkeys(self._added_roots(module, file)))
         if edits_sys_path:
             code |= dict.fromkeys(in_later_roots(searched[0], found), "")
         third_party = _tops(seen) - _tops(own) - sys.stdlib_module_names
         # in one order, so that two processes write the same bytes
-        return (
-            dict(sorted(code.items())),
-            frozenset(filter(str.isidentifier, third_party)),
-        ), tuple(added)
+        closure = dict(sorted(code.items())), frozenset(filter(str.isidentifier, third_party))
+        later = tuple(self.roots[1:]) if alone or edits_sys_path else ()
+        return closure, tuple(added), later
 
-    def _files(self, searched: list[Folders], name: str) -> dict[int, Path]:
-        """Return a module's file by the number of the list of folders that holds it."""
-        places = ((number, self.locate(folders, name)) for number, folders in enumerate(searched))
-        return {number: place.file for number, place in places if place and place.file}
-
-    def _exported(self, searched: list[Folders], module: Module) -> Iterator[str]:
+    def _exported(self, module: Module, searched: list[Folders], alone: Folders) -> Iterator[str]:
         """Yield the submodules that `from package import *` may import: what `__all__` lists."""
         for package in sorted(module.stars):
-            for file in self._files(searched, package).values():
+            for file in files_of(self, package, searched, alone).values():
                 exports = sorted(self._module(file, package).exports)
                 yield from (f"{package}.{name}" for name in exports)
 

@@ -65,6 +65,11 @@ class Importing:
     binds: tuple[str, ...]
     star: str = ""
 
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The modules without which it fails: `a` of `from a import b`, where `a.b` may be a name."""
+        return self.modules[:1] if self.names or self.star else self.modules
+
 
 @dataclass
 class Outline:

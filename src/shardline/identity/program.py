@@ -1,6 +1,6 @@
 """The modules of a project as a program sees them, each outlined once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +31,25 @@ def with_parents(name: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
+def files_of(
+    index: Index, name: str, searched: Sequence[Folders], alone: Folders = ()
+) -> dict[int, Path]:
+    """Return the files of a dotted name by the number of the list of folders that has it.
+
+    Args:
+        index: finds modules.
+        name: of the module.
+        searched: lists of folders; each has its own file, also if another has the same.
+        alone: folders that are searched one by one behind these, for other files.
+    """
+    found: dict[int, Path] = {}
+    for number, folders in enumerate([*searched, *((folder,) for folder in alone)]):
+        place = index.locate(folders, name)
+        if place and place.file and (number < len(searched) or place.file not in found.values()):
+            found[number] = place.file
+    return found
+
+
 @dataclass
 class Program:
     """Finds modules in several lists of folders; those of one name all count.
@@ -38,11 +57,14 @@ class Program:
     Attributes:
         index: finds and parses.
         searched: lists of folders; what lies in a later one has its number behind its name.
+        alone: import roots that are searched by themselves as well, since code edits `sys.path`
+            and may take an earlier one out; only what is found nowhere before counts.
         is_main: whether every module may run as `__main__`.
     """
 
     index: Index
     searched: list[Folders]
+    alone: Folders = ()
     is_main: bool = False
     files: dict[str, Path] = field(default_factory=dict)
     _found: dict[str, dict[str, Outline]] = field(default_factory=dict)
@@ -52,23 +74,23 @@ class Program:
         """Return the modules of a dotted name by label."""
         if name not in self._found:
             self._found[name] = {}
-            for number, folders in enumerate(self.searched):
-                place = self.index.locate(folders, name)
-                if place and place.file:
-                    label = f"{name} ({number})" if number else name
-                    self.files[label] = place.file
-                    main = self.is_main or name == "__main__"
-                    outline = self.index.outline(place.file, name, is_main=main)
-                    self._found[name][label] = outline
+            for number, file in files_of(self.index, name, self.searched, self.alone).items():
+                label = f"{name} ({number})" if number else name
+                self.files[label] = file
+                main = self.is_main or name == "__main__"
+                self._found[name][label] = self.index.outline(file, name, is_main=main)
         return self._found[name]
 
-    def in_later_roots(self, labels: Iterable[str]) -> list[str]:
+    def edits_sys_path(self, labels: Iterable[str]) -> bool:
+        """Return whether one of these modules changes `sys.path` in any way."""
+        names = ((self.files[label], label.partition(" (")[0]) for label in labels)
+        return any(self.index.edits_sys_path(file, name) for file, name in names)
+
+    def in_later_roots(self, labels: Collection[str]) -> list[str]:
         """Return which of these modules lie in a later import root, if one edits `sys.path`."""
-        files = {label: self.files[label] for label in labels}
-        names = ((file, label.partition(" (")[0]) for label, file in files.items())
-        if not any(self.index.edits_sys_path(file, name) for file, name in names):
+        if not self.edits_sys_path(labels):
             return []
-        return in_later_roots(self.searched[0], files)
+        return in_later_roots(self.searched[0], {label: self.files[label] for label in labels})
 
     def is_package(self, name: str) -> bool:
         """Return whether a dotted name is a package, with `__init__` or without."""

@@ -34,7 +34,7 @@ class Reach:
         third_party: dotted names of imported modules that are not the project's.
         escaped: modules that code has as values.
         shipped: dotted names of Shardline's that code refers to.
-        broken: names that a project module lacks, though one imports them.
+        broken: names and modules that a project module or package lacks, though one imports them.
         flags: effects of constructs on the whole program, see `escapes`.
     """
 
@@ -106,6 +106,7 @@ class Reach:
     def _execute(self, label: str, outline: Outline) -> None:
         for one in outline.importing:
             self.import_modules(one.modules)
+            self._note_missing(one, outline)
             self._check(one)
             if one.star:
                 self._count_star(label, one)
@@ -131,6 +132,18 @@ class Reach:
                 for found in self.program.find(module):
                     self._count_whole(found, f"star import in {label}")
                     self._escape(found)
+
+    def _note_missing(self, one: Importing, outline: Outline) -> None:
+        """Note modules that a package of the project lacks, though one imports them."""
+        own = (
+            f"{imported.module}.{imported.name}"
+            for imported, name in zip(one.names, one.binds, strict=False)
+            if imported.module == outline.name and outline.symbols[name] == [imported]
+        )
+        for name in (*one.required, *own):
+            package = name.rpartition(".")[0]
+            if package and self.resolver.exists(package) and not self.resolver.exists(name):
+                self.broken.add(name)
 
     def _check(self, one: Importing) -> None:
         for imported in one.names:

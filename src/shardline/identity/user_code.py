@@ -75,14 +75,17 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _reached(index: Index, roots: Folders, entry: tuple[str, str], whole: str) -> UserCode:
     searched: list[Folders] = [roots]
+    alone: Folders = ()
     options: frozenset[str] = frozenset()
     while True:
-        found = Reach(Program(index, searched, "main" in options), options)
+        found = Reach(Program(index, searched, alone, "main" in options), options)
         parts = _follow(found, *entry, whole)
         new = [folder for folder in _added(found, index) if (folder,) not in searched]
         searched += [(folder,) for folder in new]
-        if not new and found.wanted == options:
+        later = roots[1:] if alone or found.program.edits_sys_path(found.run) else ()
+        if not new and later == alone and found.wanted == options:
             return _summary(found, entry[0], parts)
+        alone = later
         options |= found.wanted
 
 
