@@ -115,13 +115,16 @@ class Ranks:
 def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
     """Build the dataset of one row and resolve it."""
 
-    def make(every_steps: int = 100, **row: Any) -> Ranks:
-        workspace = tiny({"name": "run", "dataset": "table", "model": "mlp", **row})
+    def make(
+        every_steps: int = 100, datasets: Mapping[str, Any] | None = None, **row: Any
+    ) -> Ranks:
+        config = {"datasets": datasets} if datasets else {}
+        workspace = tiny({"name": "run", "dataset": "table", "model": "mlp", **row}, **config)
         monkeypatch.chdir(workspace.path)
         monkeypatch.setattr(sys, "path", [*sys.path])
         project = load_project()
         (run,) = project.runs.values()
-        config: Mapping[str, Any] = _config(workspace.path)
+        config = _config(workspace.path)
         shards = build(project, run.dataset, config)
         run_json = workspace.path / run.folder / "run.json"
         jobs.resolve_run(config, run.id, str(run_json), str(run_json.with_name("identity.json")))
