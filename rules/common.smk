@@ -241,7 +241,8 @@ def title_of_environment(wildcards, output):
 
 
 def lock_of_environment(wildcards):
-    return str(SCRIPT_ENVIRONMENTS[wildcards.environment].file)
+    file = SCRIPT_ENVIRONMENTS[wildcards.environment].file
+    return str(file) if file else []  # an image has none
 
 
 def title_of_prediction(wildcards, output):

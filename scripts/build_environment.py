@@ -1,4 +1,4 @@
-"""Make an environment of training scripts from its lock."""
+"""Make or pull an environment of training scripts."""
 
 from shardline.pipeline.common import job
 from shardline.pipeline.envs import build_environment

@@ -177,6 +177,32 @@ def test_ranks_in_an_image_have_no_other_environment(fake: FakeProject) -> None:
         fake.load()
 
 
+def test_an_image_is_asked_where_a_tool_runs_images_and_elsewhere_only_slurm_goes_on(
+    fake: FakeProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = f"registry.example/tf@sha256:{'0' * 64}"
+    of_script(fake, {"image": image})
+    environment = fake.run("net").environment
+    assert environment is not None
+    assert environment.has_rule
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="image.run_with=auto, but there is no podman or docker"):
+        make_environment(fake.load(), environment)
+    fake.config["runtime"] = {"launcher": "srun"}
+    unknown = {"environment": "image", "image": image, "python": None}
+    assert make_environment(fake.load(), environment) == unknown
+
+    tool = tmp_path / "podman"  # has Python behind the image's name
+    tool.write_text(
+        f'#!/bin/sh\nwhile [ "$1" != python3 ]; do shift; done; shift\nexec {OWN} "$@"\n'
+    )
+    tool.chmod(0o755)
+    assert make_environment(fake.load(), environment)["python"] == ask(OWN, "own").python
+    fake.workspace.write("train.py", "import tensorflow")
+    with pytest.raises(ConfigError, match="train.py imports tensorflow, but .*image=.* lacks it"):
+        make_environment(fake.load(), environment)
+
+
 def test_nodes_that_share_no_store_build_from_a_lock_alone(fake: FakeProject) -> None:
     of_script(fake, {"venv": "own.lock"})
     same = fake.run("net").id

@@ -37,7 +37,7 @@ class ScriptEnvironment:
         packages: what counts, version by name.
         requirements: what has to be installed, as lines that pip would read.
         file: the lock or pin file; None where there is none.
-        address: digest of what is built; empty where nothing is.
+        address: digest of what is built or pulled; empty where nothing is.
         interpreter: where it is there and needs no building.
         image: name and digest of a container image.
         is_of_nodes: whether each node builds it, since the store is no place for one.
@@ -220,7 +220,12 @@ def _of_image(given: Environment, where: str, root: Path) -> ScriptEnvironment:
             "`podman image inspect` and `docker image inspect` show it as RepoDigests"
         )
     return ScriptEnvironment(
-        kind="image", where=where, python="", packages={"image": digest}, image=reference
+        kind="image",
+        where=where,
+        python="",
+        packages={"image": digest},
+        address=short_digest({"image": reference}),
+        image=reference,
     )
 
 

@@ -1,5 +1,6 @@
-"""The environments of training scripts, made from their locks."""
+"""The environments of training scripts: made from their locks, or pulled."""
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -8,30 +9,68 @@ from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.core.errors import ConfigError
+from shardline.environments.container import RUNNERS, python_of_image
+from shardline.environments.image import find_tool
 from shardline.environments.of_script import problem_of
 from shardline.environments.prefix import make_prefix
 from shardline.environments.venv import make_venv
 from shardline.identity.conda_pins import read_pins
-from shardline.identity.interpreter import ask
+from shardline.identity.interpreter import Interpreter, ask, ask_words
+
+_PULL_LIMIT_S = 3600.0  # of an image of many GiB over a slow network
 
 
 def make_environment(project: Project, environment: ScriptEnvironment) -> dict[str, Any]:
-    """Make what scripts run in, unless it is there; see `venv.make_venv`.
+    """Make or pull what scripts run in, unless it is there, and see whether it has what they import.
+
+    Returns:
+        What is written of it; of an image `python` is None where it could not be asked.
 
     Raises:
         ConfigError: it cannot be made, or lacks a package that one of its scripts imports.
     """
+    if environment.image:
+        image = _ask_image(project, environment)
+        if image:
+            _check_scripts(project, environment, image)
+        python = image.python if image else None
+        return {"environment": "image", "image": environment.image, "python": python}
     folder = project.layout.prefixes.resolve()
     if environment.kind == "conda":
         assert environment.file is not None
         made = make_prefix(folder, "conda", read_pins(environment.file), has_shardline=False)
     else:
         made = make_venv(folder, environment)
+    logging.info("%s: %d packages", made["prefix"], len(made["packages"]))
     found = ask(Path(made["prefix"]) / "bin" / "python", environment.where)
+    _check_scripts(project, environment, found)
+    return made
+
+
+def _ask_image(project: Project, environment: ScriptEnvironment) -> Interpreter | None:
+    """Start the Python of an image, which pulls it; None where only other machines run images."""
+    try:
+        find_tool("image.run_with", project.image.run_with, RUNNERS)
+    except ConfigError as error:
+        if project.runtime.launcher != "srun":
+            raise
+        logging.warning("%s is not checked before its ranks start: %s", environment.where, error)
+        return None
+    project.store.mkdir(parents=True, exist_ok=True)  # which the container mounts
+    words = python_of_image(environment.image, None, project=project, gpus=False)
+    remedy = (
+        "see whether the image's name and digest are in the registry, log in to it with the tool itself, or add "
+        "what this machine needs to image.run_args"
+    )
+    found = ask_words(words, environment.where, remedy=remedy, limit_s=_PULL_LIMIT_S)
+    logging.info("%s: Python %s", environment.image, found.python)
+    return found
+
+
+def _check_scripts(project: Project, environment: ScriptEnvironment, found: Interpreter) -> None:
     for run in _scripts_of(project, environment):
         if problem := problem_of(project, run, found):
             raise ConfigError(f"{run.name}: {problem}")
-    return made
 
 
 def _scripts_of(project: Project, environment: ScriptEnvironment) -> Iterable[Run]:

@@ -86,13 +86,14 @@ def image_python(
 
 
 def python_of_image(
-    reference: str, guard: Path, *, project: Project, gpus: bool
+    reference: str, guard: Path | None, *, project: Project, gpus: bool
 ) -> tuple[str, ...]:
     """Return the words that start a training script's Python inside of an image of its own.
 
     Args:
         reference: the image's name and digest.
         guard: the program that ends all inside when this side is gone; the image need not hold Shardline.
+            None: what is started ends by itself.
         gpus: whether the script computes on GPUs.
 
     Raises:
@@ -110,7 +111,7 @@ def python_of_image(
         variables=variables,
         gpus=gpus,
         user=f"{os.getuid()}:{os.getgid()}",
-        python=("python3", str(guard.absolute()), "python3"),
+        python=("python3", str(guard.absolute()), "python3") if guard else ("python3",),
     )
     return (sys.executable, "-m", "shardline.environments.container", *command)
 

@@ -46,7 +46,7 @@ def problem_of(project: Project, run: Run, found: Interpreter) -> str:
 
 
 def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpreter | None:
-    """Return the interpreter of an environment; None where it is not built yet.
+    """Return the interpreter of an environment; None of an image, and where it is not built yet.
 
     Args:
         file: what its rule writes of it.
@@ -56,7 +56,7 @@ def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpr
     """
     if environment.interpreter:
         return environment.interpreter
-    if file is None or not file.exists():
+    if environment.image or file is None or not file.exists():
         return None
     return ask(Path(interpreter(file)[0]), environment.where)
 

@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import os
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from shardline.identity.environment import normalize
 
 OLDEST = (3, 9)  # whose syntax shardline_io keeps to
 _LIMIT_S = 60.0
+_PATH = "give the path of a Python interpreter, such as /opt/tf/bin/python"
 _TELL = "import json, sys; print(json.dumps([sys.version_info[:3], sys.implementation.name, sys.path[1:]]))"
 _FIND = """
 import importlib.util, json, sys
@@ -35,12 +36,16 @@ class Interpreter:
         version: such as `(3, 12, 4)`.
         implementation: such as `cpython`.
         path: folders in which it looks for packages, in order.
+        where: begins the messages.
+        limit_s: how long it may take to answer.
     """
 
     words: tuple[str, ...]
     version: tuple[int, ...]
     implementation: str
     path: tuple[str, ...]
+    where: str
+    limit_s: float = _LIMIT_S
 
     @property
     def python(self) -> str:
@@ -66,7 +71,8 @@ class Interpreter:
 
     def lacks(self, modules: Collection[str]) -> list[str]:
         """Return those of these top-level modules that it cannot find."""
-        return list(_answer([*self.words, "-c", _FIND, *sorted(modules)], str(self.words[0])))
+        command = [*self.words, "-c", _FIND, *sorted(modules)]
+        return list(_answer(command, self.where, _PATH, self.limit_s))
 
 
 def ask(path: Path, where: str) -> Interpreter:
@@ -79,13 +85,31 @@ def ask(path: Path, where: str) -> Interpreter:
     Raises:
         ConfigError: there is no such program, it is no Python, or one that is too old.
     """
-    words = (os.path.abspath(path),)  # noqa: PTH100
-    version, implementation, folders = _answer([*words, "-c", _TELL], where)
+    return ask_words((os.path.abspath(path),), where)  # noqa: PTH100
+
+
+def ask_words(
+    words: Sequence[str], where: str, *, remedy: str = _PATH, limit_s: float = _LIMIT_S
+) -> Interpreter:
+    """Return what the Python that these words start tells of itself.
+
+    Args:
+        words: a command line that arguments of Python can follow.
+        where: begins the messages.
+        remedy: ends the message where nothing can be started.
+        limit_s: how long it may take to answer.
+
+    Raises:
+        ConfigError: see `ask`.
+    """
+    version, implementation, folders = _answer([*words, "-c", _TELL], where, remedy, limit_s)
     found = Interpreter(
-        words=words,
+        words=tuple(words),
         version=tuple(version),
         implementation=implementation,
         path=tuple(folder for folder in folders if folder),
+        where=where,
+        limit_s=limit_s,
     )
     if found.version[:2] < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -95,14 +119,13 @@ def ask(path: Path, where: str) -> Interpreter:
     return found
 
 
-def _answer(command: list[str], where: str) -> list:  # type: ignore[type-arg]
+def _answer(command: list[str], where: str, remedy: str, limit_s: float) -> list:  # type: ignore[type-arg]
     """Return what a short program of ours prints as JSON."""
     # what is meant for Shardline's own Python would be looked into as well
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    remedy = "give the path of a Python interpreter, such as /opt/tf/bin/python"
     try:
         done = subprocess.run(
-            command, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=_LIMIT_S,
+            command, env=env, cwd="/", capture_output=True, text=True, check=False, timeout=limit_s,
         )  # fmt: skip
         if done.returncode == 0:
             answer = json.loads(done.stdout)
@@ -112,7 +135,7 @@ def _answer(command: list[str], where: str) -> list:  # type: ignore[type-arg]
     except OSError as error:
         why = error.strerror or str(error)
     except subprocess.TimeoutExpired:
-        why = f"it did not answer within {_LIMIT_S:g} s"
+        why = f"it did not answer within {limit_s:g} s"
     except ValueError:
         why = "it is no Python"
     raise ConfigError(f"{where}: cannot be started ({why}); {remedy}")

@@ -63,14 +63,12 @@ def create_env(config: Mapping[str, Any], env: str, environment: str) -> None:
 
 
 def build_environment(config: Mapping[str, Any], address: str, environment: str) -> None:
-    """Make an environment of training scripts from its lock, and write what it is."""
+    """Make or pull an environment of training scripts, and write what it is."""
     from shardline.environments.build import make_environment
 
     project = load_project(config)
     found = of_this_identity(project.built_environments, address)
-    made = make_environment(project, found)
-    logging.info("%s: %d packages", made["prefix"], len(made["packages"]))
-    write_json(Path(environment), made)
+    write_json(Path(environment), make_environment(project, found))
 
 
 def build_image(config: Mapping[str, Any], log: Path, document: str) -> None:
