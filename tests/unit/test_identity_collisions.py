@@ -94,12 +94,11 @@ def bytecode(code: types.CodeType) -> tuple[Any, ...]:
 
 
 def without_docstrings(tree: ast.Module) -> ast.Module:
-    """Take texts from the beginnings of bodies, where a change may have put one: nothing but help reads them."""
+    """Take texts from bodies, where a change may have put one: nothing but help reads them."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            while node.body and _is_text(node.body[0]):
-                del node.body[0]
-            node.body = node.body or [ast.Pass()]
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [one for one in body if not _is_text(one)] or [ast.Pass()]  # type: ignore[attr-defined]
     return ast.fix_missing_locations(tree)
 
 
