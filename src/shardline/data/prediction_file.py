@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardline.core.files import atomic_writer
-from shardline.data.prediction_parts import ID, LABEL, OUTPUT, PROBABILITIES, read_part
+from shardline.data.prediction_parts import ID, LABEL, LENGTHS, OUTPUT, PROBABILITIES, read_part
 from shardline.data.sources.from_files import text_id
 
 FILE, PROBABILITY = "file", "probability"
@@ -65,18 +65,29 @@ def _table(part: Mapping[str, np.ndarray], classes: Sequence[str], bases: "_Base
     for name in (LABEL, OUTPUT):
         if name in part:
             is_place = bool(classes) and (is_class or name == LABEL)
-            columns[name] = _named(part[name], classes) if is_place else _array(part[name])
+            columns[name] = _named(part[name], classes) if is_place else _column(part, name)
     if is_class:
         shares = part[PROBABILITIES]
         columns[PROBABILITY] = pa.array(shares[np.arange(len(shares)), part[OUTPUT]])
     # a safetensors file keeps no order of its own
     for name in sorted(part.keys() - columns.keys()):
-        columns[name] = _array(part[name])
+        if not name.endswith(LENGTHS) or name.removesuffix(LENGTHS) not in part:
+            columns[name] = _column(part, name)
     return pa.table(columns)
 
 
 def _named(places: np.ndarray, classes: Sequence[str]) -> pa.Array:
     return pa.array([str(name) for name in classes], pa.string()).take(pa.array(places))
+
+
+def _column(part: Mapping[str, np.ndarray], name: str) -> pa.Array:
+    """Return a column; of one with lengths beside it, lists of each row's own values."""
+    values, lengths = part[name], part.get(name + LENGTHS)
+    if lengths is None:
+        return _array(values)
+    is_own = np.arange(values.shape[1]) < lengths[:, None]
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), _array(values[is_own]))
 
 
 def _array(values: np.ndarray) -> pa.Array:

@@ -43,7 +43,13 @@ EVALUATION: History = (
         concerns=lambda run: run.get("accelerator") == "gpu" and run.get("strategy") != "fsdp",
     ),
 )
-PREDICTION: History = _FIRST
+PREDICTION: History = (
+    *_FIRST,
+    ResultVersion(
+        changed="models of transformers predict classes, flags and tokens, and not their logits",
+        concerns=lambda run: bool({"config", "pretrained"} & {*run.get("model_args", {})}),
+    ),
+)
 REPORT: History = (
     *_FIRST,
     ResultVersion(changed="the validation in the report is of the sealed weights"),

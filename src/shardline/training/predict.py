@@ -25,7 +25,15 @@ from shardline.data.collate import Batch
 from shardline.data.datamodule import Normalizer
 from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
-from shardline.data.prediction_parts import BLOCKS, ID, LABEL, OUTPUT, PROBABILITIES, part_file
+from shardline.data.prediction_parts import (
+    BLOCKS,
+    ID,
+    LABEL,
+    LENGTHS,
+    OUTPUT,
+    PROBABILITIES,
+    part_file,
+)
 from shardline.data.statistics import pooled
 from shardline.data.statistics_file import read_statistics
 from shardline.training.evaluation_ranks import EvaluationRanks
@@ -101,7 +109,7 @@ def predict(
     outputs = Outputs(spec, model, normalize, feed.manifest, device)
     for part, of_part in zip(own, blocks, strict=True):
         found = [outputs.columns(next(batches), stream.batch_ids, block) for block in of_part]
-        joined = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        joined = {name: outputs.joined(name, found) for name in found[0]}
         write_bytes(part_file(folder, part), save(joined))
         yield len(joined[ID])
 
@@ -148,6 +156,27 @@ class Outputs:
         if is_scored and isinstance(found, torch.Tensor):
             return given | self._scored(found, ids)
         return given | self._named(found, len(ids), what)
+
+    def joined(self, name: str, blocks: Sequence[Columns]) -> np.ndarray:
+        """Return a column of some blocks; lists of varying length are filled up to the longest.
+
+        Raises:
+            DataError: blocks have values of another shape, and no lengths beside them.
+        """
+        parts = [block[name] for block in blocks]
+        shapes = {part.shape[1:] for part in parts}
+        if name + LENGTHS in blocks[0] and len({shape[1:] for shape in shapes}) == 1:
+            most = max(shape[0] for shape in shapes)
+            others = [(0, 0)] * (parts[0].ndim - 2)
+            filled = [((0, 0), (0, most - part.shape[1]), *others) for part in parts]
+            parts = [np.pad(part, width) for part, width in zip(parts, filled, strict=True)]
+        elif len(shapes) > 1:
+            found = " and ".join(str(["rows", *shape]) for shape in sorted(shapes)[:2])
+            raise DataError(
+                f"{self._what}: the model gave {found} as {name}, expected one shape in all batches; let its "
+                f"predict_step return the rows' lengths [rows] as {name}{LENGTHS} too, or values of one shape"
+            )
+        return np.concatenate(parts)
 
     def _labels(self, batch: Batch, rows: int) -> Columns:
         labels = batch.get("labels") if isinstance(batch, dict) else batch[1]

@@ -16,12 +16,9 @@ from shardline.training.models.hf_inputs import (
     row_mask,
     takes_last_token,
 )
+from shardline.training.models.hf_outputs import CLASSES, FLAGS, NUMBERS, predicted_rows
 from shardline.training.models.huggingface import make_hub_model
 from shardline.training.models.inputs import SampleColumns, column_of
-
-# as the config of transformers calls them
-_CLASSES, _NUMBERS = "single_label_classification", "regression"
-_FLAGS = "multi_label_classification"
 
 
 class SequenceClassification(LightningModule):
@@ -52,14 +49,14 @@ class SequenceClassification(LightningModule):
     ) -> None:  # fmt: skip
         super().__init__()
         self._problem, num_labels = _problem_of(num_classes, sample_columns)
-        given = {} if self._problem == _CLASSES else {"problem_type": self._problem}
+        given = {} if self._problem == CLASSES else {"problem_type": self._problem}
         check_tokens(sample_columns, column)
         check_no_packs(sample_columns, column)
         self._tokens = column
         self.hub = make_hub_model(
             "AutoModelForSequenceClassification", config, pretrained, num_labels=num_labels, **given
         )
-        self._measure = "mae" if self._problem == _NUMBERS else "accuracy"
+        self._measure = "mae" if self._problem == NUMBERS else "accuracy"
         self._takes_last = takes_last_token(self.hub)
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
         self.test_loss, self.test_accuracy = MeanMetric(), MeanMetric()
@@ -76,20 +73,23 @@ class SequenceClassification(LightningModule):
             logits: torch.Tensor = self.hub(input_ids=tokens, attention_mask=mask).logits
             return logits
         body = self.hub.base_model(input_ids=tokens, attention_mask=mask, use_cache=False)
-        ends = batch.get(f"{self._tokens}.lengths", torch.tensor(tokens.shape[1])).to(tokens.device)
-        rows = torch.arange(len(tokens), device=tokens.device)
-        last: torch.Tensor = self.hub.score(body[0])[rows, (ends - 1).clamp(min=0)]
-        return last
+        scores: torch.Tensor = self.hub.score(body[0])
+        ends = batch.get(f"{self._tokens}.lengths")
+        if ends is None:
+            return scores[:, -1]
+        # gathered: places by arange(B) would fix the number of rows of a traced program
+        last = (ends.to(scores.device) - 1).clamp(min=0)[:, None, None]
+        return scores.gather(1, last.expand(-1, 1, scores.shape[2]))[:, 0]
 
     def losses(self, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each row's loss [B], and whether its class was found [B], of numbers their distance."""
         logits, labels = self(batch).float(), batch["labels"]
-        if self._problem == _CLASSES:
+        if self._problem == CLASSES:
             labels = labels.long()
             losses = functional.cross_entropy(logits, labels, reduction="none")
             return losses, (logits.argmax(dim=1) == labels).float()
         labels = labels.float().reshape(logits.shape)
-        if self._problem == _NUMBERS:
+        if self._problem == NUMBERS:
             return ((logits - labels) ** 2).mean(1), (logits - labels).abs().mean(1)
         losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         return losses.mean(1), ((logits > 0) == (labels > 0)).float().mean(1)
@@ -122,18 +122,22 @@ class SequenceClassification(LightningModule):
         )
         return {"sample_losses": losses}
 
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
+        """Return what a prediction holds of each row, see `predicted_rows`."""
+        return predicted_rows(self(batch), self._problem)
+
 
 def _problem_of(num_classes: int, columns: SampleColumns) -> tuple[str, int]:
     """Return what labels are, and their number for a row."""
     if num_classes:
-        return _CLASSES, num_classes
+        return CLASSES, num_classes
     column = column_of(columns, "labels", "labels") if columns and "labels" in columns else None
     if column and column.kind == "array" and not column.varies and not column.optional:
         count = column.shape[0] if column.shape else 1
         if column.dtype.startswith("float") and len(column.shape) <= 1:
-            return _NUMBERS, count
+            return NUMBERS, count
         if not column.dtype.startswith("float") and len(column.shape) == 1:
-            return _FLAGS, count
+            return FLAGS, count
     raise ConfigError(
         "model=hf:AutoModelForSequenceClassification was given a dataset without classes, whose labels are "
         f"{column or 'not known'}, expected classes, numbers such as float32 or float32[3], or flags such as bool[5]; "

@@ -11,6 +11,7 @@ from torchmetrics import MeanMetric
 from shardline.core.errors import ConfigError, DataError
 from shardline.training.losses import batch_mean
 from shardline.training.models.hf_inputs import check_no_packs, check_tokens, read_tokens, row_mask
+from shardline.training.models.hf_outputs import predicted_tokens
 from shardline.training.models.huggingface import make_hub_model
 from shardline.training.models.inputs import SampleColumns, column_of
 
@@ -128,6 +129,11 @@ class TokenLabels(LightningModule):
             batch_size=len(losses),
         )
         return {"sample_losses": (losses * counts).sum(1) / counts.sum(1).clamp(min=1)}
+
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
+        """Return the class of each token of a row and its probability, see `predicted_tokens`."""
+        lengths = batch.get(f"{self._tokens}.lengths")
+        return predicted_tokens(self(batch), row_mask(batch, self._tokens), lengths)
 
 
 def _check_labels(columns: SampleColumns, tokens: str, name: str) -> None:

@@ -54,6 +54,8 @@ def checked_tokens(
             f"column {name} has a row of {tokens.shape[1]:,} values, expected at most {most:,} by {most_key}; raise "
             "it, or cut the rows by data.pack or in the source"
         )
+    if torch.compiler.is_exporting():
+        return tokens  # a traced program has no errors of the data's
     # on a GPU the embedding's own check would end the process, and this one costs a wait
     least, largest = (int(of) for of in tokens.aminmax())
     if least < 0 or largest >= vocab:
