@@ -43,11 +43,20 @@ EVALUATION: History = (
         concerns=lambda run: run.get("accelerator") == "gpu" and run.get("strategy") != "fsdp",
     ),
 )
+
+
+def _is_of_hub(run: Settings) -> bool:
+    args = run.get("model_args", {})
+    config = args.get("config")
+    is_table = isinstance(config, Mapping) and "model_type" in config
+    return is_table or isinstance(config, str) or isinstance(args.get("pretrained"), str)
+
+
 PREDICTION: History = (
     *_FIRST,
     ResultVersion(
         changed="models of transformers predict classes, flags and tokens, and not their logits",
-        concerns=lambda run: bool({"config", "pretrained"} & {*run.get("model_args", {})}),
+        concerns=_is_of_hub,
     ),
 )
 REPORT: History = (

@@ -7,10 +7,9 @@ import torch
 
 from shardline.core.errors import ConfigError
 from shardline.training.models.hf_inputs import (
-    POSITIONS_KEY,
     VOCAB_KEY,
+    Limits,
     check_no_packs,
-    num_positions,
     sees_what_follows,
 )
 from shardline.training.models.huggingface import make_hub_model
@@ -36,7 +35,7 @@ class CausalLM(LanguageModel):
             the model has positions.
     """
 
-    vocab_key, context_key = VOCAB_KEY, POSITIONS_KEY
+    vocab_key = VOCAB_KEY
 
     def __init__(
         self, sample_columns: SampleColumns = None, *, config: Mapping[str, Any] | str | None = None,
@@ -53,13 +52,14 @@ class CausalLM(LanguageModel):
                 f"model_type={hub.config.model_type} with is_decoder=False sees the tokens that it is to predict, "
                 "expected a decoder; set model_args.config.is_decoder to true, or use gpt2 or llama"
             )
-        text, most = hub.config.get_text_config(), num_positions(hub.config)
-        if length and length > most + 1:
+        limits = Limits.of(hub)
+        if length and length > limits.most + 1:
             raise ConfigError(
-                f"a sample's {column} has {length} values, expected at most {most + 1} by "
-                f"max_position_embeddings={most} of the model's config; raise it, or use a smaller data.pack.length"
+                f"a sample's {column} has {length} values, expected at most {limits.most + 1}, one more than "
+                f"{limits.most_key}; raise it, or use a smaller data.pack.length"
             )
-        super().__init__(column, loss_mask, text.vocab_size, most)
+        super().__init__(column, loss_mask, limits.vocab, limits.most)
+        self.context_key = limits.most_key
         self.hub = hub
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """What models of transformers take of a batch: tokens that they know, and a mask of what fills rows up."""
 
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,21 +50,39 @@ def check_no_packs(columns: SampleColumns, name: str) -> None:
         )
 
 
-def num_positions(config: Any) -> int:
-    """Return how many tokens a row may have by a config; a large number where none tells."""
-    most = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return most if isinstance(most, int) and most > 0 else 1 << 30
+@dataclass(frozen=True)
+class Limits:
+    """What tokens a model of transformers takes.
 
-
-def read_tokens(batch: dict[str, Any], name: str, config: Any) -> torch.Tensor:
-    """Return the tokens of a batch [B, L] as int64, see `checked_tokens`.
-
-    Args:
-        config: of the model.
+    Attributes:
+        vocab: number of tokens.
+        most: tokens of a row; a large number where the config has none.
+        most_key: what sets `most`, for messages.
     """
+
+    vocab: int
+    most: int
+    most_key: str = POSITIONS_KEY
+
+    @classmethod
+    def of(cls, hub: Any) -> "Limits":
+        """Return the limits of a model: of roberta and its like, some positions are reserved."""
+        text = hub.config.get_text_config()
+        most = getattr(text, "max_position_embeddings", None)
+        if not isinstance(most, int) or most < 1:
+            return cls(text.vocab_size, 1 << 30)
+        # they number the tokens from the one behind that of what fills rows up
+        places = (of for name, of in hub.named_modules() if name.endswith("position_embeddings"))
+        fills = (getattr(of, "padding_idx", None) for of in places)
+        reserved = max((fill + 1 for fill in fills if fill is not None), default=0)
+        key = f"{POSITIONS_KEY} less {reserved} that are reserved" if reserved else POSITIONS_KEY
+        return cls(text.vocab_size, most - reserved, key)
+
+
+def read_tokens(batch: dict[str, Any], name: str, limits: Limits) -> torch.Tensor:
+    """Return the tokens of a batch [B, L] as int64, see `checked_tokens`."""
     return checked_tokens(
-        batch, name, vocab=config.get_text_config().vocab_size, most=num_positions(config),
-        vocab_key=VOCAB_KEY, most_key=POSITIONS_KEY,
+        batch, name, vocab=limits.vocab, most=limits.most, vocab_key=VOCAB_KEY, most_key=limits.most_key,
     )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def _finite(logits: torch.Tensor) -> torch.Tensor:
     bad = ~logits.flatten(1).isfinite().all(dim=1)
     if bad.any():
         raise DataError(
-            f"the model gave NaN or infinite outputs for {int(bad.sum())} of {len(bad)} rows of a batch, expected finite "
-            "logits; train with another rate"
+            f"the model gave NaN or infinite outputs for {int(bad.sum())} of {len(bad)} rows of a batch, expected "
+            "finite logits; train with another rate"
         )
     return logits

@@ -10,6 +10,7 @@ from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError
 from shardline.training.models.hf_inputs import (
+    Limits,
     check_no_packs,
     check_tokens,
     read_tokens,
@@ -56,6 +57,7 @@ class SequenceClassification(LightningModule):
         self.hub = make_hub_model(
             "AutoModelForSequenceClassification", config, pretrained, num_labels=num_labels, **given
         )
+        self._limits = Limits.of(self.hub)
         self._measure = "mae" if self._problem == NUMBERS else "accuracy"
         self._takes_last = takes_last_token(self.hub)
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
@@ -67,7 +69,7 @@ class SequenceClassification(LightningModule):
         Args:
             batch: by column; the tokens [B, L], and the rows' lengths [B] where they differ.
         """
-        tokens = read_tokens(batch, self._tokens, self.hub.config)
+        tokens = read_tokens(batch, self._tokens, self._limits)
         mask = row_mask(batch, self._tokens)
         if not self._takes_last:
             logits: torch.Tensor = self.hub(input_ids=tokens, attention_mask=mask).logits

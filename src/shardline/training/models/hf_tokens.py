@@ -10,7 +10,13 @@ from torchmetrics import MeanMetric
 
 from shardline.core.errors import ConfigError, DataError
 from shardline.training.losses import batch_mean
-from shardline.training.models.hf_inputs import check_no_packs, check_tokens, read_tokens, row_mask
+from shardline.training.models.hf_inputs import (
+    Limits,
+    check_no_packs,
+    check_tokens,
+    read_tokens,
+    row_mask,
+)
 from shardline.training.models.hf_outputs import predicted_tokens
 from shardline.training.models.huggingface import make_hub_model
 from shardline.training.models.inputs import SampleColumns, column_of
@@ -50,6 +56,7 @@ class TokenLabels(LightningModule):
         _check_labels(sample_columns, column, labels)
         self._tokens, self._labels = column, labels
         self.hub = make_hub_model(head, config, pretrained, **sizes)
+        self._limits = Limits.of(self.hub)
         self.val_loss, self.val_accuracy = MeanMetric(), MeanMetric()
         self.test_loss, self.test_accuracy = MeanMetric(), MeanMetric()
 
@@ -59,7 +66,7 @@ class TokenLabels(LightningModule):
         Args:
             batch: by column; the tokens [B, L], and the rows' lengths [B] where they differ.
         """
-        tokens = read_tokens(batch, self._tokens, self.hub.config)
+        tokens = read_tokens(batch, self._tokens, self._limits)
         mask = row_mask(batch, self._tokens)
         logits: torch.Tensor = self.hub(input_ids=tokens, attention_mask=mask).logits
         return logits

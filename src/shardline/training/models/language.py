@@ -92,6 +92,17 @@ class LanguageModel(LightningModule):
             batch_size=len(losses),
         )
 
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor:
+        """Refuse: scores of each next token are no prediction of a row; a subclass may have one.
+
+        Raises:
+            ConfigError: in any case.
+        """
+        raise ConfigError(
+            "a language model scores what follows each token, which is no prediction of a row; read the texts that the "
+            "report continues, export the model, or subclass it with a predict_step of your own"
+        )
+
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, torch.Tensor]:
         """Log loss and perplexity of held-out data, likewise, and return the mean loss of each sample [B]."""
         losses, counts = self.losses(batch)
