@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORES ?= all
 # A file to a worker, so that what its tests share is made once; in the order that tests/support/scheduling.py gives.
-PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder --durations 20
+WORKERS ?= auto
+PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
 # Each main property once: identity, data order and the command line; two killed ranks; the pipeline and its report.
 MAIN_TESTS := tests/unit tests/ranks/test_resume.py tests/workflow/test_main_job.py
 # What to run of the tests that are marked `rotating`: the fifth of this commit, another one (1 to 5), or all.

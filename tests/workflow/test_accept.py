@@ -23,7 +23,7 @@ def shardline(workspace: Workspace, *arguments: str, code: int = 0) -> str:
     return done.stdout + (done.stderr if code else "")
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_an_accepted_training_is_evaluated_and_reported_and_not_trained_again(tiny):
     workspace = tiny(ROW)
     done = workspace.snakemake()

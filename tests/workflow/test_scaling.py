@@ -42,7 +42,7 @@ def state_of_runs(workspace: Workspace) -> dict[str, str]:
     return {item["run"]: item["state"] for item in json.loads(shardline(workspace, "ls", "--json"))}
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_nothing_is_trained_beside_a_run_that_is_measured(tiny):
     """Each of these takes one core, and there are two or more."""
     names = ("known", "other", "third")

@@ -59,7 +59,7 @@ def sealed(workspace: Workspace, name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.rotating
 def test_the_documented_script_trains_fails_by_name_resumes_and_is_reported(tiny):
     assert "raise RuntimeError" in STOPS
     script = {"dataset": "digits", "model": "script: train.py --lr 0.01", "devices": 2}
