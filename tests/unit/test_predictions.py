@@ -229,6 +229,16 @@ def test_what_cannot_be_predicted_is_told_when_the_config_is_read(fake, entry, s
         fake.load()
 
 
+@pytest.mark.parametrize("model", ["gpt", "unet", "hf:AutoModelForCausalLM"])
+def test_a_model_of_tokens_or_pixels_is_refused_before_it_is_trained(fake, model):
+    fake.rows[0]["model"] = model
+    fake.config["predictions"] = {"p": {"run": fake.rows[0]["name"], "dataset": "table"}}
+    with pytest.raises(
+        ConfigError, match=f"has model={model}, which scores tokens or pixels, expected a model"
+    ):
+        fake.load()
+
+
 def test_a_prediction_counts_by_run_rows_and_split_and_makes_nothing_else_stale(fake):
     def ids():
         project = fake.load()

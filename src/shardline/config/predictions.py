@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from shardline.config import shard_count, sources
+from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.dataset import Dataset
 from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
@@ -27,6 +28,8 @@ from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 
 _ALL_ROWS = Shares(train=0.0, validation=0.0, test=1.0)
+# what they give is of tokens or pixels, and nothing of a row as a whole
+_OF_NO_ROWS = {SHIPPED_MODELS[name]: name for name in ("gpt", "unet", "hf:AutoModelForCausalLM")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +104,11 @@ def make_prediction(
         raise ConfigError(
             f"{where}: run {spec.title} has data.pack, so its model takes several rows at a time, expected one that "
             "takes single rows; call the model in a script of yours, see `shardline export`"
+        )
+    if name := _OF_NO_ROWS.get(spec.model_class):
+        raise ConfigError(
+            f"{where}: run {spec.title} has model={name}, which scores tokens or pixels, expected a model that "
+            "predicts rows; define predict_step in a class of yours that derives from it, or call an export of it"
         )
     document = _document(project.documents, spec, code_paths, rows.id, split)
     return Prediction(
