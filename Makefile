@@ -112,7 +112,7 @@ bench-full: env ## measure the reader in full and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks.reader --full
 
 # The locks name every package, so pip has nothing to resolve; what is imported is compiled then.
-# Only a CUDA build of torch needs more than they name: NVIDIA's libraries, which come with the second step.
+# NVIDIA's libraries (3.4 GB), which only a CUDA build of torch needs, come with the second step where they are needed.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v[:2] < (3, 13) else f"{sys.executable} is Python {v[0]}.{v[1]}; Shardline needs 3.11 or 3.12: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
@@ -122,7 +122,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 
 $(VENV)-azureml/.installed: requirements-azureml.lock pyproject.toml $(PLUGIN)/pyproject.toml
 	$(PYTHON) -m venv $(VENV)-azureml
-	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement requirements-azureml.lock
+	grep -vE '^(cuda-|nvidia-|triton==)' requirements-azureml.lock >$(VENV)-azureml/requirements.txt
+	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --requirement $(VENV)-azureml/requirements.txt
 	$(VENV)-azureml/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements-azureml.lock --no-build-isolation --editable . --editable $(PLUGIN)
 	@touch $@
 
