@@ -31,7 +31,6 @@ from shardline.data.prediction_parts import (
     LABEL,
     LENGTHS,
     OUTPUT,
-    PROBABILITIES,
     part_file,
 )
 from shardline.data.statistics import pooled
@@ -39,6 +38,7 @@ from shardline.data.statistics_file import read_statistics
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.model import make_model
 from shardline.training.models.base import Classifier
+from shardline.training.models.outputs import CLASSES, NotFiniteError, predicted_rows
 from shardline_io.order.blocks import ChosenBlocks, count_blocks
 
 Columns = dict[str, np.ndarray]
@@ -142,6 +142,19 @@ class Outputs:
         Raises:
             DataError: an output has another number of rows, or is not finite.
         """
+        try:
+            return {
+                ID: ids,
+                **self._labels(batch, len(ids)),
+                **self._outputs(batch, len(ids), block),
+            }
+        except NotFiniteError as error:
+            raise DataError(
+                f"{self._what}: the model gave NaN or infinite outputs for row id {ids[error.row]}, expected finite "
+                "logits; look at this row, or train with another rate"
+            ) from None
+
+    def _outputs(self, batch: Batch, rows: int, block: int) -> Columns:
         seen: Any = self._normalize.batch(move_data_to_device(batch, self._device))
         if self._own_step:
             found, what = self._model.predict_step(seen, block), "predict_step"
@@ -152,10 +165,9 @@ class Outputs:
         is_scored = not self._own_step and (
             not isinstance(seen, dict) or self._column in seen or "features" in seen
         )
-        given = {ID: ids, **self._labels(batch, len(ids))}
         if is_scored and isinstance(found, torch.Tensor):
-            return given | self._scored(found, ids)
-        return given | self._named(found, len(ids), what)
+            found = self._scored(found, rows)
+        return self._named(found, rows, what)
 
     def joined(self, name: str, blocks: Sequence[Columns]) -> np.ndarray:
         """Return a column of some blocks; lists of varying length are filled up to the longest.
@@ -186,27 +198,13 @@ class Outputs:
             return {}
         return {LABEL: labels.numpy().copy()}
 
-    def _scored(self, output: torch.Tensor, ids: np.ndarray) -> Columns:
-        """Return classes and probabilities of logits, and values of numbers."""
-        rows, classes = len(ids), len(self._schema["classes"])
-        if self._schema["task"] == "classification" and output.shape == (rows, classes):
-            shares = self._finite(output, ids).double().softmax(dim=1)
-            return {
-                OUTPUT: shares.argmax(dim=1).numpy(),
-                PROBABILITIES: shares.float().numpy(),
-            }
-        if self._schema["task"] == "regression" and output.shape == (rows, 1):
-            output = output.squeeze(1)
-        return self._named(output, rows, "forward")
-
-    def _finite(self, output: torch.Tensor, ids: np.ndarray) -> torch.Tensor:
-        output = output.float().cpu()
-        bad = ~output.isfinite().all(dim=1)
-        if bad.any():
-            raise DataError(
-                f"{self._what}: the model gave NaN or infinite outputs for row id {ids[int(bad.nonzero()[0])]}, "
-                "expected finite logits; look at this row, or train with another rate"
-            )
+    def _scored(self, output: torch.Tensor, rows: int) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Return classes and probabilities of logits, and the values of numbers."""
+        task = self._schema["task"]
+        if task == "classification" and output.shape == (rows, len(self._schema["classes"])):
+            return predicted_rows(output.float().cpu(), CLASSES)
+        if task == "regression" and output.shape == (rows, 1):
+            return output.squeeze(1)
         return output
 
     def _named(self, found: Any, rows: int, what: str) -> Columns:

@@ -17,9 +17,9 @@ from shardline.training.models.hf_inputs import (
     row_mask,
     takes_last_token,
 )
-from shardline.training.models.hf_outputs import CLASSES, FLAGS, NUMBERS, predicted_rows
 from shardline.training.models.huggingface import make_hub_model
 from shardline.training.models.inputs import SampleColumns, column_of
+from shardline.training.models.outputs import CLASSES, FLAGS, NUMBERS, predicted_rows
 
 
 class SequenceClassification(LightningModule):

@@ -17,9 +17,9 @@ from shardline.training.models.hf_inputs import (
     read_tokens,
     row_mask,
 )
-from shardline.training.models.hf_outputs import predicted_tokens
 from shardline.training.models.huggingface import make_hub_model
 from shardline.training.models.inputs import SampleColumns, column_of
+from shardline.training.models.outputs import predicted_tokens
 
 IGNORED = -100  # label of a token that does not count, as transformers has it
 
