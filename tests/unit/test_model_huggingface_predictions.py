@@ -23,6 +23,14 @@ from shardline.data.prediction_parts import LENGTHS, count_parts, part_file
 from shardline.training.models.hf_causal_lm import CausalLM
 from shardline.training.models.hf_sequence_classification import SequenceClassification
 from shardline.training.models.hf_token_classification import TokenClassification
+from shardline.training.models.outputs import (
+    CLASSES,
+    FLAGS,
+    NUMBERS,
+    NotFiniteError,
+    predicted_rows,
+    predicted_tokens,
+)
 from shardline.training.predict import predict
 from tests.support.exported import Model, sealed
 from tests.unit.test_model_huggingface import BERT, GPT2, LLAMA
@@ -164,6 +172,34 @@ def test_positions_that_roberta_reserves_do_not_count(make: Any) -> None:
         match="row of 5 values, expected at most 4 by max_position_embeddings of the model's config less 2 that are",
     ):
         predicted(model)
+
+
+@settings(deadline=None)
+@given(
+    mask=arrays(
+        np.int64, st.tuples(st.integers(1, 5), st.integers(1, 4)), elements=st.integers(0, 1)
+    ),
+    bad=st.sampled_from([np.nan, np.inf, -np.inf]),
+    labels=st.sampled_from([CLASSES, FLAGS, NUMBERS]),
+    data=st.data(),
+)
+def test_the_first_row_whose_outputs_are_not_finite_is_named(
+    mask: np.ndarray, bad: float, labels: str, data: st.DataObject
+) -> None:
+    row, place = (data.draw(st.integers(0, most - 1)) for most in mask.shape)
+    scores = torch.zeros(*mask.shape, 2)
+    scores[row, place, 1] = bad
+    scores[row + 1 :] = bad
+    counting = [one for one in range(row, len(mask)) if mask[one].any()]
+    first = row if mask[row, place] else next((one for one in counting if one > row), None)
+    if first is None:
+        found = predicted_tokens(scores, torch.tensor(mask), None)
+        assert found["probability"].isfinite().all()
+    else:
+        with pytest.raises(NotFiniteError, match=f"for row {first} of a batch"):
+            predicted_tokens(scores, torch.tensor(mask), None)
+    with pytest.raises(NotFiniteError, match=f"for row {row} of a batch"):
+        predicted_rows(scores[:, place], labels)
 
 
 @settings(deadline=None)

@@ -195,7 +195,17 @@ def test_outputs_that_are_no_rows_are_named(tmp_path):
     ):
         summed.compute(tmp_path / "a")
     broken = sealed(tmp_path / "broken", Broken)
-    with pytest.raises(DataError, match=r"NaN or infinite outputs for row id \d+, expected finite"):
+    place = broken.given["datasets"][0]
+    dataset = Dataset(place.manifest, place.shards)
+    ids = dataset.shards.ids(split_pieces(dataset.manifest, "test")).tolist()
+    source = Rows(num_shards=4, shape=(2,), dtype="float32")
+    features = source.features[[source.ids.tolist().index(one) for one in ids]][:, 0]
+    statistics = broken.manifest["statistics"]["features"]
+    normal = (features - statistics["mean"][0]) / statistics["std"][0]
+    first = ids[int(np.flatnonzero(normal > 1)[0])]
+    with pytest.raises(
+        DataError, match=f"NaN or infinite outputs for row id {first}, expected finite"
+    ):
         broken.compute(tmp_path / "b")
 
 
