@@ -65,7 +65,7 @@ test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it; FI
 test-rotating: ## run all of the rotating tests, those of Azure ML too
 	$(MAKE) --keep-going test-here test-azureml FIFTH=all PYTEST_ARGS="$(PYTEST_ARGS) -m rotating"
 
-test-frameworks: env-azureml ## run programs of every framework in every place, in an hour, and log it (FRAMEWORK=NAME: one)
+test-frameworks: env-azureml ## run programs of every framework in every place, in half an hour, and log it (FRAMEWORK=NAME: one)
 	$(VENV)-azureml/bin/python -m pytest -q -n 0 --framework $(or $(filter-out commit,$(FRAMEWORK)),all) --framework-log docs/frameworks.md \
 	  tests/frameworks tests/azureml/test_node_frameworks.py
 
