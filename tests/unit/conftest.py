@@ -1,5 +1,6 @@
 """A project whose results were never computed, and a project of every kind of run."""
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -16,6 +17,18 @@ from tests.support.mutated_project import Place
 from tests.support.workspace import Workspace
 
 _parse_once = cache(code.parse_module)  # a pure function, and four fifths of loading a project
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """Leave no log of a job to the next test: `common.job` sets one for its whole process."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)
+    for handler in logging.root.handlers[:]:
+        if type(handler) is logging.FileHandler:  # and not one of pytest's own
+            logging.root.removeHandler(handler)
+            handler.close()
 
 
 @pytest.fixture
