@@ -201,7 +201,12 @@ def test_what_jobs_compute_with_is_written_to_the_letter():
 HEX = st.sampled_from([12, 32, 40, 64]).flatmap(
     lambda n: st.text("0123456789abcdef", min_size=n, max_size=n)
 )
-BASE64 = st.binary(min_size=20, max_size=48).map(lambda b: base64.b64encode(b).decode())
+# but for those whose end is a secret's name, one of 16,384, as whose name they may stand
+BASE64 = (
+    st.binary(min_size=20, max_size=48)
+    .map(lambda b: base64.b64encode(b).decode())
+    .filter(lambda text: not text.lower().rstrip("=").endswith(("jwt", "pwd")))
+)
 NAMED = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=12)
 PLAIN = st.one_of(
     HEX, BASE64, BASE64.map(lambda t: t.rstrip("=")), st.uuids().map(str),
