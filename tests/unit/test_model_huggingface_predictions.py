@@ -187,11 +187,11 @@ def test_the_first_row_whose_outputs_are_not_finite_is_named(
     mask: np.ndarray, bad: float, labels: str, data: st.DataObject
 ) -> None:
     row, place = (data.draw(st.integers(0, most - 1)) for most in mask.shape)
+    is_bad = np.zeros(mask.shape, bool)
+    is_bad[row, place] = is_bad[row + 1 :] = True
     scores = torch.zeros(*mask.shape, 2)
-    scores[row, place, 1] = bad
-    scores[row + 1 :] = bad
-    counting = [one for one in range(row, len(mask)) if mask[one].any()]
-    first = row if mask[row, place] else next((one for one in counting if one > row), None)
+    scores[..., 1][torch.tensor(is_bad)] = bad
+    first = next(iter(np.flatnonzero((is_bad & (mask == 1)).any(axis=1))), None)
     if first is None:
         found = predicted_tokens(scores, torch.tensor(mask), None)
         assert found["probability"].isfinite().all()

@@ -73,6 +73,19 @@ class Sealed:
     def num_rows(self):
         return self.manifest["splits"][self.split]
 
+    def ids(self):
+        """Return the row ids of the split, in order."""
+        place = self.given["datasets"][0]
+        dataset = Dataset(place.manifest, place.shards)
+        return dataset.shards.ids(split_pieces(dataset.manifest, self.split)).tolist()
+
+    def normal(self, source):
+        """Return the normalised features of these rows, and their labels, from the source."""
+        rows = [int(np.flatnonzero(source.ids == one)[0]) for one in self.ids()]
+        statistics = self.manifest["statistics"]["features"]
+        mean, std = (np.array(statistics[name]) for name in ("mean", "std"))
+        return (source.features[rows] - mean) / std, source.labels[rows]
+
     def world(self, folder, rank, ranks, parts):
         place = World(
             rank=rank, local_rank=rank, world_size=ranks, local_world_size=ranks, master_addr="",
@@ -123,18 +136,13 @@ def whole(classifier, tmp_path_factory):
 
 
 def test_rows_are_there_once_in_their_order_with_class_and_probabilities(classifier, whole):
-    table, place = pq.read_table(whole), classifier.given["datasets"][0]
-    dataset = Dataset(place.manifest, place.shards)
-    ids = dataset.shards.ids(split_pieces(dataset.manifest, "test"))
-    assert table["id"].to_numpy().tolist() == ids.tolist()
+    table, ids = pq.read_table(whole), classifier.ids()
+    assert table["id"].to_numpy().tolist() == ids
     assert pq.ParquetFile(whole).num_row_groups == count_parts(len(ids), BATCH) > 2
     assert json.loads(table.schema.metadata[b"shardline"]) == {"run": "r"}
-    source = Rows(num_shards=4, shape=(2,), dtype="float32")
-    rows = [int(np.flatnonzero(source.ids == one)[0]) for one in ids]
+    normal, labels = classifier.normal(Rows(num_shards=4, shape=(2,), dtype="float32"))
     classes = classifier.manifest["schema"]["classes"]
-    assert table["label"].to_pylist() == [classes[source.labels[row]] for row in rows]
-    statistics = classifier.manifest["statistics"]["features"]
-    normal = (source.features[rows] - np.array(statistics["mean"])) / np.array(statistics["std"])
+    assert table["label"].to_pylist() == [classes[label] for label in labels]
     with torch.inference_mode():
         expected = classifier.model(torch.tensor(normal).float()).softmax(1).numpy()
     shares = np.array(table["probabilities"].to_pylist())
@@ -195,14 +203,8 @@ def test_outputs_that_are_no_rows_are_named(tmp_path):
     ):
         summed.compute(tmp_path / "a")
     broken = sealed(tmp_path / "broken", Broken)
-    place = broken.given["datasets"][0]
-    dataset = Dataset(place.manifest, place.shards)
-    ids = dataset.shards.ids(split_pieces(dataset.manifest, "test")).tolist()
-    source = Rows(num_shards=4, shape=(2,), dtype="float32")
-    features = source.features[[source.ids.tolist().index(one) for one in ids]][:, 0]
-    statistics = broken.manifest["statistics"]["features"]
-    normal = (features - statistics["mean"][0]) / statistics["std"][0]
-    first = ids[int(np.flatnonzero(normal > 1)[0])]
+    normal, _ = broken.normal(Rows(num_shards=4, shape=(2,), dtype="float32"))
+    first = broken.ids()[int(np.flatnonzero(normal[:, 0] > 1)[0])]
     with pytest.raises(
         DataError, match=f"NaN or infinite outputs for row id {first}, expected finite"
     ):

@@ -10,10 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardline.core.files import atomic_writer
-from shardline.data.prediction_parts import ID, LABEL, LENGTHS, OUTPUT, PROBABILITIES, read_part
+from shardline.data.prediction_parts import (
+    ID,
+    LABEL,
+    LENGTHS,
+    OUTPUT,
+    PROBABILITIES,
+    PROBABILITY,
+    read_part,
+)
 from shardline.data.sources.from_files import text_id
 
-FILE, PROBABILITY = "file", "probability"
+FILE = "file"
 _MOST_POSITIONS = 1 << 48  # of a row in its file
 
 

@@ -12,6 +12,7 @@ from shardline_io.order.blocks import count_blocks
 
 BLOCKS = 16  # of a part
 ID, LABEL, OUTPUT, PROBABILITIES = "id", "label", "prediction", "probabilities"
+PROBABILITY = "probability"  # of the class, of each flag, and of the class of each token
 LENGTHS = ".row_lengths"  # of a column of lists, behind its name: what each row has of them
 
 # of safetensors, whose numbers are little-endian

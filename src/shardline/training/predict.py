@@ -25,14 +25,7 @@ from shardline.data.collate import Batch
 from shardline.data.datamodule import Normalizer
 from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
-from shardline.data.prediction_parts import (
-    BLOCKS,
-    ID,
-    LABEL,
-    LENGTHS,
-    OUTPUT,
-    part_file,
-)
+from shardline.data.prediction_parts import BLOCKS, ID, LABEL, LENGTHS, OUTPUT, part_file
 from shardline.data.statistics import pooled
 from shardline.data.statistics_file import read_statistics
 from shardline.training.evaluation_ranks import EvaluationRanks
@@ -149,10 +142,8 @@ class Outputs:
                 **self._outputs(batch, len(ids), block),
             }
         except NotFiniteError as error:
-            raise DataError(
-                f"{self._what}: the model gave NaN or infinite outputs for row id {ids[error.row]}, expected finite "
-                "logits; look at this row, or train with another rate"
-            ) from None
+            text = error.text(f"row id {ids[error.row]}")
+            raise DataError(f"{self._what}: {text}") from None
 
     def _outputs(self, batch: Batch, rows: int, block: int) -> Columns:
         seen: Any = self._normalize.batch(move_data_to_device(batch, self._device))

@@ -5,13 +5,11 @@ from typing import Any
 import torch
 
 from shardline.core.errors import DataError
-from shardline.data.prediction_parts import LENGTHS, OUTPUT, PROBABILITIES
+from shardline.data.prediction_parts import LENGTHS, OUTPUT, PROBABILITIES, PROBABILITY
 
 # what labels are, as the config of transformers calls it
 CLASSES, NUMBERS = "single_label_classification", "regression"
 FLAGS = "multi_label_classification"
-
-_PROBABILITY = "probability"  # of each flag, and of the class of each token
 
 
 class NotFiniteError(DataError):
@@ -22,8 +20,16 @@ class NotFiniteError(DataError):
     """
 
     def __init__(self, row: int) -> None:
-        super().__init__(f"the model gave NaN or infinite outputs for row {row} of a batch")
+        super().__init__(self.text(f"row {row} of a batch"))
         self.row = row
+
+    @staticmethod
+    def text(row: str) -> str:
+        """Return the message, with what the row is called."""
+        return (
+            f"the model gave NaN or infinite outputs for {row}, expected finite logits; look at this row, or train "
+            "with another rate"
+        )
 
 
 def predicted_rows(logits: torch.Tensor, labels: str) -> dict[str, torch.Tensor]:
@@ -45,7 +51,7 @@ def predicted_rows(logits: torch.Tensor, labels: str) -> dict[str, torch.Tensor]
         shares = logits.softmax(dim=1)
         return {OUTPUT: shares.argmax(dim=1), PROBABILITIES: shares.float()}
     if labels == FLAGS:
-        return {OUTPUT: logits > 0, _PROBABILITY: logits.sigmoid().float()}
+        return {OUTPUT: logits > 0, PROBABILITY: logits.sigmoid().float()}
     return {OUTPUT: (logits.squeeze(1) if logits.shape[1] == 1 else logits).float()}
 
 
@@ -70,7 +76,7 @@ def predicted_tokens(
         lengths = torch.full((len(logits),), logits.shape[1])
     return {
         OUTPUT: places, OUTPUT + LENGTHS: lengths,
-        _PROBABILITY: shares, _PROBABILITY + LENGTHS: lengths,
+        PROBABILITY: shares, PROBABILITY + LENGTHS: lengths,
     }  # fmt: skip
 
 
