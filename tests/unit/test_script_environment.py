@@ -308,9 +308,10 @@ def test_a_lock_is_built_once_and_verified(tmp_path: Path, wheels: Path) -> None
     for wheel in wheels.iterdir():
         wheel.unlink()
     assert make_venv(tmp_path / "envs", environment) == made, "it is there"
-    Path(made["prefix"]).joinpath(f"lib/python{PYTHON}/site-packages/tinynet-1.5.dist-info/METADATA").write_text(
-        "Name: tinynet\nVersion: 1.6\n"
-    )  # fmt: skip
+    site = Path(made["prefix"]) / f"lib/python{PYTHON}/site-packages"
+    installed = site / "tinynet-1.5.dist-info/METADATA"
+    installed.unlink()  # a link to a file of uv's cache, which the next run of the test would find changed
+    installed.write_text("Name: tinynet\nVersion: 1.6\n")
     with pytest.raises(
         DataError,
         match=r"tinynet 1.6 is installed, 1.5 is locked\): it was changed by hand; delete",
