@@ -81,6 +81,27 @@ def test_gpt_takes_its_vocabulary_from_the_tokenizer_as_if_it_were_written(
     assert project.run("net").settings.model_args == {}
 
 
+@pytest.mark.parametrize("head", ["CausalLM", "MaskedLM", "TokenClassification"])
+def test_a_model_of_transformers_takes_its_vocabulary_from_the_tokenizer(
+    project: FakeProject, head: str
+) -> None:
+    project.workspace.write(
+        "data/t.json", '{"model": {"vocab": {"a": 0, "b": 6}}, "added_tokens": []}'
+    )
+    source = {"type": "text", "files": ["data/a.csv"], "tokenizer": "data/t.json"}
+    project.config["datasets"][project.rows[0]["dataset"]]["source"] = source
+    project.rows[0] |= {"model": f"hf:AutoModelFor{head}", "model_args.config.model_type": "bert"}
+    told = project.run("net")
+    assert told.settings.model_args == {"config": {"model_type": "bert", "vocab_size": 7}}
+    project.rows[0]["model_args.config.vocab_size"] = 7
+    assert project.run("net").document == told.document
+    project.rows[0]["model_args.config.vocab_size"] = 9
+    assert project.run("net").settings.model_args["config"]["vocab_size"] == 9
+    source["tokenizer"] = "bytes"
+    del project.rows[0]["model_args.config.vocab_size"]
+    assert project.run("net").settings.model_args == {"config": {"model_type": "bert"}}
+
+
 def test_metrics_and_headline_count_in_the_evaluation_with_their_packages(
     project: FakeProject,
 ) -> None:

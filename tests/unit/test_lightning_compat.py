@@ -23,6 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
 from shardline.core import lightning_compat as compat
+from shardline.errors import ConfigError
+from shardline.training.strategies import _SteadyBuckets
 from tests.support.workspace import REPOSITORY
 
 WRITTEN_AGAINST = {"pytorch-lightning": "2.6", "torchmetrics": "1.9", "torch": "2.13"}
@@ -242,3 +244,32 @@ def test_no_other_module_reaches_for_private_parts_of_torch():
         path for path in (REPOSITORY / "src").rglob("*.py") if path.name != "lightning_compat.py"
     )
     assert [str(path) for path in others if private.search(path.read_text())] == []
+
+
+@pytest.fixture
+def group_of_one():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_parameters_that_some_steps_leave_out_are_named_by_the_step_behind(group_of_one):
+    class Skipping(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+        def forward(self, features, skips):
+            return self.first(features) if skips else self.last(self.first(features))
+
+    skipped, features = [False, False, True, False], torch.ones(1, 2)
+    module = _SteadyBuckets(Skipping())
+    for skips in skipped[:3]:
+        module(features, skips).sum().backward()
+    with pytest.raises(ConfigError, match=r"^last.weight, last.bias got no gradient in a training"):
+        module(features, skips=False)
+    module = _SteadyBuckets(Skipping(), find_unused_parameters=True)
+    for skips in skipped:
+        module(features, skips).sum().backward()
+    with pytest.raises(RuntimeError, match="mat1"):
+        module(torch.ones(1, 3), skips=False)

@@ -125,6 +125,20 @@ class Net(LightningModule):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", self.table(batch["tokens"]).mean())
 """
+LAYER = "        self.val_loss = MeanMetric()"
+OLD = f"{LAYER}\n        self.old = torch.nn.Linear(1, 1)"
+GAN = [
+    (LAYER, f"{LAYER}\n        self.automatic_optimization = False\n        self.critic = torch.nn.Linear(2, 1)"),
+    (FORWARD, OPTIMIZER.format("return [torch.optim.SGD(one.parameters(), 0.1) for one in (self.net, self.critic)]")),
+    ("        return loss\n", """        losses = loss, self.critic(features).square().mean()
+        for optimizer, one in zip(self.optimizers(), losses):
+            self.toggle_optimizer(optimizer)
+            self.manual_backward(one)
+            optimizer.step()
+            optimizer.zero_grad()
+            self.untoggle_optimizer(optimizer)
+"""),
+]  # fmt: skip
 WELL = {
     "a batch that is filled up": (
         [("features, labels = batch", "features, labels, *_ = batch")], {"data.last_batch": "pad"}
@@ -149,6 +163,15 @@ WELL = {
         {},
     ),
     "processes and threads": ([], {"data.workers": "processes:2"}),
+    "a layer that no loss uses, and is not trained": (
+        [(LAYER, f"{LAYER}\n        self.old = torch.nn.Linear(1, 1).requires_grad_(False)")], {}
+    ),
+    "a layer that no loss uses, and may be left out": (
+        [(LAYER, OLD)], {"ddp.find_unused_parameters": True}
+    ),
+    "a layer that no loss uses, on one rank": ([(LAYER, OLD)], {"devices": 1}),
+    "two nets that are trained in turn": (GAN, {"ddp.find_unused_parameters": True}),
+    "ranks are asked for": ([("        return loss", "        return loss * torch.distributed.get_world_size()")], {}),
     "no early stopping": ([("val_loss\"", "val_x\"")], {"early_stopping.patience": 0, "checkpoint.monitor": "val_x"}),
 }  # fmt: skip
 MISTAKES = {
@@ -176,7 +199,13 @@ MISTAKES = {
         [(FORWARD, OPTIMIZER.format("return torch.optim.SGD(self.parameters(), 0.1)"))], {"optim.lr": 0.1}
     ),
     "a state that cannot be loaded": ([("        return loss", f"        return loss\n\n{UNSAFE}")], {}),
-    "weights of other names each time": ([("        self.val_loss = MeanMetric()\n", COUNTED)], {}),
+    "weights of other names each time": ([("        self.val_loss = MeanMetric()\n", COUNTED)], {"devices": 1}),
+    "a layer that no loss uses": ([(LAYER, OLD)], {}),
+    "a copy that is not trained": ([(LAYER, f"{LAYER}\n        self.ema = __import__('copy').deepcopy(self.net)")], {}),
+    "two nets that are trained in turn": (GAN, {}),
+    "numbers that ranks cannot send": (
+        [(LAYER, f"{LAYER}\n        self.register_buffer('seen', torch.zeros(3, dtype=torch.int16))")], {}
+    ),
     "a NaN in the data": ([("points + noise,", "points + noise + np.where(ids == 1, np.nan, 0)[:, None],")], {}),
     "a label beyond the classes": ([("labels=radius[ids] > 1.5", "labels=(radius[ids] > 0) * 7")], {}),
     "a label below the classes": ([("labels=radius[ids] > 1.5", "labels=(radius[ids] > 0) * -1")], {}),
@@ -249,7 +278,6 @@ def test_all_monitors_that_are_wrong_come_at_once(check):
         "raise RuntimeError('expected CUDA tensor')",
         "raise NotImplementedError('\"scaled_mm\" not implemented for \\'CPU\\'')",
         "raise ImportError('libcuda.so.1: cannot open shared object file')",
-        "torch.distributed.get_world_size()",
         "raise OSError('Max retries exceeded with url')",
     ],
 )
@@ -259,6 +287,15 @@ def test_what_another_machine_can_do_is_not_checked_and_no_mistake(line, check):
     assert not found.problems
     (sentence,) = found.not_checked
     assert "was not checked where it does a training step on two rows: it needs " in sentence
+
+
+def test_ranks_that_the_check_does_not_have_are_no_mistake(check):
+    forward = "        return self.net(features)"
+    found = check(
+        (forward, f"        torch.distributed.get_world_size()\n{forward}"), strategy="fsdp"
+    )
+    assert not found.problems
+    assert "it needs several ranks, and this check has one" in found.not_checked[0]
 
 
 def test_a_run_that_asks_for_the_cpu_needs_no_gpu(check):
@@ -315,3 +352,28 @@ def test_a_transform_that_draws_from_a_global_generator_is_found(drawn, named, c
 def test_a_transform_that_draws_from_its_own_generator_is_well(check):
     source = SOURCE + TRANSFORM.replace("DRAWN", "generator.random()")
     assert not check(source=source, **{"data.transform": "checked_sources:Noise"}).problems
+
+
+def test_a_constructor_that_passes_its_arguments_on_gets_what_its_base_requires(check):
+    derived = """
+
+class Base(Net):
+    pass
+
+
+class Net(Base):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+"""
+    assert not check(model=MODEL + derived, **{"model_args.width": 8}).problems
+
+
+def test_a_method_of_a_tracker_is_one_sentence(check):
+    step = 'self.log("train_loss", loss)'
+    found = check((step, f'{step}\n        self.logger.experiment.add_scalar("x", 1.0, 0)'))
+    (sentence,) = found.problems
+    assert sentence.startswith(
+        "the model uses self.logger.experiment.add_scalar, expected self.log"
+    )
+    asks = f'{step}\n        assert not hasattr(self.logger.experiment, "add_image")'
+    assert not check((step, asks)).problems, "a model that asks first goes without"

@@ -45,6 +45,9 @@ def exit_code_of(error: Exception) -> int:
 
     Of torch's RuntimeErrors only those of shapes and types repeat for certain; others come of a device or a network.
     """
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "MisconfigurationException" in kinds:  # Lightning's, which is not imported here
+        return CODE_ERROR
     is_shape = type(error) is RuntimeError and any(
         words in str(error)
         for words in ("shapes cannot be multiplied", "The size of tensor", "must have the same dtype",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.errors import ConfigError
+from shardline.core.known_errors import describe
 from shardline.core.visible import from_here
 
 _MAX_FRAMES = 4
@@ -26,7 +27,7 @@ def import_class(path: str, what: str) -> Any:
 
 
 def short_traceback(error: BaseException) -> str:
-    """Return the error's line and the user's own frames, deepest last.
+    """Return the error's line, in our words where it is known, and the user's own frames, deepest last.
 
     Frames of installed packages, of Python's import system and of this library
     are left out.
@@ -44,5 +45,4 @@ def short_traceback(error: BaseException) -> str:
         frames.append(
             f"{from_here(error.filename or '')}, line {error.lineno}: {(error.text or '').strip()}"
         )
-    last = f"{type(error).__name__}: {error}"
-    return "\n  ".join([last, *frames[-_MAX_FRAMES:]])
+    return "\n  ".join([describe(error), *frames[-_MAX_FRAMES:]])

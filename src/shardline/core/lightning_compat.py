@@ -167,6 +167,11 @@ def settle_buckets(model: DistributedDataParallel) -> None:
     model.reducer._rebuild_buckets()
 
 
+def check_gradients_are_summed(model: DistributedDataParallel) -> None:
+    """Raise DDP's RuntimeError now where the last step gave some parameters no gradient; else the next step does."""
+    model.reducer._rebuild_buckets()
+
+
 def broadcast_buffers(group: dist.ProcessGroup, buffers: Sequence[torch.Tensor]) -> None:
     """Give all ranks the buffers of rank 0, as DDP does."""
     dist._broadcast_coalesced(group, [*buffers], _BROADCAST_BYTES, 0)  # type: ignore[attr-defined]

@@ -12,7 +12,29 @@ from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
+from shardline.core.errors import ConfigError
 from shardline.core.files import read_json_lines, write_bytes, writing
+
+
+class NoWriterError(ConfigError, AttributeError):
+    """A model calls a tracker's own method; `hasattr` finds none."""
+
+
+class NoWriter:
+    """The value of `self.logger.experiment`: no tracker's object, since trackers are processes of their own."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse a tracker's own method.
+
+        Raises:
+            NoWriterError: names it.
+        """
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NoWriterError(
+            f"the model uses self.logger.experiment.{name}, expected self.log, since trackers run in processes of "
+            "their own; log numbers with self.log, and choose who shows them with runtime.tracking"
+        )
 
 
 class JsonLinesLogger(Logger):
@@ -44,9 +66,9 @@ class JsonLinesLogger(Logger):
 
     @property
     @rank_zero_experiment
-    def experiment(self) -> Path:
-        """The file."""
-        return self._path
+    def experiment(self) -> NoWriter:
+        """What says how to log instead, to a model that calls a tracker's method."""
+        return NoWriter()
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:

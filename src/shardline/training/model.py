@@ -20,7 +20,7 @@ def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
     `num_classes`, `feature_shape` (tuple of int, where a row is features and a label) and `columns`
     (type by name, such as `int32[*]`, where the source names them) from the dataset's schema, and
     `sample_columns`: these behind `data.pack` and `data.transform`, see
-    `shardline.data.sample_columns`.
+    `shardline.data.sample_columns`. A constructor with `**kwargs` also gets those that its bases require.
 
     Raises:
         ConfigError: the class does not import, is no LightningModule, or
@@ -53,8 +53,31 @@ def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:
         given["columns"] = dict(schema["columns"])
         if features := features_of(schema):
             given["feature_shape"] = features.shape
-    parameters = inspect.signature(cls).parameters
+    parameters = _parameters(cls)
     if "sample_columns" in parameters:
         given["sample_columns"] = sample_columns(schema, spec.settings.data)
     arguments = {key: value for key, value in given.items() if key in parameters}
     return {**arguments, **spec.settings.model_args}
+
+
+def _parameters(cls: type) -> set[str]:
+    """Return the names that a constructor takes, and those that it needs of its bases where it passes `**kwargs` on."""
+    own = inspect.signature(cls).parameters
+    names = set(own)
+    if not _has_kwargs(own):
+        return names
+    for base in cls.__mro__[1:]:
+        if base is pl.LightningModule:
+            break
+        if "__init__" not in vars(base):
+            continue
+        below = inspect.signature(base).parameters
+        # an optional one keeps its default, which it had before bases were looked at
+        names |= {name for name, one in below.items() if one.default is one.empty}
+        if not _has_kwargs(below):
+            break
+    return names
+
+
+def _has_kwargs(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(one.kind is one.VAR_KEYWORD for one in parameters.values())

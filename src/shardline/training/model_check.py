@@ -12,6 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from msgspec.structs import replace
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
@@ -36,6 +37,8 @@ from shardline.training.metrics import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.optim import attach_optimizer
 from shardline.training.quiet import quieten_lightning
+from shardline.training.strategies import SteadyDDPStrategy
+from shardline.training.trainer import WorldEnvironment
 
 _WORLD = World(
     rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="localhost", master_port=0, launcher="none"
@@ -62,7 +65,7 @@ def check_model(
         What is wrong, and what could not be checked on this machine.
     """
     found = ModelResult()
-    trial = _Trial(replace(spec, settings=_on_two_rows(spec.settings)), places, folder, set_by_row)
+    trial = _Trial(spec, places, folder, set_by_row)
     doing, model = "is constructed", None
     try:
         data = trial.data()
@@ -74,12 +77,15 @@ def check_model(
         found.problems += _monitors(spec.settings, watch)
         doing = "is saved and loaded back"
         found.state_bytes = trial.resume(watch)
+        trial.leave()
         doing = "is evaluated"
         trial.evaluate(watch.weights, has_test_step=has_test_step)
     except Exception as error:
         # too few outputs for the labels: an IndexError of the loss tells nobody
         wrong = trial.wrong_outputs(model) if doing == _STEP and not has_test_step else None
         sort_error(wrong or error, spec, doing, found, is_elsewhere=is_elsewhere)
+    finally:
+        trial.leave()
     return found
 
 
@@ -110,8 +116,11 @@ class _Trial:
     def __init__(
         self, spec: RunSpec, places: Sequence[DatasetPlace], folder: Path, set_by_row: Sequence[str]
     ) -> None:
-        self._spec, self._places, self._folder = spec, places, folder
+        settings = spec.settings
+        self._spec = replace(spec, settings=_on_two_rows(settings))
+        self._places, self._folder = places, folder
         self._set_by_row = set_by_row
+        self._is_ddp = settings.strategy == "ddp" and settings.nodes * settings.devices > 1
         quieten_lightning()
 
     def data(self) -> "_TwoRows":
@@ -145,6 +154,11 @@ class _Trial:
         )
         return file.stat().st_size
 
+    def leave(self) -> None:
+        """End the process group of the training, which an evaluation does without."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
     def evaluate(self, weights: Mapping[str, torch.Tensor], *, has_test_step: bool) -> None:
         file, spec = self._folder / "model.safetensors", self._spec
         save_file({key: one.clone().contiguous() for key, one in weights.items()}, file)
@@ -176,9 +190,24 @@ class _Trial:
             # a ModelCheckpoint that saves nothing, or Lightning adds one that does
             callbacks=[watch, ModelCheckpoint(dirpath=self._folder, save_top_k=0)],
             logger=JsonLinesLogger(self._folder / "metrics.jsonl"), log_every_n_steps=1,
-            default_root_dir=self._folder, plugins=[LightningEnvironment()],
+            default_root_dir=self._folder, **self._strategy(),
             use_distributed_sampler=False, enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
+
+    def _strategy(self) -> dict[str, Any]:
+        """Return the strategy of the run as Trainer takes it: DDP of one rank refuses what several would."""
+        if not self._is_ddp:
+            return {"plugins": [LightningEnvironment()]}
+        if not dist.is_initialized():
+            store = dist.HashStore()  # type: ignore[attr-defined]  # not in its stub
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        unused = self._spec.settings.ddp.find_unused_parameters
+        return {
+            "strategy": SteadyDDPStrategy(
+                cluster_environment=WorldEnvironment(_WORLD), process_group_backend="gloo",
+                find_unused_parameters=unused,
+            )
+        }  # fmt: skip
 
 
 class _TwoRows(ShardDataModule):
@@ -236,6 +265,11 @@ class _Watch(Callback):
                 "finite number; look for a logarithm or a division by zero in the model, and for rows that are all "
                 "masked"
             )
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Refuse a step that leaves out parameters, where several ranks need the gradients of all."""
+        if isinstance(trainer.strategy, SteadyDDPStrategy):
+            trainer.strategy.check_gradients()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep what the validation has logged, and the state."""

@@ -1,7 +1,8 @@
 """Data-parallel training whose sums do not depend on when the training was started."""
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,25 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from shardline.core.errors import ConfigError
-from shardline.core.lightning_compat import set_device_mesh, settle_buckets
+from shardline.core.lightning_compat import (
+    check_gradients_are_summed,
+    set_device_mesh,
+    settle_buckets,
+)
 from shardline.training.sharding import shard
+
+# torch's own words, and the parameters' places in the list that DDP was given
+_UNUSED = re.compile(
+    r"Expected to have finished reduction.*Parameter indices which did not receive grad for rank \d+: ([\d ]+)",
+    re.DOTALL,
+)
+_NO_TYPE = re.compile(r"Invalid scalar type|Unconvertible NCCL type")
+_SHOWN = 5
+# what both gloo and nccl send
+_SENT = {
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64,
+}  # fmt: skip
 
 
 class _SteadyBuckets(DistributedDataParallel):
@@ -30,10 +48,38 @@ class _SteadyBuckets(DistributedDataParallel):
     would add in another order than the same step of an uninterrupted training.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, module: Module, **kwargs: Any) -> None:
+        try:
+            super().__init__(module, **kwargs)
+        except RuntimeError as error:
+            raise _of_types(module, error) or error from None
         # as DDP does after its first step, and, for ranks that have run out of data, before
         settle_buckets(self)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Do a step, or name the parameters that the step before gave no gradient."""
+        with self.naming_unused():
+            return super().forward(*args, **kwargs)
+
+    @contextmanager
+    def naming_unused(self) -> Iterator[None]:
+        """Name the parameters that torch's error gives the numbers of.
+
+        Raises:
+            ConfigError: a step has left out parameters, so that ranks would wait for each other for ever.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if not (found := _UNUSED.search(str(error))):
+                raise
+            names = {id(value): name for name, value in self.module.named_parameters()}
+            unused = [names[id(self._in_order[int(one)])] for one in reversed(found[1].split())]
+            raise ConfigError(
+                f"{_listed(unused)} got no gradient in a training step, and strategy=ddp on several ranks expects one "
+                "for each parameter; set ddp.find_unused_parameters to true, or call requires_grad_(False) on "
+                "parameters that are not trained, or use them in the loss"
+            ) from None
 
     def _build_params_for_reducer(self) -> tuple[list[torch.nn.Parameter], list[bool]]:
         """Return parameters, and which have sparse gradients, the last first.
@@ -42,7 +88,26 @@ class _SteadyBuckets(DistributedDataParallel):
         the rest of the backward pass.
         """
         parameters, is_sparse = super()._build_params_for_reducer()  # type: ignore[no-untyped-call]
-        return parameters[::-1], is_sparse[::-1]
+        self._in_order: list[torch.nn.Parameter] = parameters[::-1]
+        return self._in_order, is_sparse[::-1]
+
+
+def _of_types(module: Module, error: RuntimeError) -> ConfigError | None:
+    """Return what to say where ranks cannot send each other a tensor of the model."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    unsent = [name for name, value in tensors.items() if value.dtype not in _SENT]
+    if not (_NO_TYPE.search(str(error)) and unsent):
+        return None
+    kinds = sorted({str(tensors[name].dtype) for name in unsent})
+    return ConfigError(
+        f"{_listed(unsent)} has the type {' or '.join(kinds)}, which ranks cannot send each other (strategy=ddp); use "
+        "a type such as torch.int32, torch.uint8 or torch.float32"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 class SteadyDDPStrategy(DDPStrategy):
@@ -53,6 +118,25 @@ class SteadyDDPStrategy(DDPStrategy):
         # on a stream of its own, see https://pytorch.org/docs/stable/notes/cuda.html#id5
         with nullcontext() if device_ids is None else torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             return _SteadyBuckets(model, device_ids=device_ids, **self._ddp_kwargs)
+
+    def pre_backward(self, closure_loss: torch.Tensor) -> None:
+        """Prepare for a backward pass that the model starts itself."""
+        with self._steady.naming_unused():
+            super().pre_backward(closure_loss)
+
+    def check_gradients(self) -> None:
+        """Refuse a step that gave some parameters no gradient, before another step begins.
+
+        Raises:
+            ConfigError: names them.
+        """
+        with self._steady.naming_unused():
+            check_gradients_are_summed(self._steady)
+
+    @property
+    def _steady(self) -> _SteadyBuckets:
+        assert isinstance(self.model, _SteadyBuckets)
+        return self.model
 
 
 class SteadyFSDPStrategy(ModelParallelStrategy):

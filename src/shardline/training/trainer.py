@@ -130,5 +130,8 @@ def make_strategy(
     if world.world_size == 1:
         return "auto"
     return SteadyDDPStrategy(
-        cluster_environment=environment, process_group_backend=backend, timeout=timeout
+        cluster_environment=environment,
+        process_group_backend=backend,
+        timeout=timeout,
+        find_unused_parameters=settings.ddp.find_unused_parameters,
     )

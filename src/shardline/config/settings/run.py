@@ -131,6 +131,15 @@ class Trainer(Settings, frozen=True, kw_only=True):
     """Epochs between two validations."""
 
 
+class Ddp(Settings, frozen=True, kw_only=True):
+    """How `strategy: ddp` sums gradients over several ranks."""
+
+    find_unused_parameters: Annotated[bool, Meta(extra={"before": False})] = False
+    """Allow steps that give some parameters no gradient, as a GAN's do. Costs a walk over the graph
+    of each step. Left out, such a step is an error that names the parameters. Has no effect under
+    `strategy: fsdp`."""
+
+
 class EarlyStopping(Settings, frozen=True, kw_only=True):
     """When to stop before `trainer.max_epochs`."""
 
@@ -226,6 +235,7 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """How ranks share the model; `ddp` copies it, `fsdp` shards it (FSDP2, on CPUs too; see
     docs/fsdp.md)."""
+    ddp: Ddp = Ddp()
     elastic: bool = False
     """Where fewer ranks can be had than planned, go on with those that share the planned parts of a
     global batch evenly; the result then differs by the order of sums."""
