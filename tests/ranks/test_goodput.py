@@ -18,7 +18,8 @@ class Slow(Linear):
         time.sleep(3)
 
     def training_step(self, *args):
-        time.sleep(0.02)
+        # the kill comes before step 20 and its checkpoint, also on a busy machine
+        time.sleep(1 if self.global_step == 19 else 0.02)
         return super().training_step(*args)
 
     def on_validation_start(self):
@@ -40,7 +41,7 @@ def test_a_training_killed_and_resumed_tells_where_its_time_went(prepare, tmp_pa
     assert (killed["end"], killed["resumed_step"]) == ("killed", 0)
     assert 18 <= killed["last_step"] < 20
     # eight steps of two parts each were done again
-    assert 7 * 0.04 < killed["lost_s"] < 5
+    assert 7 * 0.04 < killed["lost_s"] < found["goodput"]["elapsed_s"]
     assert (sealed["end"], sealed["resumed_step"], sealed["lost_s"]) == ("sealed", 10, 0)
 
     goodput = found["goodput"]

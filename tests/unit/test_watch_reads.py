@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -93,9 +94,12 @@ def test_a_path_counts_by_the_file_that_it_leads_to(place, data):
     for path in files:
         watch = Watch(known=tested, mode="warn")
         watch.hear("open", (respelled(data.draw, path, root), "r", os.O_RDONLY))
-        around = [left_alone[folder] for folder in path.parents if folder in left_alone]
-        is_installed = "site-packages" in path.parts
-        is_silent = is_installed or path in known or (around[0] if around else False)
+        around = [
+            left_alone.get(folder, True)
+            for folder in (path, *path.parents)
+            if folder in left_alone or folder.name == "site-packages"
+        ]
+        is_silent = path in known or (around[0] if around else False)
         assert list(watch.found) == ([] if is_silent else [str(path)])
 
 
@@ -113,11 +117,53 @@ def test_what_belongs_to_the_machine_or_the_project_itself_is_left_alone(tmp_pat
     silent = [
         "/proc/self/status", "/etc/hosts", os.__file__, pytest.__file__, watch_reads.__file__,
         f"{tmp_path}/vocab.txt", "/data/a.csv", f"{tmp_path}/store/work/run/x/y",
-        f"{tmp_path}/.git/HEAD", f"{tmp_path}/logs/x", f"{tmp_path.parent}/elsewhere-in-tmp",
+        f"{tmp_path}/.git/HEAD", f"{tmp_path}/logs/x", f"{tempfile.gettempdir()}/elsewhere-in-tmp",
     ]  # fmt: skip
     assert [path for path in silent if not known.holds(path)] == []
     told = ["/data/b.csv", f"{tmp_path}/models.py", f"{tmp_path}/store/work/other", "/home/u/w.pt"]
     assert [path for path in told if known.holds(path)] == []
+
+
+# A folder of a user's that the rules for the machine's and the packages' folders would take for one of theirs.
+TAKEN = ("tmp", "tmp/a folder", "site-packages", "home/.config")
+
+
+@pytest.mark.parametrize("above", TAKEN)
+def test_a_project_and_what_lies_around_it_count_wherever_they_lie(tmp_path, monkeypatch, above):
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: f"{tmp_path}/tmp")
+    monkeypatch.setenv("HOME", f"{tmp_path}/home")
+    project = tmp_path / above / "project"
+    (tmp_path / above).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / above)
+    for workdir in (project, tmp_path / "link/project"):
+        known = counted(workdir, [], ["store"])
+        told = [f"{project}/models.py", f"{project}/tmp/x", f"{tmp_path}/link/project/x"]
+        told += [] if above != "tmp/a folder" else [f"{project.parent}/weights.pt"]
+        assert [path for path in told if known.holds(path)] == []
+        silent = [f"{project}/store/x", f"{tmp_path}/tmp/x", f"{tmp_path}/home/.config/x"]
+        assert [path for path in silent if not known.holds(path)] == []
+
+
+@pytest.mark.parametrize("above", TAKEN)
+def test_the_line_that_reads_is_named_wherever_the_code_lies(tmp_path, monkeypatch, above):
+    """Code lies beside the project where a team shares it, or where a test does."""
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: f"{tmp_path}/tmp")
+    monkeypatch.setenv("HOME", f"{tmp_path}/home")
+    project = tmp_path / above / "project"
+    project.mkdir(parents=True)
+    (project / "vocab.txt").touch()
+    for folder in (project, tmp_path / "tmp"):
+        folder.mkdir(exist_ok=True)
+        code = compile(
+            "from pathlib import Path\nPath(vocab).read_text()", f"{folder}/net.py", "exec"
+        )
+        watch = Watch(known=counted(project, [], []), mode="warn")
+        watch_reads.start(watch)
+        try:
+            exec(code, {"vocab": project / "vocab.txt"})
+        finally:
+            watch_reads.start(None)
+        assert watch.found == {f"{project}/vocab.txt": f"{folder}/net.py, line 2"}
 
 
 @pytest.mark.parametrize("argument", [0, 7, None, object()])

@@ -1,9 +1,11 @@
 """Whom a hanging job waits for, what is told of it, and what a watchdog reads of its rank and its job."""
 
+import faulthandler
 import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import asdict
 
 import pytest
@@ -15,6 +17,7 @@ from shardline.supervision.watchdog.exit_report import exit_message, report_exit
 from shardline.supervision.watchdog.heartbeats import (
     Heartbeat,
     any_works,
+    has_main_thread,
     heartbeat_file,
     read_heartbeats,
     requested_stop,
@@ -198,6 +201,21 @@ def test_a_stack_tells_whether_its_main_thread_waits_for_other_ranks():
     }.items():
         assert waits_for_peers(other + main.format(path)) is waits
     assert waits_for_peers("") is None
+
+
+@pytest.mark.parametrize("others", [0, 3, 120])
+def test_stacks_are_whole_with_the_main_thread_or_at_the_limit_of_faulthandler(tmp_path, others):
+    """A busy machine writes them in pieces: what was written of the others' is not the end."""
+    is_over = threading.Event()
+    threads = [threading.Thread(target=is_over.wait) for _ in range(others)]
+    for thread in threads:
+        thread.start()
+    with (tmp_path / "stack").open("wb") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+    is_over.set()
+    stack = (tmp_path / "stack").read_bytes()
+    assert has_main_thread(stack)
+    assert not has_main_thread(stack[: stack.rindex(b"Current" if others < 100 else b"...")])
 
 
 def test_a_watchdog_imports_nothing_heavy():

@@ -23,9 +23,9 @@ phase, folder = sys.argv[1], Path(sys.argv[2])
 signal.signal(signal.SIGTERM, lambda number, frame: print("told to end", flush=True))
 world = World(rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="", master_port=0, launcher="t")
 Watch(hang_timeout_s=float(sys.argv[3]), startup_timeout_s=60).start(world, work=folder, logs=folder)
-heartbeat_memory.mine().tick(3, phase)
 for _ in range(16):
     threading.Thread(target=time.sleep, args=[600], daemon=True).start()
+heartbeat_memory.mine().tick(3, phase)  # the test waits for this: a stop finds all threads
 if sys.argv[3] != "0":
     time.sleep(600)
 while not heartbeat_memory.mine().stop_reason():

@@ -1,7 +1,7 @@
 """Files whose reads `runtime.watch_reads` does not report: those of an identity, of the machine, of packages."""
 
 # A path is looked at whenever a file is opened, for which pathlib takes several times as long.
-# ruff: noqa: PTH118, PTH120, PTH206
+# ruff: noqa: PTH118
 
 import json
 import os
@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import source_from_cache
 from pathlib import Path
@@ -36,10 +36,12 @@ class Counted:
     Attributes:
         files: that an identity holds, absolute.
         folders: real paths; True: what is read below is not reported. The deepest folder decides.
+        packages: real paths; True: the code below is installed, and not the user's. The deepest folder decides.
     """
 
     files: Set[str]
     folders: Mapping[str, bool]
+    packages: Mapping[str, bool] = field(default_factory=dict)
 
     def holds(self, path: str) -> bool:
         """Return whether an absolute path leads to such a file, through links and `..`."""
@@ -52,18 +54,27 @@ class Counted:
 
     def is_left_alone(self, real: str) -> bool:
         """Return whether a real path lies in a folder whose files are not reported."""
-        if INSTALLED.intersection(real.split(os.sep)):
-            return True
-        while real not in self.folders:
-            parent = os.path.dirname(real)
-            if parent == real:
-                return False
-            real = parent
-        return self.folders[real]
+        return _deepest(self.folders, real)
+
+    def is_installed(self, real: str) -> bool:
+        """Return whether a real path is code of a package or of Python, wherever the user's own code lies."""
+        return _deepest(self.packages, real)
 
     @cached_property
     def _real(self) -> frozenset[str]:
         return frozenset(map(os.path.realpath, self.files))
+
+
+def _deepest(folders: Mapping[str, bool], real: str) -> bool:
+    """Return what the deepest folder around a real path says; True in a folder of installed packages."""
+    while real not in folders:
+        parent, name = os.path.split(real)
+        if name in INSTALLED:
+            return True
+        if parent == real:
+            return False
+        real = parent
+    return folders[real]
 
 
 def source_of(path: str) -> str:
@@ -85,18 +96,32 @@ def counted(workdir: Path, files: Iterable[str], folders: Iterable[str]) -> Coun
         folders: of the stage's own inputs and results.
     """
     prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
-    left_alone: list[str | Path] = [
-        *map(os.path.expanduser, _MACHINE),
+    packages = [
         *(os.path.join(prefix, name) for prefix in prefixes for name in _OF_PREFIX),
         *(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(site.getusersitepackages(), tempfile.gettempdir()),
-        *(LIBRARY / name for name in OURS),
+        *(site.getusersitepackages(), *(str(LIBRARY / name) for name in OURS)),
     ]
-    known = dict.fromkeys(map(os.path.realpath, left_alone), True)
-    known[os.path.realpath(workdir)] = False  # also where the project lies in a temporary folder
+    machine = [*map(os.path.expanduser, _MACHINE), tempfile.gettempdir()]
+    known = _without_project(workdir, [*machine, *packages])
     own = (workdir / folder for folder in (*_OF_PROJECT, *folders))
     known |= dict.fromkeys(map(os.path.realpath, own), True)
-    return Counted(files=frozenset(os.path.normpath(workdir / one) for one in files), folders=known)
+    named = frozenset(os.path.normpath(workdir / one) for one in files)
+    return Counted(files=named, folders=known, packages=_without_project(workdir, packages))
+
+
+def _without_project(workdir: Path, folders: Iterable[str]) -> dict[str, bool]:
+    """Return folders that are left alone, without the project and what lies around it in one of them.
+
+    A project may lie below the folder for temporary files. The data and code beside it are no more temporary
+    than the project.
+    """
+    found = dict.fromkeys(map(os.path.realpath, folders), True)
+    project = os.path.realpath(workdir)
+    for folder in [*found]:
+        if project.startswith(folder + os.sep):
+            beside = project[len(folder) + 1 :].partition(os.sep)[0]
+            found.setdefault(os.path.join(folder, beside), False)
+    return {**found, project: False}
 
 
 def write_counted(

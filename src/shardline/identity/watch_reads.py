@@ -115,11 +115,14 @@ class Watch:
             logging.warning("%s", mask(self.message({path: self.found[path]})))
 
     def _reader(self) -> str:
-        """Return the line of the user's code that reads, as far as there is one on the stack."""
+        """Return the line of the user's code that reads, as far as there is one on the stack.
+
+        That code may lie anywhere, also where files are left alone: below the folder for temporary files.
+        """
         frame = sys._getframe()
         while frame := frame.f_back:  # type: ignore[assignment]
             file = frame.f_code.co_filename
-            if not file.startswith("<") and not self.known.is_left_alone(os.path.realpath(file)):
+            if not file.startswith("<") and not self.known.is_installed(os.path.realpath(file)):
                 return f"{file}, line {frame.f_lineno}"
         return ""
 

@@ -29,6 +29,7 @@ from shardline.supervision.watchdog.heartbeats import (
     WANTED,
     Heartbeat,
     any_works,
+    has_main_thread,
     read_heartbeats,
     requested_stop,
     stack_file,
@@ -42,6 +43,7 @@ from shardline_io.heartbeat_memory import HeartbeatMemory
 
 _POLL_S = 0.5
 _LOOK_S = 0.1
+_DUMP_S = 5.0  # for a process to write its stacks on a busy machine
 _END_SIGNAL = signal.SIGCONT
 _STOPPED_S = 2.0  # a longer gap between two polls: this process did not run either
 _STORE_S = 30.0  # for a slow store, before a hung rank is killed without a report
@@ -248,14 +250,17 @@ class Watchdog:
         """Have a process append its stacks; a stopped one is woken meanwhile."""
         if self._has_ended(0):
             return
-        end, before = time.monotonic() + self._grace_s / 3, file.stat().st_size
+        end = time.monotonic() + max(self._grace_s / 3, _DUMP_S)
+        before = file.stat().st_size
         is_stopped = state_of(pid) in "Tt"
         # another thread would read the main thread's frames while they change, and may crash
         signal_main_thread(pid, self._task.dump_signal)
         if is_stopped:
             os.kill(pid, signal.SIGCONT)
         size = -1
-        while (now := file.stat().st_size) != size or now == before:
+        while (now := file.stat().st_size) != size or not has_main_thread(
+            file.read_bytes()[before:]
+        ):
             size = now
             if self._has_ended(_LOOK_S) or time.monotonic() > end:
                 break

@@ -105,6 +105,11 @@ def requested_stop(work: Path) -> str | None:
     return reason if reason in REASONS else "requested"
 
 
+def has_main_thread(stack: bytes) -> bool:
+    """Return whether faulthandler's output has come to the main thread, its last one, or to its limit of threads."""
+    return b"Current thread" in stack or stack.endswith(b"\n...\n")
+
+
 def waits_for_peers(stack: str) -> bool | None:
     """Return whether a main thread waits for other ranks, from faulthandler's output; None if it is empty.
 
