@@ -53,7 +53,8 @@ def test_two_ranks_then_one_then_two_learn_what_two_do(prepare, row):
         ranks.root / "planned/work/ledger"
     )
     for name, weight in weights(ranks, "planned").items():
-        assert_close(weights(ranks, "shrunk")[name], weight, rtol=0, atol=1e-10)  # sums of other sizes
+        # one rank sums up other parts than two
+        assert_close(weights(ranks, "shrunk")[name], weight, rtol=0, atol=1e-10)
     assert losses(ranks, "shrunk") == pytest.approx(losses(ranks, "planned"), abs=1e-6)
     assert len(losses(ranks, "shrunk")) == 3, "no validation is left out or done twice"
     log = ranks.provenance("shrunk")["attempt_log"]

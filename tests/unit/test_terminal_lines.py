@@ -13,8 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import snakemake
 from hypothesis import example, given
 from hypothesis import strategies as st
+from snakemake.exceptions import format_exception_to_string
+from snakemake.sourcecache import SourceCache
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.tests import TestLogHandlerBase
 
@@ -46,6 +49,7 @@ REPORTS = st.fixed_dictionaries(
         "metrics": st.dictionaries(TEXTS, NUMBERS, max_size=4), "error": TEXTS,
     },
 )  # fmt: skip
+WORKFLOW = str(Path(snakemake.__file__).with_name("workflow.py"))
 HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -188,9 +192,7 @@ def test_an_error_that_the_executor_repeats_is_shown_once():
 # --- the display, with events as Snakemake's -------------------------------------------------------
 
 
-def record(
-    event=None, msg="", level=logging.INFO, path="/x/snakemake/workflow.py", **extra
-) -> logging.LogRecord:
+def record(event=None, msg="", level=logging.INFO, path=WORKFLOW, **extra) -> logging.LogRecord:
     made = logging.LogRecord("snakemake", level, path, 1, msg, (), None)
     for key, value in {"event": event, **extra}.items():
         setattr(made, key, value)
@@ -388,7 +390,10 @@ def test_messages_of_the_workflow_and_errors_stay_and_snakemakes_own_noise_does_
     shown.display.take(
         record(None, "Nothing to be done (all requested files are present and up to date).")
     )
-    shown.display.take(record(None, "Report: results/report/index.html", path="/project/Snakefile"))
+    shown.display.take(
+        record(None, "Report: results/report/index.html", path="/home/snakemake/project/Snakefile")
+    )
+    shown.display.take(record(None, "Execute 3 things", path="/home/snakemake/project/Snakefile"))
     for _ in range(2):
         shown.display.take(record(None, "it is late", logging.WARNING))
     message = 'WorkflowError in file "/x/rules/common.smk", line 45:\nconfig/runs.tsv: column "lrr" is not known'
@@ -396,7 +401,7 @@ def test_messages_of_the_workflow_and_errors_stay_and_snakemakes_own_noise_does_
     shown.display.take(record(LogEvent.ERROR, message, logging.ERROR, exception="WorkflowError"))
     assert shown.text().splitlines() == [
         "Nothing to be done (all requested files are present and up to date).", "Report: results/report/index.html",
-        "it is late", 'config/runs.tsv: column "lrr" is not known', "  own.py, line 3",
+        "Execute 3 things", "it is late", 'config/runs.tsv: column "lrr" is not known', "  own.py, line 3",
     ]  # fmt: skip
 
 
@@ -435,6 +440,25 @@ def test_a_dry_run_and_verbose_are_shown_as_snakemake_shows_them(capsys, asked):
     handler.close()
     assert capsys.readouterr().err == "Job stats:\ntotal 3\n"
     assert STREAM not in os.environ, "jobs print their errors themselves"
+
+
+@pytest.mark.parametrize(("asked", "is_told"), [("", True), ("dryrun", True), ("verbose", False)])
+def test_a_home_that_cannot_be_written_is_told_in_one_sentence(capsys, asked, is_told):
+    handler = handler_of(**({asked: True} if asked else {}))
+    try:
+        SourceCache(Path("/dev/null/home/.cache/snakemake/source-cache"))
+    except NotADirectoryError as error:
+        text = format_exception_to_string(error)
+    handler.emit(record(LogEvent.ERROR, text, logging.ERROR, exception="NotADirectoryError"))
+    handler.close()
+    told = (
+        "Snakemake cannot make its cache folder, which lies in HOME or in XDG_CACHE_HOME (NotADirectoryError: "
+        "[Errno 20] Not a directory: '/dev/null/home'); set XDG_CACHE_HOME to a folder that you can write to, "
+        "and give the same command again"
+    )
+    assert " ".join(capsys.readouterr().err.split()) == (
+        told if is_told else " ".join(text.split())
+    )
 
 
 def test_quiet_all_is_quiet(capsys):

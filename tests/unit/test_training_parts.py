@@ -79,6 +79,20 @@ def test_a_model_that_cannot_be_made_is_refused_by_name(given, schema, message):
         make_model(given, schema)
 
 
+def test_the_users_own_lines_are_named_whatever_the_projects_folder_is_called(
+    tmp_path, monkeypatch
+):
+    project = tmp_path / "site-packages/importlib"
+    project.mkdir(parents=True)
+    (project / "of_a_user.py").write_text("class Net:\n    size = 1 / 0\n")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(project)
+    with pytest.raises(
+        ConfigError, match=r"ZeroDivisionError(?s:.*)\n  of_a_user\.py, line 2, in Net"
+    ):
+        make_model(spec("of_a_user:Net"), SCHEMA)
+
+
 def test_a_models_own_optimiser_rules_and_a_column_that_it_would_ignore_is_refused():
     model = OwnOptimizer()
     attach_optimizer(model, spec(), total_steps=10)

@@ -36,6 +36,17 @@ def test_a_mistake_in_the_table_is_one_sentence_before_any_job(tiny):
     assert "Traceback" not in done.stdout
 
 
+def test_a_home_that_cannot_be_written_names_the_variable_that_helps(tiny, tmp_path_factory):
+    workspace = tiny(TINY_ROW)
+    home = {"HOME": "/dev/null/home", "XDG_CACHE_HOME": ""}
+    done = workspace.snakemake("--dry-run", env=home)
+    assert done.returncode != 0
+    assert "set XDG_CACHE_HOME to a folder that you can write to" in done.stdout
+    assert "Traceback" not in done.stdout
+    home["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    assert workspace.snakemake("--dry-run", env=home).returncode == 0
+
+
 @pytest.mark.slow
 def test_a_model_that_does_not_import_shows_the_users_own_traceback_only(tiny):
     workspace = tiny({"name": "own", "dataset": "table", "model": "mypkg.models:Net", "devices": 1})

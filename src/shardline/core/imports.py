@@ -37,7 +37,8 @@ def short_traceback(error: BaseException) -> str:
     frames = [
         f"{from_here(frame.filename)}, line {frame.lineno}, in {frame.name}: {frame.line}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if not {"importlib", "site-packages"} & set(Path(frame.filename).parts)
+        # in the project's folder only what lies below counts: the folder itself may have any name
+        if not {"importlib", "site-packages"} & set(Path(from_here(frame.filename)).parts)
         and ours.isdisjoint(Path(frame.filename).parents)
         and not frame.filename.startswith("<")
     ]

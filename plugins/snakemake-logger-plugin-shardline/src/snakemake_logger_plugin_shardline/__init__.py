@@ -48,6 +48,8 @@ class LogHandler(LogHandlerBase):
             else:
                 return
         if self._snakemakes:
+            if not self.common_settings.verbose:
+                record = with_words(record)
             self._snakemakes.handle(record)
 
     def _give_up(self, error: Exception) -> None:
@@ -100,6 +102,15 @@ class LogHandler(LogHandlerBase):
     def needs_rulegraph(self) -> bool:
         """Whether it needs the graph of rules."""
         return False
+
+
+def with_words(record: logging.LogRecord) -> logging.LogRecord:
+    """Return a record, see `records.in_words`."""
+    from snakemake_logger_plugin_shardline.records import in_words
+
+    if not isinstance(record.msg, str) or (text := in_words(record.msg)) == record.msg:
+        return record
+    return logging.makeLogRecord({**record.__dict__, "msg": text})
 
 
 def snakemakes_own(settings: Any) -> logging.Handler:

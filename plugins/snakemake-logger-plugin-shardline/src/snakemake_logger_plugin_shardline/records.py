@@ -1,7 +1,11 @@
 """Which of Snakemake's messages a reader needs, and what is left of them."""
 
+import os
 import re
 from logging import WARNING, LogRecord
+from pathlib import Path
+
+import snakemake
 
 # What Snakemake prints of its own work; its package is named, so that a workflow's messages stay.
 _CHATTER = re.compile(
@@ -19,6 +23,21 @@ _LOCATION = re.compile(
     r"\AWorkflowError(?: in file .*, line \d+)?:\n(.*?)(?:\n  File \".*(?:Snakefile|\.smk)\", line \d+, in .*)*\Z",
     re.DOTALL,
 )
+# Snakemake makes a folder for its cache before it reads a workflow, and shows only where that failed in its code.
+_NO_CACHE = re.compile(
+    r"\ATraceback .*sourcecache\.py\", line \d+, in __init__\b.*^(\w+Error: .*?)\s*\Z",
+    re.DOTALL | re.MULTILINE,
+)
+_PACKAGE = f"{Path(snakemake.__file__).parent}{os.sep}"
+
+
+def in_words(text: str) -> str:
+    """Return a message, of an error that Snakemake itself meets what to do instead of a traceback."""
+    return _NO_CACHE.sub(
+        r"Snakemake cannot make its cache folder, which lies in HOME or in XDG_CACHE_HOME (\1); "
+        "set XDG_CACHE_HOME to a folder that you can write to, and give the same command again",
+        text,
+    )
 
 
 def message_of(record: LogRecord) -> str | None:
@@ -31,7 +50,7 @@ def message_of(record: LogRecord) -> str | None:
         _FOLLOWS_A_JOB.search(text) or text.startswith("Exiting because a job")
     ):
         return None
-    return _LOCATION.sub(r"\1", text)
+    return _LOCATION.sub(r"\1", in_words(text))
 
 
 def _is_chatter(record: LogRecord, text: str) -> bool:
@@ -39,4 +58,4 @@ def _is_chatter(record: LogRecord, text: str) -> bool:
 
 
 def _is_of_snakemake(record: LogRecord) -> bool:
-    return "/site-packages/snakemake/" in record.pathname or "/snakemake/" in record.pathname
+    return record.pathname.startswith(_PACKAGE)

@@ -148,6 +148,6 @@ def has_key(env: Mapping[str, str]) -> bool:
     host = urlsplit(env.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
     try:
         logins = netrc.netrc(env.get("NETRC") or Path("~/.netrc").expanduser())
-    except (OSError, netrc.NetrcParseError):
+    except (OSError, RuntimeError, netrc.NetrcParseError):  # RuntimeError: a user without HOME
         return False
     return logins.authenticators(host) is not None
