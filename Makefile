@@ -8,6 +8,8 @@ WORKERS ?= auto
 PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
 # Each main property once: identity, data order and the command line; two killed ranks; the pipeline and its report.
 MAIN_TESTS := tests/unit tests/ranks/test_resume.py tests/workflow/test_main_job.py
+# What `make test-all` runs beside the tests of Azure ML.
+HERE ?= tests
 # What to run of the tests that are marked `rotating`: the fifth of this commit, another one (1 to 5), or all.
 FIFTH ?= commit
 # Which framework of tests/frameworks: the one of this commit on this machine, or one by name, or all, in all places.
@@ -50,7 +52,7 @@ test-all: ## run all tests, also those that need other programs; of the rotating
 	$(MAKE) --keep-going test-here test-azureml
 
 test-here: env ## run all tests but those of Azure ML
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) --framework $(FRAMEWORK) --ignore tests/azureml tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --fifth $(FIFTH) --framework $(FRAMEWORK) --ignore tests/azureml $(HERE)
 
 campaign: env ## kill and resume trainings in 500 chains, in about five minutes
 	OMP_NUM_THREADS=1 SHARDLINE_CAMPAIGN_CHAINS=$${SHARDLINE_CAMPAIGN_CHAINS:-500} $(BIN)/python -m pytest -q -n 0 tests/unit/test_resume_chains.py

@@ -17,9 +17,15 @@ pytest_plugins = (
 )
 
 
-# a worker of pytest-xdist has a width, by its readline, and commands into pipes would keep to it
-for _name in ("COLUMNS", "LINES"):
-    os.environ.pop(_name, None)
+# What a shell, a scheduler, a git hook or a worker of pytest-xdist (by its readline) may have set, and what would reach
+# the processes that tests start: a width, another place in a job, Lightning's arguments, another repository.
+_NAMES = {
+    "COLUMNS", "LINES", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "NODE_RANK", "PYTHONHASHSEED", "RANK", "SHARDLINE_STORE", "SNAKEMAKE_PROFILE", "WORLD_SIZE",
+}  # fmt: skip
+_PREFIXES = ("LT_", "MLFLOW_", "OMPI_", "PL_", "SLURM_", "WANDB_")
+for _name in [name for name in os.environ if name in _NAMES or name.startswith(_PREFIXES)]:
+    del os.environ[_name]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
