@@ -5,13 +5,16 @@ written against and fails where another version has changed it. What Shardline o
 (`SteadyDDPStrategy._setup_model` and the like) is tested there too.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
+from pytorch_lightning.trainer.connectors import callback_connector
 from pytorch_lightning.trainer.connectors.logger_connector.result import (
     _Metadata,
     _ResultMetric,
@@ -23,6 +26,40 @@ from torchmetrics import Metric
 LoggedMetric = _ResultMetric  # what `self.log` keeps of one name within an epoch
 
 _BROADCAST_BYTES = 250 << 20  # at a time, as DDP
+
+
+# ---- the Trainer
+
+FACTORIES = ("pytorch_lightning.callbacks_factory", "lightning.pytorch.callbacks_factory")
+
+
+def new_trainer(**given: Any) -> pl.Trainer:
+    """Make a Trainer that nothing but its arguments decides.
+
+    Lightning reads `PL_TRAINER_<ARGUMENT>` for each argument that is not passed, and adds the callbacks
+    that installed packages register as entry points. So all arguments are passed here, and the
+    entry points are named and left out.
+    """
+    defaults = {name: one.default for name, one in inspect.signature(pl.Trainer).parameters.items()}
+    callback_connector._load_external_callbacks = _left_out_callbacks
+    try:
+        return pl.Trainer(**{**defaults, **given})
+    finally:
+        callback_connector._load_external_callbacks = _LOAD
+
+
+_LOAD = callback_connector._load_external_callbacks
+
+
+def _left_out_callbacks(_: str) -> list[Any]:
+    for one in (one for group in FACTORIES for one in entry_points(group=group)):
+        package = one.dist.name if one.dist else one.value
+        print(
+            f"ignored: the callbacks that the installed package {package} adds to every Trainer ({one.group}: "
+            f"{one.name}); return them from the model's configure_callbacks to train with them",
+            flush=True,
+        )
+    return []
 
 
 # ---- where a training stands

@@ -12,6 +12,7 @@ from torchmetrics import Metric
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.core.errors import ConfigError
+from shardline.core.lightning_compat import new_trainer
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer, model_dtype
 from shardline.data.feed import Feed
@@ -148,7 +149,7 @@ def _monitored(settings: RunSettings, metrics: Mapping[str, float]) -> dict[str,
 def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks) -> pl.Trainer:
     quieten_lightning()
     is_cpu = ranks.device.type == "cpu"
-    return pl.Trainer(
+    return new_trainer(
         accelerator="cpu" if is_cpu else "gpu", devices=1 if is_cpu else [ranks.device.index],
         plugins=[LightningEnvironment()], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,

@@ -22,7 +22,7 @@ from shardline.checkpoints.sharded import gather_weights
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, RunSettings
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.lightning_compat import dump_state
+from shardline.core.lightning_compat import dump_state, new_trainer
 from shardline.core.suggest import did_you_mean
 from shardline.core.world import World
 from shardline.data.classes import weights_of_classes
@@ -182,7 +182,7 @@ class _Trial:
 
     def _trainer(self, watch: "_Watch") -> pl.Trainer:
         settings = self._spec.settings
-        return pl.Trainer(
+        return new_trainer(
             accelerator="cpu", devices=1, precision=settings.precision,
             max_epochs=settings.trainer.max_epochs, val_check_interval=1,
             gradient_clip_val=settings.trainer.gradient_clip or None,

@@ -9,7 +9,7 @@ from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import Strategy
 
 from shardline.config.settings.run import RunSettings
-from shardline.core.lightning_compat import spare_moves
+from shardline.core.lightning_compat import new_trainer, spare_moves
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
 from shardline.training.quiet import quieten_lightning
@@ -96,7 +96,7 @@ def make_trainer(
     quieten_lightning()
     spare_moves()
     accelerator = resolve_accelerator(settings.accelerator, devices=settings.devices)
-    return pl.Trainer(
+    return new_trainer(
         accelerator=accelerator,
         devices=settings.devices,
         num_nodes=settings.nodes,
