@@ -14,6 +14,7 @@ import yaml
 
 from shardline.config.geometry import ActualGeometry
 from shardline.core.digests import file_sha256
+from shardline.core.variables import OF_PYTHON
 from shardline.errors import LaunchError
 from shardline.training.rank_spec import PreflightSpec, write_spec
 from tests.support.container_engine import BASE, RUN_ARGS, shorten_lock
@@ -154,7 +155,8 @@ def test_ranks_that_do_not_see_their_launcher_from_inside_are_named(project):
     }
     # straight into the container, without what hands the launcher's variables on
     process = subprocess.Popen(
-        entered[entered.index("podman") :], cwd=project.path, env={**os.environ, **told},
+        entered[entered.index("podman") :], cwd=project.path,
+        env={**os.environ, **OF_PYTHON, **told},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert process.wait(300) == LaunchError.exit_code

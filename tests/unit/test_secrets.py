@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from shardline.core.environment import recorded_variables
+from shardline.core.variables import recorded_variables
 from shardline.core.redaction import mask, mask_values
 from shardline.provenance.actions import Action
 from shardline.provenance.crate.contents import without_secrets

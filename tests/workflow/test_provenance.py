@@ -176,6 +176,7 @@ def test_every_job_left_a_record_of_itself(made):
         assert action["id"].startswith(f"{rule}/{about}")
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", action["ended"])
         assert action["started"] <= action["ended"]
+        assert action["variables"]["PYTHONHASHSEED"] == "0"
         assert action["num_cpus"] == len(os.sched_getaffinity(0))
         assert document["sha256"] == digest({k: v for k, v in document.items() if k != "sha256"})
     assert action["software"]["snakemake"]

@@ -11,6 +11,7 @@ from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus, num_gpus
 from shardline.core.suggest import suggest
+from shardline.core.variables import check_given
 from shardline.identity import CodeIndex
 from shardline.identity.code import INSTALLED
 
@@ -85,8 +86,9 @@ def check_geometry(settings: RunSettings, where: str) -> None:
 
 
 def check_environment(runtime: Runtime, where: str) -> None:
-    """Refuse an environment that the launcher cannot start ranks in."""
+    """Refuse an environment that the launcher cannot start ranks in, or that would change what they train."""
     environment, launcher = runtime.environment, runtime.launcher
+    check_given(runtime.variables, where)
     if launcher == "azureml" and environment != "here":
         raise ConfigError(
             f"{where}: runtime.environment={environment}, but runtime.launcher=azureml starts the ranks in the "

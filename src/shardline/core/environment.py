@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from shardline.core.errors import LaunchError
+from shardline.core.variables import GIVEN, OF_PYTHON
 
 # What tells a process its place. A job may have been started by a step, an
 # agent or an mpirun of its own; its place is not the ranks'.
@@ -32,43 +33,6 @@ _THREADS = (
 # with gradients of 4 MB. The first is where its own adaptation ends.
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(512 << 20)}
 
-# What is recorded of an environment: these names and no pattern, which a token's name could fit.
-RECORDED = (
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_PROC_BIND",
-    "OMP_PLACES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
-    "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
-    "PYTHONHASHSEED", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
-    "MASTER_PORT", "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME",
-    "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_PROCID",
-    "SLURM_RESTART_COUNT", "PBS_JOBID", "AZUREML_RUN_ID",
-)  # fmt: skip
-# Settings of what carries messages between ranks.
-TRANSPORTS = (
-    *(
-        f"NCCL_{name}"
-        for name in (
-            "ALGO", "ASYNC_ERROR_HANDLING", "BLOCKING_WAIT", "BUFFSIZE", "COLLNET_ENABLE", "COMM_ID",
-            "CROSS_NIC", "CUMEM_ENABLE", "DEBUG", "DEBUG_FILE", "DEBUG_SUBSYS", "DMABUF_ENABLE",
-            "IB_ADAPTIVE_ROUTING", "IB_CUDA_SUPPORT", "IB_DISABLE", "IB_GID_INDEX", "IB_HCA", "IB_PKEY",
-            "IB_QPS_PER_CONNECTION", "IB_RETRY_CNT", "IB_SL", "IB_SPLIT_DATA_ON_QPS", "IB_TC", "IB_TIMEOUT",
-            "IGNORE_CPU_AFFINITY", "LAUNCH_MODE", "MAX_CTAS", "MAX_NCHANNELS", "MIN_CTAS", "MIN_NCHANNELS",
-            "MNNVL_ENABLE", "NET", "NET_GDR_LEVEL", "NET_GDR_READ", "NET_PLUGIN", "NSOCKS_PERTHREAD",
-            "NTHREADS", "NVB_DISABLE", "NVLS_ENABLE", "P2P_DISABLE", "P2P_LEVEL", "PROTO", "PXN_DISABLE",
-            "SHM_DISABLE", "SOCKET_FAMILY", "SOCKET_IFNAME", "SOCKET_NTHREADS", "TOPO_FILE", "TUNER_PLUGIN",
-        )
-    ),
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT",
-    "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
-    "UCX_TLS", "UCX_NET_DEVICES", "UCX_IB_GID_INDEX", "UCX_RNDV_SCHEME", "UCX_LOG_LEVEL",
-)  # fmt: skip
-
-
-def recorded_variables(
-    env: Mapping[str, str], names: Sequence[str] = (*RECORDED, *TRANSPORTS)
-) -> dict[str, str]:
-    """Return what may be recorded of an environment: the named variables that are set, no other."""
-    return {name: env[name] for name in sorted(names) if name in env}
-
 
 def without_place(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return an environment without the variables that tell a process its place, and their names."""
@@ -95,10 +59,12 @@ def rank_variables(
     return {
         **dict.fromkeys(_THREADS, str(threads)),
         **_MALLOC,
+        **OF_PYTHON,
         "PYTHONUNBUFFERED": "1",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic matrix products on GPUs
         **(dict.fromkeys(named, interface) if interface else {}),
         **{name: str(value) for name, value in variables.items()},
+        GIVEN: ",".join(variables),
         **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
     }
 

@@ -143,7 +143,7 @@ class HeldOutLoader:
     """Iterates this rank's part of a held-out split."""
 
     def __init__(self, stream: Stream, order: HeldOutOrder) -> None:
-        self._stream, self._order = stream, order
+        self.stream, self._order = stream, order
         self._visits = 0
 
     @property
@@ -156,7 +156,7 @@ class HeldOutLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         self._visits += 1  # the next visit's first window is read ahead
-        return self._stream.batches(self._visits)
+        return self.stream.batches(self._visits)
 
 
 class ShardDataModule(LightningDataModule):

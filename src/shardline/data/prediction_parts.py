@@ -38,6 +38,15 @@ def missing_parts(folder: Path, num_rows: int, batch: int) -> tuple[int, ...]:
     return tuple(part for part in rows if not _is_whole(part_file(folder, part), rows[part]))
 
 
+def count_rows(folder: Path, parts: int) -> int:
+    """Return how many rows a prediction's files hold, by their ids.
+
+    Raises:
+        DataError: one cannot be read.
+    """
+    return sum(len(read_part(part_file(folder, part))[ID]) for part in range(parts))
+
+
 def rows_of_parts(num_rows: int, batch: int) -> Iterator[int]:
     """Yield the number of rows of each part."""
     blocks = count_blocks(num_rows, batch)

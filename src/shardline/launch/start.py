@@ -20,6 +20,7 @@ from shardline.config.settings.runtime import Runtime
 from shardline.core.environment import check_passed, rank_variables, without_place
 from shardline.core.errors import LaunchError
 from shardline.core.redaction import PASSED, mask
+from shardline.core.variables import clean, ignored
 from shardline.launch.azureml import Processes, check_processes, find_processes
 from shardline.launch.commands import Plan, launch_command
 from shardline.launch.export import export_world
@@ -99,6 +100,8 @@ def prepare_start(
     kept, removed = (dict(env), []) if is_direct else without_place(env)
     if removed:
         logging.info("not passed on to the ranks: %s", ", ".join(removed))
+    if changing := clean(kept):
+        logging.info("%s", ignored(changing))
     place: dict[str, str] = {}
     port = 0
     if hosts or launcher == "mpirun":

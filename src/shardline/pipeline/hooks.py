@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from shardline.core.environment import check_passed
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.files import check_writable
 from shardline.core.package import workflow_folder
+from shardline.core.variables import clean, ignored
 from shardline.launch.slurm.sacct import stand_before_sacct
 from shardline.launch.slurm.scancel import cancel_by_name
 from shardline.pipeline import started
@@ -44,6 +46,9 @@ def open_project(
     Raises:
         ShardlineError: config, table, sources or devices are wrong, or the store cannot be written.
     """
+    # of all jobs, before their interpreters start; a job's own machine may have others
+    if (changing := clean(os.environ)) and is_main:
+        print(ignored(changing), file=sys.stderr, flush=True)
     if not is_main:
         # Slurm's `--signal` strikes all that runs in a job's step; this is for the ranks alone
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)

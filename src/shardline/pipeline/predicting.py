@@ -16,7 +16,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import make_folder, read_json, write_json
 from shardline.core.machine import num_gpus
 from shardline.data.columns import columns_of
-from shardline.data.prediction_parts import count_parts, missing_parts
+from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
 from shardline.pipeline import training
 from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
 from shardline.pipeline.inputs import Inputs, files_of, places_of
@@ -89,9 +89,14 @@ def compute_parts(
         _on_ranks(project, prediction, model, trained_on, rows, missing, log)
     elif missing:
         _here(project, prediction, model, trained_on, rows, missing)
+    if (rows_there := count_rows(folder, count_parts(num_rows, batch))) != num_rows:
+        raise DataError(
+            f"{folder} holds predictions of {rows_there} rows, expected the {num_rows} of the split; run the "
+            "pipeline again, which predicts the rest"
+        )
     return {
         "run": prediction.spec.run,
-        "rows": num_rows,
+        "rows": rows_there,
         "parts": count_parts(num_rows, batch),
         "classes": sealed["schema"]["classes"],
         "skipped": sealed["skipped"],

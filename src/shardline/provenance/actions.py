@@ -9,9 +9,9 @@ from getpass import getuser
 from pathlib import Path
 from typing import Any
 
-from shardline.core.environment import recorded_variables
 from shardline.core.git import git_state
 from shardline.core.redaction import MASK, is_secret, mask
+from shardline.core.variables import recorded_variables
 from shardline.environments.installed import image_digest, machine
 from shardline.provenance.record import now, software
 

@@ -10,6 +10,7 @@ from shardline.config.causes import Cause, find_causes
 from shardline.config.trained_on import weights_of
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
 from shardline.core.nested import flatten
+from shardline.core.variables import compared
 from shardline.results.recorded import Recorded, newest_evaluation
 from shardline.results.staleness import causes_of_trainings, read_definitions
 
@@ -104,7 +105,13 @@ def _acceptances(*runs: Recorded) -> Iterator[Cause]:
 def _circumstances(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Cause]:
     if not (old and new):
         return
-    for kind, tell in (("installed", _installed), ("hardware", _hardware), ("commit", _commits)):
+    tellers = {
+        "installed": _installed,
+        "hardware": _hardware,
+        "variable": _variables,
+        "commit": _commits,
+    }
+    for kind, tell in tellers.items():
         before, after = tell(old), tell(new)
         for key in sorted(before.keys() | after.keys()):
             pair = before.get(key, _UNSET), after.get(key, _UNSET)
@@ -133,6 +140,10 @@ def _hardware(provenance: Mapping[str, Any]) -> dict[str, Any]:
         "host": provenance.get("host"),
         **{key: resources[key] for key in ("num_cpus", "memory_bytes") if key in resources},
     }
+
+
+def _variables(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    return compared((provenance.get("action") or {}).get("variables", {}))
 
 
 def _commits(provenance: Mapping[str, Any]) -> dict[str, Any]:

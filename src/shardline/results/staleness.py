@@ -1,5 +1,6 @@
 """What made a run stale: its identity document against the nearest older one."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,10 @@ from shardline.config.names import identities_of, names_that_have_been
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.config.trained_on import weights_of_inputs
+from shardline.core.environment import rank_variables
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
+from shardline.core.variables import cleaned, compared, recorded_variables, row_of
 from shardline.results.outcomes import failure_of
 from shardline.results.running import Progress, progress_of
 from shardline.results.states import State, is_trained, sealed_names, state_of
@@ -37,6 +40,7 @@ class Explanation:
         causes: what differs from it.
         failure: the error with which a job of the run ended, if it failed.
         progress: how far its training is, if it runs.
+        variables: names of recorded environment variables that ranks would now have with other values.
     """
 
     run: Run
@@ -45,6 +49,7 @@ class Explanation:
     causes: tuple[Cause, ...] = ()
     failure: JobFailure | None = None
     progress: Progress | None = None
+    variables: tuple[str, ...] = ()
 
 
 # --- the nearest older document -----------------------------------------------------------------
@@ -58,7 +63,7 @@ def explain(project: Project, run: Run) -> Explanation:
     """
     state = state_of(run, sealed_names(project.layout))
     if state is State.DONE:
-        return Explanation(run=run, state=state)
+        return Explanation(run=run, state=state, variables=_other_variables(project, run))
     known: dict[str, Any] = {
         "failure": failure_of(run) if state is State.FAILED else None,
         "progress": progress_of(run) if state is State.RUNNING else None,
@@ -73,6 +78,17 @@ def explain(project: Project, run: Run) -> Explanation:
         return Explanation(run=run, state=state, **known)
     found = tuple(causes or ())
     return Explanation(run=run, state=state, compared_with=nearest[0], causes=found, **known)
+
+
+def _other_variables(project: Project, run: Run) -> tuple[str, ...]:
+    record = _part(_read(run.folder / "provenance.json"), "action").get("variables")
+    if not isinstance(record, Mapping):
+        return ()
+    runtime = project.runtime
+    ranks = {**cleaned(os.environ), **rank_variables(1, runtime.variables, runtime.interface)}
+    before, now = compared(record), compared(recorded_variables(ranks))
+    names = [one for one in before.keys() | now.keys() if before.get(one) != now.get(one)]
+    return tuple(sorted(name for name in names if (row := row_of(name)) and row.kind == "recorded"))
 
 
 def nearest_document(

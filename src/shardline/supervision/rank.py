@@ -10,6 +10,7 @@ from typing import Any
 from shardline.core.errors import ShardlineError, exit_code_of
 from shardline.core.masked_output import masked_output
 from shardline.core.process import die_with_parent
+from shardline.core.variables import check_python, clean, ignored
 from shardline.core.world import World
 from shardline.launch.levels import is_azure
 from shardline.launch.resolve import resolve_world
@@ -39,6 +40,10 @@ def run_rank(
         try:
             world = resolve_world(os.environ)
             log = _own_log(logs, world)
+            check_python()
+            # what the launcher's far side added, a shell's profile or an image
+            if changing := clean(os.environ):
+                print(ignored(changing), flush=True)
             if watch:
                 watch.start(world, work=work, logs=logs)
             body(world)

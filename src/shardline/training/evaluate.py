@@ -18,6 +18,7 @@ from shardline.data.datamodule import HeldOutLoader, Normalizer
 from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
 from shardline.training.bootstrap import RowValues
+from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
 from shardline.training.diagnostics import MAX_SAMPLES, Hardest, Samples, Spread
 from shardline.training.evaluate_steps import by_test_step, by_validation_step
@@ -91,15 +92,17 @@ def evaluate(
     ranks.join()
     model.to(ranks.device)
     normalize = Normalizer(feed, settings.data.normalize, torch.float32)
-    outputs = _outputs(model, normalize, chain([first], batches), ranks.device, column)
+    scored = Scored(stream)
+    outputs = _outputs(model, normalize, chain([first], batches), ranks.device, column, scored)
     if is_scored:
         as_floats = ((output.float(), labels) for output, labels in outputs)
         result = _by_forward(spec, feed, as_floats, order, named, ranks)
     else:
         result = _by_metrics(spec, outputs, named)
+    total = scored.total(ranks, order.num_rows, f'run "{spec.title}": the evaluation')
     if ranks.rank:
         return {}
-    found = {"split": split, "task": schema["task"], "num_samples": order.num_rows}
+    found = {"split": split, "task": schema["task"], "num_samples": total}
     return {**found, **result, "reference": feed.manifest.get("reference")}
 
 
@@ -169,7 +172,7 @@ def _call(model: pl.LightningModule, features: Any) -> Any:
 
 def _outputs(
     model: pl.LightningModule, normalize: Normalizer, batches: Iterable[Batch], device: torch.device,
-    column: str,
+    column: str, scored: Scored,
 ) -> Iterator[tuple[Any, torch.Tensor]]:  # fmt: skip
     """Yield what `forward` gives of each batch's column, or of the batch where it has none, and the labels.
 
@@ -177,8 +180,10 @@ def _outputs(
 
     Args:
         column: Of the batch, where that is a dict; `features` if it is empty.
+        scored: Counts the batches.
     """
     for batch in batches:
+        scored.add()
         if not isinstance(batch, dict):
             yield _call(model, normalize(batch[0].to(device))), batch[1]
             continue

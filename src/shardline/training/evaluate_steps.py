@@ -16,6 +16,7 @@ from shardline.core.lightning_compat import new_trainer
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer, model_dtype
 from shardline.data.feed import Feed
+from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.headline import choose_headline
@@ -65,16 +66,18 @@ def by_test_step(
     metrics = {name: one for name, one in model.named_modules() if isinstance(one, Metric)}
     tell_kept_outputs(metrics)
     logged = LoggedMetrics(model, what, ranks)
-    trainer = _trainer(spec, [logged, *([samples] if samples else [])], ranks)
+    scored = Scored(loader.stream)
+    trainer = _trainer(spec, [logged, scored, *([samples] if samples else [])], ranks)
     if ranks.size > 1:
         model.all_gather = partial(_refuse, what)  # type: ignore[method-assign]
     try:
-        (found,) = trainer.test(model, datamodule=_HeldOut(loader, normalize), verbose=False)
+        results = trainer.test(model, datamodule=_HeldOut(loader, normalize), verbose=False)
     except (RuntimeError, ValueError) as error:
         if ranks.size > 1 and "process group has not been initialized" in str(error):
             _refuse(what)
         raise
-    values = logged.result(found)
+    total = scored.total(ranks, loader.num_rows, what)
+    values = logged.result(*results)
     convert = trainer.precision_plugin.convert_input
     described = samples.result(model, normalize, ranks, convert) if samples else None
     if ranks.rank:
@@ -86,7 +89,7 @@ def by_test_step(
         modes=logged.modes,
         usual=_monitored(settings, values),
     )
-    result = _result(spec, feed, loader, values, headline)
+    result = _result(spec, feed, total, values, headline)
     return result | ({"samples": described} if samples else {})
 
 
@@ -117,10 +120,14 @@ def by_validation_step(
             "no features with a class or a number as the label, so nothing evaluates it; define test_step, and log "
             "there what is to be known of the model (self.log), or name evaluation.metrics for labels of other shapes"
         )
-    trainer = _trainer(spec, [], EvaluationRanks())
-    (logged,) = (trainer.test if is_test else trainer.validate)(model, loader, verbose=False)
-    metrics = {name: float(value) for name, value in logged.items()}
+    scored, ranks = Scored(loader.stream), EvaluationRanks()
+    trainer = _trainer(spec, [scored], ranks)
+    results = (trainer.test if is_test else trainer.validate)(model, loader, verbose=False)
     step = "test_step" if is_test else "validation_step"
+    what = f'run "{spec.title}": the model\'s {step}'
+    total = scored.total(ranks, loader.num_rows, what)
+    (logged,) = results
+    metrics = {name: float(value) for name, value in logged.items()}
     wanted, usual = settings.evaluation.headline, _monitored(settings, metrics)
     if usual is None and (wanted is None or not metrics):
         raise ConfigError(
@@ -128,9 +135,8 @@ def by_validation_step(
             f"{', '.join(metrics) or 'nothing'}, expected {' or '.join(_names(settings))}, by checkpoint.monitor; "
             "log it there, or set checkpoint.monitor to what is logged"
         )
-    what = f'run "{spec.title}": the model\'s {step}'
     headline = choose_headline(metrics, wanted=wanted, what=what, usual=usual)
-    return _result(spec, feed, loader, metrics, headline)
+    return _result(spec, feed, total, metrics, headline)
 
 
 def _names(settings: RunSettings) -> dict[str, None]:
@@ -159,13 +165,12 @@ def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks
 
 
 def _result(
-    spec: RunSpec, feed: Feed, loader: HeldOutLoader, metrics: dict[str, float],
-    headline: dict[str, Any],
+    spec: RunSpec, feed: Feed, num_samples: int, metrics: dict[str, float], headline: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "split": spec.settings.evaluation.split,
         "task": feed.manifest["schema"]["task"],
-        "num_samples": loader.num_rows,
+        "num_samples": num_samples,
         "metrics": metrics,
         "headline": headline,
         "measured_by": "model",

@@ -27,6 +27,7 @@ from shardline.data.datamodule import ShardDataModule
 from shardline.data.ledger import SampleLedger
 from shardline.launch.device import resolve_accelerator
 from shardline.training.agreement import Agreement
+from shardline.training.consumed import Consumed
 from shardline.training.divergence import GoBack, LossWatch, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
@@ -51,6 +52,7 @@ class Trained:
         resumed_step: optimiser step that this attempt resumed from last, 0 for none.
         parameters: names of the model's parameters among the weights, which hold buffers too.
         packs: what is recorded of its samples, see `packing.describe_packs`; None where these are rows.
+        consumed: `steps` that the training took, those `planned`, and the `reasons` why there are fewer.
         interventions: what was done where the training diverged, see `interventions.Intervention`.
     """
 
@@ -62,6 +64,7 @@ class Trained:
     resumed_step: int
     parameters: frozenset[str] = frozenset()
     packs: dict[str, Any] | None = None
+    consumed: dict[str, Any] = field(default_factory=dict)
     checkpoint_s: float = 0.0
     interventions: list[dict[str, Any]] = field(default_factory=list)
 
@@ -103,7 +106,7 @@ def train(
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
         ordered = [manager, seeds, Steps(plan), watch, *around, best]
         try:
-            trainer, resumed_step, packs = _fit(
+            trainer, resumed_step, data = _fit(
                 spec, settings, world, rank, manager, logger, ordered
             )
         except GoBack as error:
@@ -111,7 +114,7 @@ def train(
         else:
             trained = _summary(trainer, best, resumed_step)
             seconds += manager.seconds
-            return replace(trained, packs=packs, checkpoint_s=seconds, interventions=plan.to_json())
+            return replace(trained, **data, checkpoint_s=seconds, interventions=plan.to_json())
         seconds += manager.seconds
         gc.collect()  # the model that went wrong, before there is another
         plan = intervene(spec, world, plan, trouble, rank.work)
@@ -120,8 +123,8 @@ def train(
 def _fit(
     spec: RunSpec, settings: RunSettings, world: World, rank: RankSpec,
     manager: CheckpointManager, logger: JsonLinesLogger, callbacks: list[Callback],
-) -> tuple[pl.Trainer, int, dict[str, Any] | None]:  # fmt: skip
-    """Train until the end; returns the trainer, the optimiser step that was resumed from, and `Trained.packs`.
+) -> tuple[pl.Trainer, int, dict[str, Any]]:  # fmt: skip
+    """Train until the end; returns the trainer, the optimiser step that was resumed from, and more fields of `Trained`.
 
     Args:
         settings: of the run, on the ranks that are there.
@@ -143,13 +146,16 @@ def _fit(
     check_policy(settings, model, spec.title)
     # an unnamed error of torch must not come before the watchdog's
     timeout_s = max(_TORCH_TIMEOUT_S, 2 * rank.runtime.hang_timeout_s)
+    consumed = Consumed(
+        data, settings.trainer.max_epochs, settings.trainer.accumulate, f'run "{spec.title}"'
+    )
     trainer = make_trainer(
-        settings, world, callbacks, logger, rank.runtime.log_every_steps, timeout_s
+        settings, world, [*callbacks, consumed], logger, rank.runtime.log_every_steps, timeout_s
     )
     state = manager.resume_from(trainer)
     resumed_step = manager.step_saved()
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
-    return trainer, resumed_step, data.packs
+    return trainer, resumed_step, {"packs": data.packs, "consumed": consumed.result(trainer)}
 
 
 def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Trained:

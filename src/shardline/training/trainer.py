@@ -96,11 +96,14 @@ def make_trainer(
     quieten_lightning()
     spare_moves()
     accelerator = resolve_accelerator(settings.accelerator, devices=settings.devices)
+    strategy = make_strategy(settings, world, accelerator, collective_timeout_s)
     return new_trainer(
         accelerator=accelerator,
         devices=settings.devices,
         num_nodes=settings.nodes,
-        strategy=make_strategy(settings, world, accelerator, collective_timeout_s),
+        strategy=strategy,
+        # one rank without a strategy: Lightning would look for a scheduler's variables
+        plugins=[WorldEnvironment(world)] if isinstance(strategy, str) else None,
         precision=settings.precision,
         max_epochs=settings.trainer.max_epochs,
         accumulate_grad_batches=settings.trainer.accumulate,

@@ -89,6 +89,12 @@ def show_explanation(explanation: Explanation) -> None:
         say(f"compared with {compared} ({_age(compared.stat().st_mtime)})", style="dim")
     elif state is State.DONE:
         say(f"  {run.model}\n  {run.evaluation}")
+    if explanation.variables:
+        names = ", ".join(explanation.variables)
+        say(
+            f"  recorded with other values than here: {names}; nothing is stale by them",
+            style="dim",
+        )
     if explanation.causes:
         say("")
         show_causes(explanation.causes)

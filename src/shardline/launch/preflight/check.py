@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from shardline.core.environment import TRANSPORTS, recorded_variables
 from shardline.core.errors import LaunchError
+from shardline.core.variables import TRANSPORTS, recorded_variables
 from shardline.core.world import World
 from shardline.launch.device import device_name
 from shardline.launch.preflight.membership import (

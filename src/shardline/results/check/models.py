@@ -20,6 +20,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import free_memory_bytes, num_cpus
 from shardline.core.process import kill_group
+from shardline.core.variables import cleaned
 from shardline.environments.python import python_of_ranks
 from shardline.results.check.found import Finding
 from shardline.training.check_spec import (
@@ -209,7 +210,7 @@ def _start(project: Project, python: tuple[str, ...], request: Path, limit_s: fl
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*python, "-m", "shardline.training.check_worker", str(request)],
-            env={**os.environ, **variables, "CUDA_VISIBLE_DEVICES": ""},
+            env={**cleaned(os.environ), **variables, "CUDA_VISIBLE_DEVICES": ""},
             cwd=project.workdir,
             stdin=subprocess.DEVNULL,
             stdout=output,

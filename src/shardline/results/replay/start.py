@@ -10,6 +10,7 @@ from typing import Any
 from shardline.config.project import Project
 from shardline.core.environment import rank_variables
 from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
+from shardline.core.variables import cleaned
 from shardline.environments.python import python_of_ranks
 from shardline.results.recorded import Recorded, check_repeatable
 from shardline.results.replay.compare import DIFFERENT, Number, compare
@@ -83,7 +84,11 @@ def _evaluate_again(project: Project, recorded: Recorded, *, anyway: bool) -> di
     # as Snakemake starts an evaluation: the number of threads changes the last bits of sums
     variables = rank_variables(1, {}, "")
     done = subprocess.run(
-        command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True, check=False
+        command,
+        env={**cleaned(os.environ), **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     try:
         answer: dict[str, Any] = json.loads(done.stdout)

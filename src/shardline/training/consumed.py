@@ -1,0 +1,182 @@
+"""What a training, a validation and an evaluation have consumed, against what the data holds.
+
+Lightning may be told to stop short by a model's own hooks and callbacks, so nothing is taken from what a
+loader or a setting claims.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import wraps
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback, EarlyStopping
+
+from shardline.core.errors import ConfigError
+from shardline.data.datamodule import ShardDataModule
+from shardline.data.feed import Stream
+from shardline.training.evaluation_ranks import EvaluationRanks
+
+
+class Scored(Callback):
+    """Counts the samples of a held-out split that this rank has scored.
+
+    Args:
+        stream: gives the batches.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._samples = stream, 0
+
+    def add(self) -> None:
+        """Count the batch that was given last."""
+        self._samples += len(self._stream.batch_ids)
+
+    def on_test_batch_end(self, *_: Any) -> None:
+        """Count a batch of `trainer.test`."""
+        self.add()
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        """Count a batch of `trainer.validate`."""
+        self.add()
+
+    def total(self, ranks: EvaluationRanks, num_rows: int, what: str) -> int:
+        """Return the samples of all ranks, which meet here.
+
+        Args:
+            num_rows: samples of the split.
+            what: begins the message.
+
+        Raises:
+            ConfigError: there are more or fewer than the split holds.
+        """
+        ranks.join()
+        total = sum(ranks.gather(self._samples))
+        if total != num_rows:
+            raise ConfigError(
+                f"{what} scored {total} samples, expected the {num_rows} that the split holds; look for a hook or "
+                "callback of the model that sets trainer.limit_test_batches or the like, and remove it"
+            )
+        return total
+
+
+class Consumed(Callback):
+    """Counts a training's steps, and refuses a training or a validation that stops short for no reason.
+
+    Reasons are early stopping, `trainer.should_stop` set by the model, and its `on_train_batch_start` that
+    returns -1. They are recorded.
+
+    Args:
+        data: the run's.
+        max_epochs: of the run.
+        accumulate: micro-batches of a step on this rank.
+        what: begins messages.
+    """
+
+    def __init__(self, data: ShardDataModule, max_epochs: int, accumulate: int, what: str) -> None:
+        self._data, self._max_epochs = data, max_epochs
+        self._accumulate, self._what = accumulate, what
+        self._batches: int | None = None
+        self._validated = 0
+        self._skips, self._first_skip = 0, 0
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Note the epochs whose rest the model skips."""
+        hook = pl_module.on_train_batch_start
+        if getattr(hook, "__func__", None) is pl.LightningModule.on_train_batch_start:
+            return
+
+        @wraps(hook)
+        def noted(*args: Any, **options: Any) -> Any:
+            found = hook(*args, **options)
+            if found == -1:
+                self._first_skip = self._first_skip if self._skips else trainer.global_step
+                self._skips += 1
+            return found
+
+        pl_module.on_train_batch_start = noted  # type: ignore[method-assign]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take Lightning's count where a state of an earlier version has none."""
+        if self._batches is None:
+            self._batches = trainer.fit_loop.epoch_loop.batch_progress.total.ready
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuse an epoch that was made shorter.
+
+        Raises:
+            ConfigError: names both numbers.
+        """
+        expected, found = len(self._data.loader), trainer.num_training_batches
+        if found != expected:
+            raise ConfigError(
+                f"{self._what}: Lightning would train on {found:g} of the {expected} batches of epoch "
+                f"{trainer.current_epoch + 1}, expected all; look for a hook or callback of the model that sets "
+                "trainer.limit_train_batches or the like, and set data.epoch_samples in its place"
+            )
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Count a batch."""
+        self._batches = (self._batches or 0) + 1
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Count from the validation's first batch on."""
+        self._validated = 0
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        """Count a batch of the validation."""
+        self._validated += 1
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuse a validation of a part of the split: its metric chooses the weights.
+
+        Raises:
+            ConfigError: names both numbers.
+        """
+        expected = len(self._data.val_dataloader())
+        if self._validated != expected:
+            raise ConfigError(
+                f"{self._what}: a validation read {self._validated} of its {expected} batches, expected all, since its "
+                "metric chooses the weights; look for a hook or callback of the model that sets "
+                "trainer.limit_val_batches or the like, and give the split a smaller share in `splits` in its place"
+            )
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the counts; steps, since other ranks may cut these into other batches."""
+        steps = (self._batches or 0) // self._accumulate
+        return {"steps": steps, "skips": self._skips, "first_skip": self._first_skip}
+
+    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
+        """Count on."""
+        self._batches = state_dict["steps"] * self._accumulate
+        self._skips, self._first_skip = state_dict["skips"], state_dict["first_skip"]
+
+    def result(self, trainer: pl.Trainer) -> dict[str, Any]:
+        """Return what is recorded of an ended training: its steps, those of all epochs, and why there are fewer.
+
+        Raises:
+            ConfigError: there are fewer, and nothing says why.
+        """
+        planned, reasons = self._data.total_steps, [*self._reasons(trainer)]
+        total = trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        batches = total if self._batches is None else self._batches
+        steps = batches // self._accumulate
+        if steps < planned and not reasons:
+            raise ConfigError(
+                f"{self._what}: the training ended after {steps} of {planned} steps ({self._max_epochs} epochs), and "
+                "neither early stopping nor trainer.should_stop is the reason; look for a hook or callback of the "
+                "model that changes Lightning's loops (max_steps, max_epochs), and set trainer.max_epochs or "
+                "data.epoch_samples in its place"
+            )
+        return {"steps": steps, "planned": planned, "reasons": reasons}
+
+    def _reasons(self, trainer: pl.Trainer) -> Iterator[str]:
+        if self._skips:
+            yield (
+                f"on_train_batch_start returned -1 in {self._skips} epochs, at first after step {self._first_skip}"
+            )
+        stopped = [one for one in trainer.early_stopping_callbacks if one.stopped_epoch]
+        if stopped:
+            names = ", ".join(str(one.monitor) for one in stopped if isinstance(one, EarlyStopping))
+            yield f"early stopping by {names}"
+        elif trainer.should_stop:
+            yield "the model or a callback of it set trainer.should_stop"
