@@ -304,6 +304,10 @@ class Trainings:
         spec = {**self._spec, "settings": settings, "model": case.model, "identity": identity}
         return RunSpec.of(spec, model_class=case.model)
 
+    def places(self, case: Case) -> tuple[DatasetPlace, ...]:
+        """Return where a case's data is."""
+        return self._data[case.data]
+
     def killed(self, case: Case, kills: Sequence[Kill], **options: Any) -> Outcome:
         """Train with a chain of kills; see `Chain`."""
         with _folder() as folder:
@@ -320,7 +324,7 @@ class Trainings:
             runtime=rank_runtime(checkpoint=saves, verify="off"),
             attempt=begin_attempt(root / "work"),
         )
-        return replace(given, datasets=self._data[case.data])
+        return replace(given, datasets=self.places(case))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from shardline.checkpoints.manager import CheckpointManager
 from shardline.checkpoints.policy import CheckpointPolicy, Guards
 from shardline.checkpoints.schedule import Cadence
 from shardline.checkpoints.snapshot import Snapshot
+from shardline.checkpoints.validated import ValidatedWeights
 from shardline.errors import DataError
 
 IDENTITY = "a" * 64
@@ -44,7 +45,7 @@ def fit(folder, model=None, *, epochs=2, kind=CheckpointManager, **policy):
     """Train epochs of 10 steps, from the newest state; return the manager."""
     torch.manual_seed(0)
     model = model or Model()
-    best = BestCheckpoint(folder, monitor="val_loss", mode="min", top_k=1)
+    best = BestCheckpoint(folder, ValidatedWeights(), monitor="val_loss", mode="min", top_k=1)
     manager = kind(folder, IDENTITY, CheckpointPolicy(**policy), Guards(), best)
     trainer = pl.Trainer(
         max_epochs=epochs, accelerator="cpu", callbacks=[manager, best], logger=False,

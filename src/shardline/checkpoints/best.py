@@ -7,7 +7,8 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from shardline.checkpoints.sharded import gather_weights
+from shardline.checkpoints.first_batch import Record
+from shardline.checkpoints.validated import ValidatedWeights
 from shardline.checkpoints.writer import Weights
 
 
@@ -19,12 +20,18 @@ class BestCheckpoint(ModelCheckpoint):
 
     Args:
         folder: where the weights will lie.
+        validated: knows the weights that a validation was done with.
+
+    Attributes:
+        records: of the first batch of each validation whose weights are among the best, by file name.
     """
 
     FILE_EXTENSION = ".safetensors"
     on_train_batch_end = None  # type: ignore[assignment]  # not called: only a validation chooses
 
-    def __init__(self, folder: Path, *, monitor: str, mode: str, top_k: int) -> None:
+    def __init__(
+        self, folder: Path, validated: ValidatedWeights, *, monitor: str, mode: str, top_k: int
+    ) -> None:
         super().__init__(
             dirpath=folder,
             filename="best-{epoch:04d}-{step:08d}",
@@ -34,7 +41,9 @@ class BestCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
             save_on_train_epoch_end=False,
         )
+        self._validated = validated
         self._new: dict[str, Weights] = {}
+        self.records: dict[str, Record] = {}
 
     @property
     def names(self) -> set[str]:
@@ -53,7 +62,11 @@ class BestCheckpoint(ModelCheckpoint):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state with file names alone: a store may be mounted elsewhere next time."""
-        return self._with_paths(super().state_dict(), lambda path: Path(path).name)
+        state = self._with_paths(super().state_dict(), lambda path: Path(path).name)
+        return {
+            **state,
+            "first_batches": {name: self.records[name] for name in sorted(self.records)},
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state, its files in the present folder."""
@@ -61,6 +74,7 @@ class BestCheckpoint(ModelCheckpoint):
         state = self._with_paths(state_dict, lambda path: str(folder / path))
         super().load_state_dict({**state, "dirpath": self.dirpath})
         self.current_score = state["current_score"]
+        self.records = dict(state.get("first_batches", {}))  # earlier versions saved none
 
     @staticmethod
     def _with_paths(state: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
@@ -71,8 +85,11 @@ class BestCheckpoint(ModelCheckpoint):
 
     def _save_checkpoint(self, trainer: pl.Trainer, filepath: str) -> None:
         # every rank takes part, since under FSDP each has a part of the weights
-        weights = gather_weights(trainer.lightning_module)
-        self._new[Path(filepath).name] = {key: weights[key].contiguous() for key in sorted(weights)}
+        weights = self._validated.weights(trainer)
+        name = Path(filepath).name
+        self._new[name] = {key: weights[key].contiguous() for key in sorted(weights)}
+        self.records = {key: one for key, one in self.records.items() if key in self.names}
+        self.records[name] = self._validated.first_batch.record
         self._last_global_step_saved = trainer.global_step
         self._last_checkpoint_saved = filepath
 

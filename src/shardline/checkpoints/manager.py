@@ -9,7 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from shardline.checkpoints import model_extras, ranks
+from shardline.checkpoints import averaging, model_extras, ranks
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.boundaries import after_hook, can_save, is_in_epoch
 from shardline.checkpoints.counters import settle, steps_recorded
@@ -31,6 +31,7 @@ from shardline.core.lightning_compat import dump_state, update_step_metrics
 _HYPER_PARAMETERS = "hyper_parameters"  # the model is made from `run.json`
 _RANKS = "ranks"
 _EXTRAS = "model_extras"
+_AVERAGES = "averages"
 
 
 class CheckpointManager(Callback):
@@ -127,6 +128,7 @@ class CheckpointManager(Callback):
     def _restore(self, trainer: pl.Trainer) -> None:
         extras = self._resumed.get(_EXTRAS)  # earlier versions saved none
         left = model_extras.restore(trainer.lightning_module, extras) if extras else []
+        left += averaging.restore(trainer, self._resumed.get(_AVERAGES, []))
         for sentence in (*left, *ranks.restore(trainer, self._resumed[_RANKS])):
             print(f"warning: {sentence}", flush=True)
         self._resumed = {}
@@ -268,6 +270,7 @@ class CheckpointManager(Callback):
         own = {"is_mid_epoch": is_mid_epoch, "stopped": self._stopped}
         state["callbacks"][self.state_key] = own
         state[_EXTRAS] = model_extras.collect(trainer.lightning_module)
+        state[_AVERAGES] = averaging.collect(trainer)
         self._warn_of_unsaved(trainer)
         state[_RANKS] = ranks.gather(ranks.collect(trainer, is_mid_epoch=is_mid_epoch), trainer)
         new_best = self._best.take_new()

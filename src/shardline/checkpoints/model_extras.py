@@ -23,7 +23,7 @@ def collect(module: pl.LightningModule) -> Extras:
     """Return what `state_dict` leaves out; tensors are the model's own, to be copied."""
     parameters = [] if module.automatic_optimization else module.named_parameters()
     return {
-        "buffers": dict(_hidden_buffers(module)),
+        "buffers": dict(hidden_buffers(module)),
         "frozen": [name for name, p in module.named_parameters() if not p.requires_grad],
         "evaluating": [name for name, inner in module.named_modules() if not inner.training],
         "gradients": {name: p.grad for name, p in parameters if p.grad is not None},
@@ -74,23 +74,24 @@ def _form(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
     return tensor.shape, tensor.dtype
 
 
-def _hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
+def hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Yield the buffers that `state_dict` leaves out, by path."""
     for path, inner in module.named_modules():
         for name, (value, persistent) in sorted(buffers_of(inner).items()):
             if not (persistent or isinstance(value, DTensor)):
                 yield f"{path}.{name}" if path else name, value
 
 
-def own_buffers(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
-    """Return the buffers in which this rank differs from rank 0, whose own all ranks load; each rank calls this.
+def own_buffers(trainer: pl.Trainer, module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers of a module in which this rank differs from rank 0; each rank calls this.
 
-    DDP makes buffers equal before each step, but for those that a model replaces (`self.mean = ...`).
+    A state has those of rank 0. DDP makes buffers equal before each step, but for those that a model replaces (`self.mean = ...`).
     """
     if trainer.world_size == 1:
         return {}
     buffers = {
         name: value
-        for name, value in trainer.lightning_module.named_buffers()
+        for name, value in module.named_buffers()
         if not isinstance(value, DTensor) and value.layout is torch.strided
     }
     mine = {name: _digest(value) for name, value in buffers.items()}

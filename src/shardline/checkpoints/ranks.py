@@ -15,6 +15,7 @@ import torch.distributed as dist
 from lightning_utilities.core.apply_func import apply_to_collection
 from torchmetrics import Metric, MetricCollection
 
+from shardline.checkpoints import averaging
 from shardline.checkpoints.model_extras import own_buffers, set_buffers
 from shardline.core.lightning_compat import (
     LoggedMetric,
@@ -47,10 +48,11 @@ def collect(trainer: pl.Trainer, *, is_mid_epoch: bool) -> State:
         "metrics": _metric_states(trainer.lightning_module),
         "logged": _logged(trainer) if is_mid_epoch else None,
         "shown": {name: dict(getattr(trainer, name)) for name in _SHOWN},
-        "buffers": own_buffers(trainer),
+        "buffers": own_buffers(trainer, trainer.lightning_module),
+        "averages": averaging.collect_own(trainer),
     }
     detached = apply_to_collection(mine, torch.Tensor, lambda tensor: tensor.detach().cpu())
-    return {"random": _random_states(), **detached}
+    return {"random": random_numbers(), **detached}
 
 
 def gather(mine: State, trainer: pl.Trainer) -> list[torch.Tensor]:
@@ -90,10 +92,11 @@ def restore(trainer: pl.Trainer, saved: Sequence[torch.Tensor]) -> list[str]:
     ]
     if len(states) == trainer.world_size:
         mine = states[trainer.global_rank]
-        _set_random_states(mine["random"])
+        restore_random_numbers(mine["random"])
         _restore_metrics(trainer.lightning_module, [mine["metrics"]])
         _restore_shown(trainer, mine)
         left = set_buffers(trainer.lightning_module, mine.get("buffers", {}))
+        left += averaging.restore_own(trainer, mine.get("averages", []))
         return [*left, *_restore_logged(trainer, [mine["logged"]])]
     _restore_shown(trainer, states[0])
     if trainer.global_rank:
@@ -104,7 +107,7 @@ def restore(trainer: pl.Trainer, saved: Sequence[torch.Tensor]) -> list[str]:
     ]
 
 
-def _random_states() -> State:
+def random_numbers() -> State:
     """Return the states of the generators, their hundreds of numbers as tensors, which are soon written and read."""
     states = random_states()
     kind, keys, *rest = states["numpy"]
@@ -116,7 +119,8 @@ def _random_states() -> State:
     }
 
 
-def _set_random_states(states: State) -> None:
+def restore_random_numbers(states: State) -> None:
+    """Set the generators to what `random_numbers` has returned."""
     kind, keys, *rest = states["numpy"]  # earlier versions saved lists
     version, words, gauss = states["python"]
     states = {

@@ -26,6 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, empty
 
 from shardline.checkpoints.folder import Digests, describe
+from shardline.checkpoints.weights import plain_name
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import remedy_of, sync_file
 
@@ -203,11 +204,11 @@ def _replace(value: Any, change: Callable[[str, Any], Any], name: str = "") -> A
 def gather_weights(module: nn.Module) -> dict[str, torch.Tensor]:
     """Return copies of whole weights and buffers on the CPU, on rank 0 alone; called by all ranks.
 
-    One tensor at a time is gathered on the devices, so that a model need not fit on one.
+    One tensor at a time is gathered on the devices, so that a model need not fit on one. Names are plain.
     """
     is_mine, weights = not dist.is_initialized() or dist.get_rank() == 0, {}
     for name, value in module.state_dict().items():
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         if is_mine:
-            weights[name] = whole.to("cpu", copy=True)
+            weights[plain_name(name)] = whole.to("cpu", copy=True)
     return weights

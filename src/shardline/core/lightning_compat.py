@@ -98,6 +98,11 @@ def logged_metrics(trainer: pl.Trainer) -> dict[str, LoggedMetric]:
     return trainer.fit_loop.epoch_loop._results
 
 
+def results_of(trainer: pl.Trainer) -> dict[str, LoggedMetric]:
+    """Return what `self.log` has summed up in the loop that is going on, by key."""
+    return dict(trainer._results or {})
+
+
 def drop_step_values(trainer: pl.Trainer) -> None:
     """Have nothing logged of the present step."""
     for metric in logged_metrics(trainer).values():
@@ -217,3 +222,22 @@ def broadcast_buffers(group: dist.ProcessGroup, buffers: Sequence[torch.Tensor])
 def set_device_mesh(module: pl.LightningModule, mesh: Any) -> None:
     """Set the mesh that a model's `configure_model` finds as `self.device_mesh`."""
     module._device_mesh = mesh
+
+
+# ---- averages of weights
+
+
+def average_of(callback: Any) -> torch.nn.Module | None:
+    """Return the model that a `WeightAveraging` holds, None before a training."""
+    average = callback._average_model
+    return None if average is None else average.module  # type: ignore[no-any-return]
+
+
+def latest_update_epoch(callback: Any) -> int:
+    """Return the epoch after which a `WeightAveraging` was last updated; no state has it."""
+    return int(callback._latest_update_epoch)
+
+
+def set_latest_update_epoch(callback: Any, epoch: int) -> None:
+    """Restore what `latest_update_epoch` has returned."""
+    callback._latest_update_epoch = epoch

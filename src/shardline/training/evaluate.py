@@ -10,6 +10,7 @@ import torch
 from lightning_fabric.utilities import move_data_to_device
 from safetensors.torch import load_file
 
+from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.world import World
@@ -68,7 +69,7 @@ def evaluate(
     feed = Feed(datasets, settings, verify=verify)
     schema = feed.manifest["schema"]
     model = make_model(spec, schema)
-    model.load_state_dict(load_file(model_file))
+    load_weights(model, load_file(model_file))
     model.eval()
     split = settings.evaluation.split
     place = {"rank": world.rank, "world_size": world.world_size} if world else {}

@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.manager import CheckpointManager
 from shardline.checkpoints.policy import Guards
+from shardline.checkpoints.validated import ValidatedWeights
+from shardline.checkpoints.weights import plain_name
 from shardline.config.geometry import ActualGeometry, settings_on
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import EarlyStopping as EarlyStoppingSettings
@@ -89,8 +91,9 @@ def train(
     plan, seconds = read_plan(rank.work, spec.identity), 0.0
     while True:
         watch = LossWatch(settings.divergence.max_loss, agreement)
+        validated = ValidatedWeights()
         best = BestCheckpoint(
-            saved, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
+            saved, validated, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
         )
         guards = Guards(may_save=watch.may_save, on_resume=logger.rewind)
         manager = CheckpointManager(saved, spec.identity, policy, guards, best)
@@ -104,7 +107,7 @@ def train(
         ]
         # the manager comes first: between two epochs nothing may have happened before it
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
-        ordered = [manager, seeds, Steps(plan), watch, *around, best]
+        ordered = [manager, validated, seeds, Steps(plan), watch, *around, best]
         try:
             trainer, resumed_step, data = _fit(
                 spec, settings, world, rank, manager, logger, ordered
@@ -178,7 +181,8 @@ def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Tr
         stopped_early=trainer.current_epoch < (trainer.max_epochs or 0),
         resumed_step=resumed_step,
         parameters=frozenset(
-            name for name, _ in trainer.lightning_module.named_parameters(remove_duplicate=False)
+            plain_name(name)
+            for name, _ in trainer.lightning_module.named_parameters(remove_duplicate=False)
         ),
     )
 

@@ -17,6 +17,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.numpy import save
 from safetensors.torch import load_file
 
+from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_bytes
@@ -86,7 +87,7 @@ def predict(
     feed = Feed([rows], settings, verify=verify)
     device = EvaluationRanks.of(world, settings.accelerator, len(parts)).device
     model = make_model(spec, known.manifest["schema"])
-    model.load_state_dict(load_file(model_file))
+    load_weights(model, load_file(model_file))
     model.eval().to(device)
     normalize = Normalizer(known, settings.data.normalize, torch.float32)
     last = count_blocks(feed.manifest["splits"][split], settings.evaluation.batch)

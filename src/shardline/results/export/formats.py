@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save
 
+from shardline.checkpoints.weights import load_weights
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.files import write_bytes
 from shardline.results.export.original import Original, deployed
@@ -108,7 +109,7 @@ def _write_safetensors(original: Original, path: Path) -> bool:
 
 def _read_safetensors(original: Original, path: Path) -> Run:
     model = make_model(original.spec, original.schema)
-    model.load_state_dict(load_file(path))
+    load_weights(model, load_file(path))
     beside, constants = path.with_name(NORMALIZATION), None
     if beside.exists():
         found = load_file(beside)

@@ -10,6 +10,7 @@ import torch
 from msgspec import structs
 from safetensors.torch import load_file
 
+from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.data.columns import columns_of
@@ -149,7 +150,7 @@ def load_original(
     schema = feed.manifest["schema"]
     steps = steps_of(spec.settings.data, schema, with_inside=with_inside)
     model = make_model(spec, schema)
-    model.load_state_dict(load_file(weights))
+    load_weights(model, load_file(weights))
     model.eval()
     normalize = Normalizer(feed, spec.settings.data.normalize, torch.float32)
     call: Call | None = None
