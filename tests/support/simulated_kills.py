@@ -265,6 +265,7 @@ class Case:
         settings: by dotted key, over those of the tiny run.
         data: what it is trained on, see `build_trainings`.
         best_kept: best weights kept.
+        check_sealed: what it is where a fresh model does not repeat its validation.
     """
 
     name: str
@@ -272,6 +273,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     data: str = "rows"
     best_kept: int = 1
+    check_sealed: str = "error"
 
 
 class Trainings:
@@ -321,7 +323,7 @@ class Trainings:
             run_json=root / "run.json",
             manifest=root,
             shards=root,
-            runtime=rank_runtime(checkpoint=saves, verify="off"),
+            runtime=rank_runtime(checkpoint=saves, verify="off", check_sealed=case.check_sealed),
             attempt=begin_attempt(root / "work"),
         )
         return replace(given, datasets=self.places(case))

@@ -163,3 +163,48 @@ class Compiled(Recorded):
     def __init__(self, num_classes: int) -> None:
         super().__init__(num_classes)
         self.head = torch.compile(self.head, backend="eager")
+
+
+class Outside(Recorded):
+    """Is validated with a number that its weights do not have."""
+
+    scale = 1.0
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        super().on_train_batch_end(*args)
+        self.scale += 0.1
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", self.loss(batch) * self.scale)
+
+
+class Adapts(Recorded):
+    """Trains on what it is validated with."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        self.head.bias.data += 0.01
+
+
+class Probed(Recorded):
+    """Sets a parameter when its validation is over, and a buffer."""
+
+    def __init__(self, num_classes: int, is_parameter: bool = True) -> None:
+        super().__init__(num_classes)
+        self.register_buffer("threshold", torch.zeros(()))
+        self.is_parameter = is_parameter
+
+    def on_validation_epoch_end(self) -> None:
+        super().on_validation_epoch_end()
+        self.threshold.fill_(self.global_step)
+        if self.is_parameter:
+            self.head.bias.data += 1.0
+
+
+class Lazy(Recorded):
+    """Has a buffer that it makes only while it trains."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if not hasattr(self.head, "late"):
+            self.head.register_buffer("late", torch.ones(()))
+        return super().training_step(batch, batch_idx)

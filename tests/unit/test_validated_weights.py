@@ -1,10 +1,13 @@
 """What is sealed is what was validated: weights that callbacks and hooks exchange for a validation."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 
+from shardline.checkpoints.weights import load_weights
+from shardline.core.errors import ConfigError
 from shardline.data.datamodule import ShardDataModule
 from shardline.training.model import make_model
 from tests.support.simulated_kills import ALONE, Case, Chain, Kill, Trainings, build_trainings
@@ -14,7 +17,10 @@ SWAPPING = ["Averaging", "Hides", "ByEpochs", "ByCallback", "ByHooks", "SecondMo
 
 
 def case(model: str) -> Case:
-    return Case(name=model, model=f"{MODELS}:{model}")
+    # its validation sums up what no sealed model has
+    return Case(
+        name=model, model=f"{MODELS}:{model}", check_sealed="warn" if model == "Hides" else "error"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +33,7 @@ def validated(trainings: Trainings, of: Case, file: Path) -> float:
     spec = trainings.spec_of(of)
     data = ShardDataModule(spec.settings, trainings.places(of), ALONE, verify="off")
     model = make_model(spec, data.manifest["schema"])
-    model.load_state_dict(load_file(file))
+    load_weights(model, load_file(file))
     model.eval()
     total = 0.0
     for batch in data.val_dataloader():
@@ -56,3 +62,77 @@ def test_kills_in_mid_validation_and_elsewhere_change_nothing(trainings, model):
     unbroken, _ = trainings.unbroken(case(model))
     for kills in KILLS:
         assert trainings.killed(case(model), kills).differences(unbroken) == []
+
+
+def test_what_a_fresh_model_does_not_repeat_is_not_sealed_nor_where_it_resumes_at_its_end(
+    trainings, tmp_path
+):
+    chain = Chain(trainings, case("Outside"), tmp_path)
+    message = (
+        r"of the first batch of the validation at step \d+, validation_step.val_loss was .* buffers with "
+        "persistent=False, or set runtime.check_sealed: warn"
+    )
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=message):
+            chain.attempt(None)
+    assert "model.on_train_end" not in chain.last.places, "the second attempt had nothing to train"
+    assert not list(tmp_path.rglob("model.safetensors"))
+
+
+def test_weights_that_a_fresh_model_does_not_take_are_not_sealed(trainings, tmp_path):
+    with pytest.raises(ConfigError, match=r"do not fit a fresh model: .*head.late.* constructor"):
+        Chain(trainings, case("Lazy"), tmp_path).attempt(None)
+
+
+def test_it_is_sealed_with_a_warning_where_that_is_asked_for(trainings, tmp_path, capsys):
+    chain = Chain(trainings, replace(case("Outside"), check_sealed="warn"), tmp_path)
+    assert chain.attempt(None)
+    assert "warning: run" in capsys.readouterr().out
+    assert [*tmp_path.rglob("model.safetensors")]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("Adapts", "more than one model: parameter head.bias changed between .* Adapts.validation_step"),
+        ("Probed", "parameter head.bias is not what the validation at step 4 was done with: .* or make head.bias a "
+         "buffer; look at .*Probed.on_validation_epoch_end"),
+    ],
+)  # fmt: skip
+def test_parameters_that_a_validation_changes_are_an_error_that_names_the_hook(
+    trainings, tmp_path, model, message
+):
+    with pytest.raises(ConfigError, match=message):
+        Chain(trainings, case(model), tmp_path).attempt(None)
+
+
+def test_a_buffer_that_a_validation_determines_is_sealed_as_it_left_it(trainings, tmp_path):
+    own = replace(case("Probed"), settings={"model_args": {"is_parameter": False}})
+    chain = Chain(trainings, own, tmp_path)
+    trained = chain.attempt(None)
+    sealed = load_file(chain.root / "results/model.safetensors")
+    assert trained["steps"] == 16
+    assert int(sealed["threshold"]) in (4, 8, 12, 16)
+
+
+def test_names_of_a_compiled_part_are_plain_and_it_resumes(trainings, tmp_path):
+    chain = Chain(trainings, case("Compiled"), tmp_path)
+    chain.attempt(KILLS[1][0])
+    chain.attempt(None)
+    plain = Chain(
+        trainings,
+        Case(name="plain", model="tests.support.killed_models:Recorded"),
+        tmp_path / "plain",
+    )
+    plain.attempt(None)
+    sealed, expected = (load_file(one.root / "results/model.safetensors") for one in (chain, plain))
+    assert sealed.keys() == expected.keys()
+    assert all(sealed[name].equal(expected[name]) for name in expected)
+    assert validated(trainings, case("Compiled"), chain.root / "results/model.safetensors") > 0
+
+
+def test_what_a_training_checkpoint_leaves_out_is_sealed(trainings):
+    unbroken, _ = trainings.unbroken(case("Rewrites"))
+    killed = trainings.killed(case("Rewrites"), KILLS[0])
+    assert killed.differences(unbroken) == []
+    assert {"head.weight", "head.bias"} <= load(killed.model).keys()

@@ -24,6 +24,7 @@ class BestCheckpoint(ModelCheckpoint):
 
     Attributes:
         records: of the first batch of each validation whose weights are among the best, by file name.
+        recorded_here: names of those that this process has recorded.
     """
 
     FILE_EXTENSION = ".safetensors"
@@ -44,6 +45,7 @@ class BestCheckpoint(ModelCheckpoint):
         self._validated = validated
         self._new: dict[str, Weights] = {}
         self.records: dict[str, Record] = {}
+        self.recorded_here: set[str] = set()
 
     @property
     def names(self) -> set[str]:
@@ -89,6 +91,7 @@ class BestCheckpoint(ModelCheckpoint):
         name = Path(filepath).name
         self._new[name] = {key: weights[key].contiguous() for key in sorted(weights)}
         self.records = {key: one for key, one in self.records.items() if key in self.names}
+        self.recorded_here.add(name)
         self.records[name] = self._validated.first_batch.record
         self._last_global_step_saved = trainer.global_step
         self._last_checkpoint_saved = filepath

@@ -85,7 +85,8 @@ def hidden_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | None
 def own_buffers(trainer: pl.Trainer, module: nn.Module) -> dict[str, torch.Tensor]:
     """Return the buffers of a module in which this rank differs from rank 0; each rank calls this.
 
-    A state has those of rank 0. DDP makes buffers equal before each step, but for those that a model replaces (`self.mean = ...`).
+    A state has those of rank 0. DDP makes buffers equal before each step, but for those that a model
+    replaces (`self.mean = ...`).
     """
     if trainer.world_size == 1:
         return {}

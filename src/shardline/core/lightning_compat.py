@@ -75,6 +75,14 @@ def dump_state(trainer: pl.Trainer) -> dict[str, Any]:
     return dict(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
 
 
+def set_place(trainer: pl.Trainer, *, epoch: int, step: int) -> None:
+    """Have a trainer that trains nothing show an epoch and a number of optimiser steps."""
+    loop = trainer.fit_loop
+    loop.epoch_progress.current.processed = loop.epoch_progress.current.completed = epoch
+    loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
+    loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = step
+
+
 def ignore_signals(trainer: pl.Trainer) -> None:
     """Keep Lightning from handling SIGTERM.
 
@@ -99,8 +107,8 @@ def logged_metrics(trainer: pl.Trainer) -> dict[str, LoggedMetric]:
 
 
 def results_of(trainer: pl.Trainer) -> dict[str, LoggedMetric]:
-    """Return what `self.log` has summed up in the loop that is going on, by key."""
-    return dict(trainer._results or {})
+    """Return what `self.log` has summed up since the loop that is going on began, by key."""
+    return {key: one for key, one in (trainer._results or {}).items() if not one.has_reset}
 
 
 def drop_step_values(trainer: pl.Trainer) -> None:

@@ -37,6 +37,7 @@ from shardline.training.metrics import JsonLinesLogger, PlainProgress
 from shardline.training.model import make_model
 from shardline.training.optim import attach_optimizer
 from shardline.training.rank_spec import RankSpec
+from shardline.training.repeated_batch import repeat_batch
 from shardline.training.steps import Steps, StepSeeds
 from shardline.training.stop_agreement import AgreedStop
 from shardline.training.trainer import make_trainer
@@ -56,6 +57,7 @@ class Trained:
         packs: what is recorded of its samples, see `packing.describe_packs`; None where these are rows.
         consumed: `steps` that the training took, those `planned`, and the `reasons` why there are fewer.
         interventions: what was done where the training diverged, see `interventions.Intervention`.
+        sealed_check: what came of a batch that a fresh model has evaluated again, see `repeat_batch`.
     """
 
     best: Path
@@ -69,6 +71,7 @@ class Trained:
     consumed: dict[str, Any] = field(default_factory=dict)
     checkpoint_s: float = 0.0
     interventions: list[dict[str, Any]] = field(default_factory=list)
+    sealed_check: dict[str, Any] = field(default_factory=dict)
 
 
 def train(
@@ -109,15 +112,26 @@ def train(
         seeds = StepSeeds(settings.seed, world.rank, settings.trainer.accumulate)
         ordered = [manager, validated, seeds, Steps(plan), watch, *around, best]
         try:
-            trainer, resumed_step, data = _fit(
+            trainer, resumed_step, recorded = _fit(
                 spec, settings, world, rank, manager, logger, ordered
             )
         except GoBack as error:
             trouble = error.trouble
         else:
-            trained = _summary(trainer, best, resumed_step)
-            seconds += manager.seconds
-            return replace(trained, **data, checkpoint_s=seconds, interventions=plan.to_json())
+            trained = replace(
+                _summary(trainer, best, resumed_step),
+                **recorded, checkpoint_s=seconds + manager.seconds, interventions=plan.to_json(),
+            )  # fmt: skip
+            data: Any = trainer.datamodule  # type: ignore[attr-defined]
+            del trainer
+            gc.collect()  # the trained model, before there is another
+            check = repeat_batch(
+                spec, settings, world, data, trained.best, best.records.get(trained.best.name),
+                is_recorded_here=trained.best.name in best.recorded_here,
+                is_error=rank.runtime.check_sealed == "error",
+                timeout_s=_timeout_s(rank),
+            )  # fmt: skip
+            return replace(trained, sealed_check=check)
         seconds += manager.seconds
         gc.collect()  # the model that went wrong, before there is another
         plan = intervene(spec, world, plan, trouble, rank.work)
@@ -147,8 +161,7 @@ def _fit(
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=rank.set_by_row)
     check_validates(settings, model)
     check_policy(settings, model, spec.title)
-    # an unnamed error of torch must not come before the watchdog's
-    timeout_s = max(_TORCH_TIMEOUT_S, 2 * rank.runtime.hang_timeout_s)
+    timeout_s = _timeout_s(rank)
     consumed = Consumed(
         data, settings.trainer.max_epochs, settings.trainer.accumulate, f'run "{spec.title}"'
     )
@@ -159,6 +172,11 @@ def _fit(
     resumed_step = manager.step_saved()
     trainer.fit(model, datamodule=data, ckpt_path=state, weights_only=True)
     return trainer, resumed_step, {"packs": data.packs, "consumed": consumed.result(trainer)}
+
+
+def _timeout_s(rank: RankSpec) -> float:
+    # an unnamed error of torch must not come before the watchdog's
+    return max(_TORCH_TIMEOUT_S, 2 * rank.runtime.hang_timeout_s)
 
 
 def _summary(trainer: pl.Trainer, best: BestCheckpoint, resumed_step: int) -> Trained:

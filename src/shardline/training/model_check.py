@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from safetensors.torch import save_file
 
+from shardline.checkpoints.averaging import check_averaging
 from shardline.checkpoints.sharded import gather_weights
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, RunSettings
@@ -120,6 +121,7 @@ class _Trial:
         self._spec = replace(spec, settings=_on_two_rows(settings))
         self._places, self._folder = places, folder
         self._set_by_row = set_by_row
+        self._is_sharded = settings.strategy == "fsdp"
         self._is_ddp = settings.strategy == "ddp" and settings.nodes * settings.devices > 1
         quieten_lightning()
 
@@ -139,7 +141,7 @@ class _Trial:
         return model
 
     def fit(self, model: pl.LightningModule, data: ShardDataModule) -> "_Watch":
-        watch = _Watch(self._spec)
+        watch = self._watch()
         self._trainer(watch).fit(model, datamodule=data)
         watch.check_trained()
         return watch
@@ -148,7 +150,7 @@ class _Trial:
         """Load the state into another model that does a step; returns the size of the state."""
         file, data = self._folder / "state.ckpt", self.data()
         torch.save(watch.state, file)
-        again = _Watch(self._spec)
+        again = self._watch()
         self._trainer(again).fit(
             self.model(data), datamodule=data, ckpt_path=file, weights_only=True
         )
@@ -179,6 +181,9 @@ class _Trial:
         except Exception:
             return None
         return None
+
+    def _watch(self) -> "_Watch":
+        return _Watch(self._spec, is_sharded=self._is_sharded)
 
     def _trainer(self, watch: "_Watch") -> pl.Trainer:
         settings = self._spec.settings
@@ -241,13 +246,18 @@ class _Watch(Callback):
         weights: the model's.
     """
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, *, is_sharded: bool) -> None:
+        self._is_sharded = is_sharded
         self._model = spec.model or spec.model_class
         self.logged: set[str] = set()
         self.monitors: dict[str, str] = {}
         self.state: dict[str, Any] = {}
         self.weights: dict[str, torch.Tensor] = {}
         self._has_loss = False
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Refuse callbacks of the model's that a training would refuse."""
+        check_averaging(trainer.callbacks, is_sharded=self._is_sharded)  # type: ignore[attr-defined]
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor

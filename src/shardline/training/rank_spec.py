@@ -32,6 +32,7 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
         oversubscribe: allow ranks to share devices and cores.
         rendezvous_timeout_s: seconds that ranks wait for one another.
         hang_timeout_s: seconds without progress after which a rank counts as hung; 0 for never.
+        check_sealed: what to do where a fresh model with the best weights does not repeat their validation.
     """
 
     log_every_steps: int
@@ -43,6 +44,7 @@ class RankRuntime(msgspec.Struct, frozen=True, kw_only=True):
     oversubscribe: bool
     rendezvous_timeout_s: int
     hang_timeout_s: float
+    check_sealed: Literal["error", "warn"] = "error"
 
 
 class FirstSteps(msgspec.Struct, frozen=True, kw_only=True):

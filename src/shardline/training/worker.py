@@ -194,12 +194,13 @@ def _train(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _
     result = {
         key: value
         for key, value in asdict(trained).items()
-        if key not in ("best", "parameters", "packs")
+        if key not in ("best", "parameters", "packs", "sealed_check")
     }
     readings, packs = (stopwatch.readings, stopwatch.steps_a_reading), trained.packs
     return result, lambda: {
         **_measured(rank.work, spec, stopwatch.kept(), used, readings, packs),
         "weights": _weights(rank, trained.parameters),
+        "sealed_check": trained.sealed_check,
     }
 
 

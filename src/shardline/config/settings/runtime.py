@@ -60,6 +60,9 @@ class Runtime(Settings, frozen=True, kw_only=True):
     """What a file is that the code of a model, source or script reads and no identity holds; `warn`
     names it in the log, `error` ends the stage where it is read. Reads by compiled code are not
     seen (Shardline's `docs/identity.md`)."""
+    check_sealed: Literal["error", "warn"] = "error"
+    """What it is where a fresh model with the weights that are to be sealed gives other values for a
+    batch of their validation than were recorded; `warn` seals them with a warning."""
     check: bool = True
     """Check models, transforms and this machine before anything is built, as `shardline check` does."""
     launcher_args: list[str] = []
