@@ -1,6 +1,7 @@
 """Mistakes of model and data, each found by one step on two rows: what is told of it, and that it is told once."""
 
 import importlib
+import re
 import sys
 import tempfile
 import textwrap
@@ -377,3 +378,36 @@ def test_a_method_of_a_tracker_is_one_sentence(check):
     )
     asks = f'{step}\n        assert not hasattr(self.logger.experiment, "add_image")'
     assert not check((step, asks)).problems, "a model that asks first goes without"
+
+
+CALLBACKS = """    def configure_callbacks(self):
+        from pytorch_lightning import callbacks
+        return [{}]
+
+    def forward(self, features)"""
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        'callbacks.ModelCheckpoint(monitor="val_loss")',
+        "callbacks.ModelCheckpoint(), callbacks.EMAWeightAveraging(decay=0.9)",
+    ],
+)
+def test_callbacks_of_a_model_that_trains_with_them_pass(check, callback):
+    assert check((FORWARD, CALLBACKS.format(callback))).problems == []
+
+
+@pytest.mark.parametrize(
+    ("callback", "settings", "message"),
+    [
+        ("callbacks.StochasticWeightAveraging(swa_lrs=0.1)", {}, "a StochasticWeightAveraging, .*: use EMAWeight"),
+        ("callbacks.WeightAveraging()", {"strategy": "fsdp"}, "WeightAveraging, .* strategy=fsdp .*strategy: ddp"),
+        ("callbacks.WeightAveraging(), callbacks.EMAWeightAveraging()", {}, "WeightAveraging and EMAWeightAveraging, "),
+    ],
+)  # fmt: skip
+def test_averages_that_could_not_be_resumed_or_sealed_are_refused(
+    check, callback, settings, message
+):
+    (problem,) = check((FORWARD, CALLBACKS.format(callback)), **settings).problems
+    assert re.search(f"^configure_callbacks gives?.*{message}", problem), problem

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from shardline.config.run_spec import RunSpec
-from shardline.core.errors import ShardlineError
+from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.imports import short_traceback
 from shardline.training.check_spec import ModelResult
 
@@ -40,7 +40,8 @@ def sort_error(
     """
     text = " ".join(f"{type(one).__name__}: {one}" for one in _chain(error))
     model = f"model={spec.model or spec.model_class}"
-    if why := _not_of_model(text, spec, is_elsewhere=is_elsewhere):
+    is_foreign = not isinstance(error, ConfigError)  # which may name strategy=fsdp itself
+    if why := _not_of_model(text, spec, is_elsewhere=is_elsewhere, is_foreign=is_foreign):
         line = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         found.not_checked.append(f"{model} was not checked where it {doing}: it {why} ({line})")
         return
@@ -60,14 +61,14 @@ def sort_error(
     )
 
 
-def _not_of_model(text: str, spec: RunSpec, *, is_elsewhere: bool) -> str:
+def _not_of_model(text: str, spec: RunSpec, *, is_elsewhere: bool, is_foreign: bool) -> str:
     if _OF_MEMORY.search(text):
         return "needs more memory than is free on this machine"
     if is_elsewhere and _OF_PACKAGES.search(text):
         return "needs packages of the environment that its jobs run in"
     if spec.settings.accelerator != "cpu" and _OF_GPU.search(text):
         return "needs a GPU, and this check runs on the CPU"
-    if spec.settings.nodes * spec.settings.devices > 1 and _OF_RANKS.search(text):
+    if spec.settings.nodes * spec.settings.devices > 1 and is_foreign and _OF_RANKS.search(text):
         return "needs several ranks, and this check has one"
     return "needs the network" if _OF_NETWORK.search(text) else ""
 

@@ -14,6 +14,7 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_utilities.core.apply_func import apply_to_collection
 from msgspec.structs import replace
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from safetensors.torch import save_file
@@ -289,7 +290,8 @@ class _Watch(Callback):
             plateaus = [one for one in schedules if one.reduce_on_plateau and one.strict]
             if plateaus:
                 self.monitors = {"lr_scheduler.monitor": str(plateaus[0].monitor)}
-            self.state = dump_state(trainer)
+            # its tables are callbacks' own, which go on to change them
+            self.state = apply_to_collection(dump_state(trainer), torch.Tensor, lambda one: one)
             self.weights = gather_weights(pl_module)
         trainer.should_stop = True
 
