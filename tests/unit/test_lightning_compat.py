@@ -179,6 +179,16 @@ def test_buffers_of_a_module():
     assert compat.buffers_of(module)["hidden"][0] is module.hidden
 
 
+def test_hooks_of_a_module_are_counted():
+    layer = torch.nn.Linear(1, 1)
+    assert compat.num_hooks(layer) == 0
+    layer.register_forward_pre_hook(lambda *_: None)
+    layer.register_forward_hook(lambda *_: None)
+    layer.register_full_backward_pre_hook(lambda *_: None)
+    layer.register_full_backward_hook(lambda *_: None)
+    assert compat.num_hooks(layer) == 4
+
+
 def test_random_generators():
     states = compat.random_states()
     kind, keys, *_ = states["numpy"]

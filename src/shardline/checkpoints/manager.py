@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
 from shardline.checkpoints import averaging, model_extras, ranks
+from shardline.checkpoints.arrangement import Arrangement
 from shardline.checkpoints.best import BestCheckpoint
 from shardline.checkpoints.boundaries import after_hook, can_save, is_in_epoch
 from shardline.checkpoints.counters import settle, steps_recorded
@@ -63,6 +64,7 @@ class CheckpointManager(Callback):
         self._cadence = Cadence(policy.every_steps, 60 * policy.every_min)
         self._writer = StateWriter(folder, identity, policy.keep)
         self._background, self._snapshot = Background(), Snapshot()
+        self._arrangement = Arrangement()
         self._writers: Writers | None = None
         self._has_warned_of_slow_store = self._has_warned_of_unsaved = False
         self._step, self._is_mid_epoch = 0, False
@@ -87,7 +89,8 @@ class CheckpointManager(Callback):
         Raises:
             DataError: there are training checkpoints and none is good, or one is of another run.
         """
-        trainer.strategy.checkpoint_io = ShardReader(trainer.strategy)
+        check = partial(self._arrangement.check, prints=trainer.is_global_zero)
+        trainer.strategy.checkpoint_io = ShardReader(trainer.strategy, check)
         trainer.strategy.setup_environment()  # rank 0 chooses for all
         chosen = self._choose() if trainer.is_global_zero else (None, "")
         saved, error = trainer.strategy.broadcast(chosen)
@@ -119,6 +122,7 @@ class CheckpointManager(Callback):
     ) -> None:
         """Keep what each rank gets back when the training resumes; Lightning loads its loops after this."""
         own = checkpoint["callbacks"][self.state_key]
+        self._arrangement.check_callbacks(trainer, self._resumed_folder)
         self._resumed, self._is_mid_epoch = checkpoint, own["is_mid_epoch"]
         # one that was stopped early stays stopped, which Lightning does not keep
         trainer.should_stop = trainer.should_stop or own["stopped"]
@@ -137,12 +141,14 @@ class CheckpointManager(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Come behind the model's own hooks, which Lightning calls after those of all callbacks."""
+        self._arrangement.watch(trainer, pl_module)
         after_hook(pl_module, "on_train_start", lambda: self._begin(trainer))
         after_hook(pl_module, "on_train_batch_end", lambda: self._end_batch(trainer))
         after_hook(pl_module, "on_train_end", lambda: self._end(trainer))
 
     def _begin(self, trainer: pl.Trainer) -> None:
         self._cadence.begin(trainer.global_step)
+        self._arrangement.begin(trainer)
         if self._resumed and self._is_mid_epoch:
             self._restore(trainer)
 
@@ -271,6 +277,7 @@ class CheckpointManager(Callback):
         state["callbacks"][self.state_key] = own
         state[_EXTRAS] = model_extras.collect(trainer.lightning_module)
         state[_AVERAGES] = averaging.collect(trainer)
+        state |= self._arrangement.collect(trainer, state)
         self._warn_of_unsaved(trainer)
         state[_RANKS] = ranks.gather(ranks.collect(trainer, is_mid_epoch=is_mid_epoch), trainer)
         new_best = self._best.take_new()

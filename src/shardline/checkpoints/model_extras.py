@@ -4,7 +4,7 @@ Buffers that are not persistent, which parameters are trained, which modules are
 where the model takes its optimiser steps itself, gradients that it may still be summing up.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -22,10 +22,13 @@ Extras = dict[str, Any]
 def collect(module: pl.LightningModule) -> Extras:
     """Return what `state_dict` leaves out; tensors are the model's own, to be copied."""
     parameters = [] if module.automatic_optimization else module.named_parameters()
+    # by all names of what has several: which one comes first may change from process to process
+    all_parameters = module.named_parameters(remove_duplicate=False)
+    all_modules = module.named_modules(remove_duplicate=False)
     return {
         "buffers": dict(hidden_buffers(module)),
-        "frozen": [name for name, p in module.named_parameters() if not p.requires_grad],
-        "evaluating": [name for name, inner in module.named_modules() if not inner.training],
+        "frozen": [name for name, p in all_parameters if not p.requires_grad],
+        "evaluating": [name for name, inner in all_modules if not inner.training],
         "gradients": {name: p.grad for name, p in parameters if p.grad is not None},
     }
 
@@ -38,13 +41,22 @@ def restore(module: pl.LightningModule, extras: Extras) -> list[str]:
     """
     left = set_buffers(module, extras["buffers"])
     frozen, evaluating = set(extras["frozen"]), set(extras["evaluating"])
-    for name, inner in module.named_modules():
-        inner.training = name not in evaluating
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-        if name in extras["gradients"]:
+    # states of earlier versions have one name of what has several
+    for inner, names in _all_names(module.named_modules(remove_duplicate=False)):
+        inner.training = evaluating.isdisjoint(names)
+    for parameter, names in _all_names(module.named_parameters(remove_duplicate=False)):
+        parameter.requires_grad_(frozen.isdisjoint(names))
+        for name in names & extras["gradients"].keys():
             parameter.grad = extras["gradients"][name].to(parameter.device)
     return left
+
+
+def _all_names(found: Iterable[tuple[str, Any]]) -> list[tuple[Any, set[str]]]:
+    """Return each thing with all of its names."""
+    names: dict[int, tuple[Any, set[str]]] = {}
+    for name, value in found:
+        names.setdefault(id(value), (value, set()))[1].add(name)
+    return [*names.values()]
 
 
 def set_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor | None]) -> list[str]:

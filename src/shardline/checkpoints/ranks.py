@@ -149,10 +149,14 @@ def _metric_states(module: pl.LightningModule) -> State:
 
 def _restore_metrics(module: pl.LightningModule, states: Sequence[State]) -> list[str]:
     left = []
-    for name, metric in module.named_modules():
-        if not isinstance(metric, Metric) or name not in states[0]:
+    # by any of its names, since the first of several may be another one now
+    modules = dict(module.named_modules(remove_duplicate=False))
+    for name, state in states[0].items():
+        metric = modules.get(name)
+        if not isinstance(metric, Metric):
+            left.append(f"metric {name} is not put back: the model has no such metric yet")
             continue
-        _set_metric(metric, states[0][name])
+        _set_metric(metric, state)
         try:
             for other in states[1:]:
                 set_updates(metric, updates_of(metric) + other[name]["updates"])

@@ -137,13 +137,21 @@ def _remedy(error: Exception) -> str:
 class ShardReader(TorchCheckpointIO):
     """Reads what `take_shards` and `Shards.write` have written, at any number of ranks."""
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(
+        self, strategy: Any, check: Callable[[Mapping[str, Any], Path], None] = lambda *_: None
+    ) -> None:
+        """Read for a strategy.
+
+        Args:
+            check: gets the state, before anything is restored of it, and its folder.
+        """
         super().__init__()
-        self._strategy = strategy
+        self._strategy, self._check = strategy, check
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
         """Return a training checkpoint with this rank's parts of the sharded tensors."""
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        self._check(state, Path(path).parent)
         whole: dict[str, Any] = put_shards(
             state, Path(path).parent, lambda: self._strategy.device_mesh["data_parallel"]
         )

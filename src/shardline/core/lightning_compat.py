@@ -195,6 +195,12 @@ def buffers_of(module: torch.nn.Module) -> dict[str, tuple[torch.Tensor | None, 
     return {name: (value, name not in hidden) for name, value in module._buffers.items()}
 
 
+def num_hooks(module: torch.nn.Module) -> int:
+    """Return how many hooks run around a module's forward and backward passes."""
+    kinds = ("forward_pre", "forward", "backward_pre", "backward")
+    return sum(len(getattr(module, f"_{kind}_hooks")) for kind in kinds)
+
+
 # ---- random generators
 
 

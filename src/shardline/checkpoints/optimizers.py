@@ -1,0 +1,253 @@
+"""Optimisers' and schedules' states, restored by the names of parameters.
+
+torch restores them by position: the state of the third parameter goes to the third one, whatever it is in this
+process. Here a state is brought into the present order first. Within a group the optimiser's own list takes the order
+of the state, so that sums over all parameters, such as a gradient's norm, add in one order.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from shardline.checkpoints.registered import Form, form_of, names_of
+from shardline.core.errors import ConfigError
+
+Described = dict[str, Any]
+# what torch's schedules keep for each group of their optimiser
+_PER_GROUP = {
+    "base_lrs", "_last_lr", "min_lrs", "max_lrs", "base_momentums", "max_momentums", "lr_lambdas",
+}  # fmt: skip
+# what optimisers keep in the shape of the parameter
+_LIKE_PARAMETER = {
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "acc_delta", "sum", "exp_inf", "ax",
+}  # fmt: skip
+
+
+def describe(trainer: pl.Trainer) -> list[Described]:
+    """Return each optimiser's class and groups, a list of forms each, as plain values."""
+    names = names_of(trainer.lightning_module)
+    return [
+        {
+            "class": type(optimizer).__qualname__,
+            "groups": [
+                [form_of(p, names.get(id(p), "")) for p in group["params"]]
+                for group in optimizer.param_groups
+            ],
+        }
+        for optimizer in trainer.optimizers
+    ]
+
+
+def describe_schedules(trainer: pl.Trainer) -> list[list[Any]]:
+    """Return what tells schedules apart: class, place of the optimiser, and when they step."""
+    places = {id(optimizer): i for i, optimizer in enumerate(trainer.optimizers)}
+    return [
+        [
+            type(config.scheduler).__qualname__,
+            places.get(id(getattr(config.scheduler, "optimizer", None)), -1),
+            config.interval, config.frequency, config.monitor, config.name,
+        ]
+        for config in trainer.lr_scheduler_configs
+    ]  # fmt: skip
+
+
+def nameless(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
+    """Return the parameters that optimisers alone have, by type and shape; no `state_dict` holds them.
+
+    Raises:
+        ConfigError: two of them could not be told apart at a resume.
+    """
+    names, found = names_of(trainer.lightning_module), dict[str, torch.Tensor]()
+    for number, optimizer in enumerate(trainer.optimizers):
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            key = _spelt(form_of(parameter, ""))
+            if id(parameter) in names or found.get(key) is parameter:
+                continue
+            if key in found:
+                raise ConfigError(
+                    f"optimizer {number} ({type(optimizer).__qualname__}) has two parameters of {key} that the model "
+                    "has no names for, which cannot be told apart when the training is resumed; register them in the "
+                    "model (nn.Parameter, nn.ParameterList, nn.ModuleList in the place of a plain list)"
+                )
+            found[key] = parameter
+    return found
+
+
+def bring_into_order(
+    checkpoint: dict[str, Any], saved: Sequence[Described], schedules: Sequence[Sequence[Any]],
+    trainer: pl.Trainer,
+) -> str:  # fmt: skip
+    """Bring the optimisers' and schedules' states of a training checkpoint into the present order.
+
+    Args:
+        checkpoint: changed in place.
+        saved: optimisers of the process that saved it, as `describe` gives them.
+        schedules: the same by `describe_schedules`.
+
+    Returns:
+        The first thing by name that makes this impossible; empty if it is done.
+    """
+    here = describe(trainer)
+    sources = _matched([_key(one) for one in saved], [_key(one) for one in here])
+    if sources is None or len(saved) != len(here):
+        return _first_difference(saved, here)
+    orders = [_group_order(saved[j], here[i]) for i, j in enumerate(sources)]
+    states: list[Any] = checkpoint["optimizer_states"]
+    checkpoint["optimizer_states"] = [
+        _in_order(states[j], order) for j, order in zip(sources, orders, strict=True)
+    ]
+    for i, (j, order) in enumerate(zip(sources, orders, strict=True)):
+        _sort_parameters(trainer, i, [saved[j]["groups"][k] for k in order])
+    now = describe_schedules(trainer)
+    of_saved = [[kind, j, *rest] for kind, j, *rest in schedules]
+    of_now = [[kind, sources[i] if i >= 0 else i, *rest] for kind, i, *rest in now]
+    places = _matched(of_saved, of_now)
+    if places is None or len(schedules) != len(now):
+        return f"the learning rate schedules are {_kinds(schedules)} there and {_kinds(now)} here"
+    found = []
+    for config, (_, i, *_), j in zip(trainer.lr_scheduler_configs, now, places, strict=True):
+        state = checkpoint["lr_schedulers"][j]
+        if i >= 0 and orders[i] != sorted(orders[i]):
+            if trouble := unknown_list(config.scheduler, state, len(orders[i])):
+                return trouble
+            state = _schedule_in_order(state, orders[i])
+        found.append(state)
+    checkpoint["lr_schedulers"] = found
+    return ""
+
+
+def _spelt(form: Form) -> str:
+    return f"{form[0]} {form[1]} {form[2]}".strip()
+
+
+def _key(described: Described) -> Any:
+    return described["class"], sorted(_group_key(group) for group in described["groups"])
+
+
+def _group_key(group: Sequence[Form]) -> list[str]:
+    return sorted(map(_spelt, group))
+
+
+def _matched(saved: Sequence[Any], here: Sequence[Any]) -> list[int] | None:
+    """Return for each thing the place of its equal among the saved ones, its own place first; None if one has none."""
+    left, found = {*range(len(saved))}, []
+    for i, key in enumerate(here):
+        equal = [j for j in sorted(left, key=lambda j: (j != i, j)) if saved[j] == key]
+        if not equal:
+            return None
+        found.append(equal[0])
+        left.discard(equal[0])
+    return found
+
+
+def _group_order(saved: Described, here: Described) -> list[int]:
+    order = _matched(*([_group_key(group) for group in one["groups"]] for one in (saved, here)))
+    assert order is not None  # the keys of the optimisers are equal
+    return order
+
+
+def _in_order(state: Mapping[str, Any], order: Sequence[int]) -> Mapping[str, Any]:
+    if [*order] == sorted(order):
+        return state
+    groups = state["param_groups"]  # whose numbers of parameters are the keys of the rest
+    return {**state, "param_groups": [groups[k] for k in order]}
+
+
+def _sort_parameters(trainer: pl.Trainer, place: int, groups: Sequence[Sequence[Form]]) -> None:
+    names = names_of(trainer.lightning_module)
+    for group, forms in zip(trainer.optimizers[place].param_groups, groups, strict=True):
+        by_form = {_spelt(form_of(p, names.get(id(p), ""))): p for p in group["params"]}
+        group["params"][:] = [by_form[_spelt(form)] for form in forms]  # some refer to the list
+
+
+def _kinds(schedules: Sequence[Sequence[Any]]) -> str:
+    return ", ".join(f"{kind} of optimizer {place}" for kind, place, *_ in schedules) or "none"
+
+
+def unknown_list(scheduler: Any, state: Mapping[str, Any], num_groups: int) -> str:
+    """Name what a schedule of somebody's keeps that may be for each group."""
+    if type(scheduler).__module__.startswith("torch."):
+        return ""
+    for key, value in state.items():
+        is_scalar = isinstance(value, torch.Tensor) and not value.ndim
+        if is_scalar or key in _PER_GROUP or not isinstance(value, list | tuple | torch.Tensor):
+            continue
+        if len(value) == num_groups:
+            return (
+                f"the optimizer's groups are in another order, and {key} of {type(scheduler).__qualname__} may "
+                "be a list of them"
+            )
+    return ""
+
+
+def _schedule_in_order(state: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+    changed = dict(state)
+    for key, value in state.items():
+        if key == "_schedulers":
+            changed[key] = [_schedule_in_order(inner, order) for inner in value]
+        elif key in _PER_GROUP and isinstance(value, list | tuple) and len(value) == len(order):
+            changed[key] = [value[k] for k in order]
+    return changed
+
+
+def _first_difference(saved: Sequence[Described], here: Sequence[Described]) -> str:
+    before, now = _places(saved), _places(here)
+    for key in (*before, *now):
+        there, found = before.get(key), now.get(key)
+        if there and found and there[1:] == found[1:]:
+            continue
+        other = next((k for k in now if not found and k.split()[0] == key.split()[0]), "")
+        here_is = found[0] if found else f"{other} in {now[other][0]}" if other else "in none"
+        return f"parameter {key} is {there[0] if there else 'in none'} of the optimizers there and {here_is} here"
+    kinds = [", ".join(one["class"] for one in described) for described in (saved, here)]
+    return f"the optimizers are {kinds[0] or 'none'} there and {kinds[1] or 'none'} here"
+
+
+def _places(described: Sequence[Described]) -> dict[str, tuple[Any, ...]]:
+    """Return for each parameter where it is, the class of its optimiser and what else is in its group."""
+    return {
+        _spelt(form): (
+            f"in group {k} of optimizer {i} ({one['class']})",
+            one["class"],
+            _group_key(group),
+        )
+        for i, one in enumerate(described)
+        for k, group in enumerate(one["groups"])
+        for form in group
+    }
+
+
+def other_shapes(states: Sequence[Any], here: Sequence[Described]) -> tuple[str, bool]:
+    """Compare states that hold no names, of an earlier version.
+
+    Returns:
+        The first difference of shapes, empty for none; whether some parameters with a state have one shape.
+    """
+    shapes = Counter[str]()
+    sizes = [[[len(g["params"]) for g in state["param_groups"]] for state in states]]
+    sizes += [[[*map(len, one["groups"])] for one in here]]
+    if sizes[0] != sizes[1]:
+        return (
+            f"the groups of its optimizers have {sizes[0]} parameters there and {sizes[1]} here",
+            True,
+        )
+    for i, (state, described) in enumerate(zip(states, here, strict=False)):
+        for number, form in _numbered(state, described):
+            kept = state["state"].get(number, {})
+            shapes[_spelt(["", *form[1:]])] += bool(kept)
+            for key, value in kept.items():
+                if key in _LIKE_PARAMETER and [*getattr(value, "shape", form[2])] != form[2]:
+                    other = f"{key} of {[*value.shape]}"
+                    return (
+                        f"the state of parameter {_spelt(form)} of optimizer {i} holds {other}",
+                        True,
+                    )
+    return "", any(count > 1 for count in shapes.values())
+
+
+def _numbered(state: Any, described: Described) -> Iterator[tuple[Any, Form]]:
+    for group, forms in zip(state.get("param_groups", ()), described["groups"], strict=False):
+        yield from zip(group["params"], forms, strict=False)

@@ -1,0 +1,248 @@
+"""What a model registers, as its constructor made it: compared between processes and between ranks.
+
+A constructor that iterates over a set, `os.listdir` or the ids of objects registers layers in another order in each
+process. Names show most of it. Two layers of a `ModuleList` that have changed places keep their names, so digests
+of initial values, classes and plain attributes are compared by name as well.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from blake3 import blake3
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torchmetrics import Metric
+
+from shardline.core.lightning_compat import buffers_of, num_hooks
+
+Record = dict[str, Any]
+Form = list[Any]  # name, type, shape
+
+ONE_ORDER = (
+    "register layers, groups and buffers in one order (sorted(...) in the place of a set, os.listdir or ids), "
+    "which trains the run from the start"
+)
+_DIGESTED_BYTES = 1 << 16  # of each tensor
+_MOST_ITEMS = 10_000
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def names_of(module: nn.Module) -> dict[int, str]:
+    """Return each parameter's name by its id: of tied ones the first by the alphabet, whatever comes first."""
+    names: dict[int, str] = {}
+    found = module.named_parameters(remove_duplicate=False)
+    for name, parameter in sorted(found, key=lambda pair: pair[0]):
+        names.setdefault(id(parameter), name)
+    return names
+
+
+def form_of(tensor: torch.Tensor, name: str) -> Form:
+    """Return a tensor's name, type and shape, empty where a lazy module has not chosen it."""
+    is_known = not isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer)
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return [name, kind, [*tensor.shape] if is_known else []]
+
+
+def describe(module: nn.Module) -> Record:
+    """Return what a model registers, in order, as plain values.
+
+    Returns:
+        `parameters` and `buffers`, forms with whether they are trained, or saved; `modules`, classes by path;
+        `sequences`, the children of each `Sequential`; `watched`, modules with hooks or metrics; `values`,
+        digests by name; `orders`, of lists and dicts among the modules' attributes; `processor`.
+    """
+    names, parts = names_of(module), dict(module.named_modules(remove_duplicate=False))
+    buffers = {
+        _join(path, name): (value, is_saved)
+        for path, part in parts.items()
+        for name, (value, is_saved) in buffers_of(part).items()
+        if value is not None
+    }
+    values = {names[id(value)]: _digest(value) for value in module.parameters()}
+    values |= {name: _digest(value) for name, (value, _) in buffers.items()}
+    values |= {f"module {path}": _short(_description(part)) for path, part in parts.items()}
+    return {
+        "parameters": [[*form_of(p, names[id(p)]), p.requires_grad] for p in module.parameters()],
+        "buffers": [[*form_of(value, name), saved] for name, (value, saved) in buffers.items()],
+        "modules": {path: _class_of(part) for path, part in parts.items()},
+        "sequences": {
+            path: [name for name, _ in part.named_children()]
+            for path, part in parts.items()
+            if isinstance(part, nn.Sequential)
+        },
+        "watched": [
+            [path, num_hooks(part)]
+            for path, part in module.named_modules()
+            if num_hooks(part) or isinstance(part, Metric)
+        ],
+        "values": {name: digest for name, digest in values.items() if digest},
+        "orders": dict(_orders(parts)),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _short(text: str) -> str:
+    return blake3(text.encode()).hexdigest()[:16]
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    """Return a digest of a tensor's first bytes, empty where this process has not all of them."""
+    is_lazy = isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer)
+    if is_lazy or isinstance(tensor, DTensor) or tensor.is_meta or tensor.layout != torch.strided:
+        return ""
+    few = tensor.detach().reshape(-1)[: _DIGESTED_BYTES // tensor.element_size()]
+    return blake3(few.cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()[:16]
+
+
+def _class_of(part: nn.Module) -> str:
+    # without its module, since a class may move; torch's own tell what they were made with
+    name = type(part).__qualname__
+    return f"{name}({part.extra_repr()})" if type(part).__module__.startswith("torch.nn.") else name
+
+
+def _description(part: nn.Module) -> str:
+    """Return a module's class and plain attributes."""
+    plain = {
+        name: value
+        for name, value in vars(part).items()
+        if isinstance(value, _PLAIN) and name != "training"
+    }
+    return _class_of(part) + repr(sorted(plain.items()))
+
+
+def _orders(parts: Mapping[str, nn.Module]) -> Iterator[tuple[str, list[str]]]:
+    """Give digests of the lists and dicts of plain values: as they are, and sorted."""
+    for path, part in parts.items():
+        for name, value in vars(part).items():
+            items = [*value.items()] if isinstance(value, dict) else value
+            if name.startswith("_") or not isinstance(items, list | tuple):
+                continue
+            if not 1 < len(items) <= _MOST_ITEMS or not all(map(_is_plain, items)):
+                continue
+            columns = zip(*value.items(), strict=True) if isinstance(value, dict) else [items]
+            in_order = [sorted(map(repr, column)) for column in columns]
+            yield _join(path, name), [_short(repr(items)), _short(repr(in_order))]
+
+
+def _is_plain(item: Any) -> bool:
+    return isinstance(item, _PLAIN) or (type(item) is tuple and all(map(_is_plain, item)))
+
+
+def difference(there: Record, here: Record) -> str:
+    """Return the first thing by name which shows that a state of one model cannot be the other's; empty for none.
+
+    Args:
+        there: of the model that the state is of.
+        here: of the one that is to take it over.
+    """
+    kept = [[*form, True] for *form, saved in there["buffers"] if saved]
+    now = [[*form, True] for *form, saved in here["buffers"] if saved]
+    return (
+        _other_form("parameter", there["parameters"], here["parameters"])
+        or _other_form("buffer", kept, now)
+        or _other_class(there["modules"], here["modules"])
+        or _other_sequence(there["sequences"], here["sequences"])
+        or moved(there["values"], here["values"])
+    )
+
+
+def _other_form(kind: str, there: Sequence[Form], here: Sequence[Form]) -> str:
+    before, now = ({name: (dtype, shape) for name, dtype, shape, _ in one} for one in (there, here))
+    for name in (*before, *now):
+        if before.get(name) != now.get(name):
+            return f"{kind} {name} is {_spelt(before.get(name))} there and {_spelt(now.get(name))} here"
+    return ""
+
+
+def _spelt(form: tuple[str, list[int]] | None) -> str:
+    return f"{form[0]} {form[1]}" if form else "not registered"
+
+
+def _other_class(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    pairs = ((path, there[path], here[path]) for path in there if path in here)
+    return next((f"module {p} is {a} there and {b} here" for p, a, b in pairs if a != b), "")
+
+
+def _other_sequence(there: Mapping[str, list[str]], here: Mapping[str, list[str]]) -> str:
+    for path, names in there.items():
+        if names != here.get(path, names):
+            listed = f"{', '.join(names)} there and {', '.join(here[path])} here"
+            return f"the layers of Sequential {path or 'of the model'} are {listed}"
+    return ""
+
+
+def moved(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Find values that changed places among names which differ in their numbers alone."""
+    alike = defaultdict(list)
+    for name in there:
+        if name in here:
+            alike[re.sub(r"\d+", "N", name)].append(name)
+    for names in alike.values():
+        before, now = [there[name] for name in names], [here[name] for name in names]
+        if before != now and sorted(before) == sorted(now):
+            place = next(i for i, digest in enumerate(now) if digest != before[i])
+            return f"{names[place]} here begins as {names[before.index(now[place])]} does there"
+    return ""
+
+
+def first_other(there: Sequence[Any], here: Sequence[Any]) -> tuple[str, str] | None:
+    """Return the names at the first place where two lists of forms differ; None if they are equal."""
+    for i in range(max(len(there), len(here))):
+        one, two = (given[i] if i < len(given) else None for given in (there, here))
+        if one != two:
+            return _named(one, two), _named(two, one)
+    return None
+
+
+def _named(form: Any, other: Any) -> str:
+    if form is None:
+        return "nothing more"
+    is_same_name = other is not None and form[0] == other[0]
+    return f"{form[0]} {' '.join(map(str, form[1:]))}" if is_same_name else str(form[0])
+
+
+def remarks(there: Record, here: Record) -> list[str]:
+    """Return sentences for what may be well and may not: a user has to look at it."""
+    found = []
+    for kind in ("parameters", "buffers"):
+        before, now = ([form[0] for form in record[kind]] for record in (there, here))
+        if other := first_other([[name] for name in before], [[name] for name in now]):
+            found.append(
+                f"the model registers its {kind} in another order ({other[1]} in the place of {other[0]}) than in "
+                "the process that began this training; all is restored by name, but code that iterates over them, or "
+                "over modules, may compute something else: use sorted(...) in the place of a set or os.listdir"
+            )
+            break
+    before, now = there["orders"], here["orders"]
+    turned = [
+        name
+        for name in before
+        if name in now and before[name] != now[name] and before[name][1] == now[name][1]
+    ]
+    if turned:
+        found.append(
+            f"the model's attribute {turned[0]} has its items in another order than in the process that began this "
+            "training; if it says which layer is which, the restored layers have changed places: use sorted(...)"
+        )
+    if not found and there["processor"] == here["processor"]:
+        before, now = there["values"], here["values"]
+        other = [name for name in before if before[name] != now.get(name) and " " not in name]
+        if other:
+            found.append(
+                f"the constructor gives {other[0]} other initial values than in the process that began this training, "
+                "which does not matter if all of them are restored: it reads changed files, or draws without the seed"
+            )
+    return found
+
+
+def dumped(record: Any) -> str:
+    """Return a record as text, which is soon copied and read."""
+    return json.dumps(record, separators=(",", ":"))
