@@ -347,7 +347,7 @@ def test_a_transform_that_draws_from_a_global_generator_is_found(drawn, named, c
     assert (
         f"draws random numbers from the global generator of {named}, expected" in found.problems[0]
     )
-    assert found.problems[0].startswith("dataset rings-ba9876543210: row id ")
+    assert found.problems[0].startswith("dataset rings-ba9876543210, train split: row id ")
 
 
 def test_a_transform_that_draws_from_its_own_generator_is_well(check):

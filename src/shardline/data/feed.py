@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from shardline.config.run_spec import DatasetPlace
@@ -18,23 +18,25 @@ from shardline.data.collate import Collate
 from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
 from shardline.data.packing import Packed, describe_packs, packed
+from shardline.data.repeats import Repeater, Repeats
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.statistics import pooled
 from shardline.data.stream import ShardStream
 from shardline.data.transforms.checking import check_samples
-from shardline.data.transforms.steps import TransformSpec
+from shardline.data.transforms.steps import TransformSpec, Where
+from shardline.data.trial_samples import trial_samples
 from shardline.data.units import RowUnits, Units
-from shardline.data.windowmap import WindowMap
-from shardline.data.workers import Pool, make_pool
+from shardline.data.workers import make_pool
 from shardline_io.order.chance import Key
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder, Part, joined
-from shardline_io.order.pieces import Piece, num_rows, split_pieces
+from shardline_io.order.pieces import num_rows, split_pieces
 from shardline_io.order.sampling import TrainOrder
 
 Stream = ShardStream | SampleStream
 # Of a window of a split that is read once, in order: more would only take memory for their places.
 _ONCE_ROWS = 1 << 18
+_CHECK_S = 5.0  # a split, in which a transform is tried
 
 
 class _Parts(NamedTuple):
@@ -68,6 +70,8 @@ class Feed:
         self._weights = [one.share for one in places]
         self._settings, self._num_sharing = settings, num_sharing
         self._packs: dict[tuple[str, str], Packed] = {}
+        self._checked: set[Any] = set()
+        self._repeater = Repeater()
         first = self.datasets[0].manifest
         for dataset in self.datasets[1:]:
             if dataset.manifest["schema"] != first["schema"]:
@@ -124,7 +128,7 @@ class Feed:
         else:
             rows_in_memory = self._window_units(parts.streamed)
             order = first.train_order(settings, world, parts.mixed[0].pieces, rows_in_memory)
-        return self._stream(parts.streamed, order, data.transform, **options), order
+        return self._stream(parts.streamed, order, data.transform, "train", **options), order
 
     def held_out(
         self, split: str, *, batch: int, rank: int = 0, world_size: int = 1,
@@ -166,7 +170,7 @@ class Feed:
             world_size=world_size,
         )
         order = _at_once(order, options)
-        return self._stream(parts.streamed, order, data.eval_transform, **options), order
+        return self._stream(parts.streamed, order, data.eval_transform, split, **options), order
 
     @property
     def _is_mix(self) -> bool:
@@ -244,39 +248,47 @@ class Feed:
         return self._settings.data.window_bytes // (largest + LABEL_BYTES)
 
     def _stream(
-        self, parts: Sequence[StreamPart], order: Any, transform: Any, **options: Any
+        self, parts: Sequence[StreamPart], order: Any, transform: Any, split: str, **options: Any
     ) -> SampleStream:
-        pool: Pool | None = None
         if transform is not None:
-            pool = self._pool(parts, transform, is_training=not isinstance(order, HeldOutOrder))
+            is_training = not isinstance(order, HeldOutOrder)
+            key = "data.transform" if is_training else "data.eval_transform"
+            spec = TransformSpec(written=transform, what=key, has_chance=is_training)
+            where = partial(self._where, split)
+            self._check(spec, parts, where)
+            workers = self._settings.data.workers
+            options |= {
+                "pool": make_pool(workers, spec, where=where, num_sharing=self._num_sharing),
+                "repeats": Repeats(self._repeater, spec, where),
+            }
         for part in parts:
             rows = part.units.rows([p for p in part.units.pieces if p.first < p.last])
             self._owner(part).claim(rows, order.global_batch, self._settings.data.window_bytes)
-        return SampleStream(
-            parts, order, self._collate(parts), pool=pool, seed=self._settings.seed, **options
+        return SampleStream(parts, order, self._collate(parts), seed=self._settings.seed, **options)
+
+    def _check(self, spec: TransformSpec, parts: Sequence[StreamPart], where: Where) -> None:
+        """Look for chance in a transform, in some samples of each part, for a few seconds at most."""
+        asked = spec.what, tuple((part.key, part.units.pieces) for part in parts)
+        if asked in self._checked:
+            return
+        self._checked.add(asked)
+        samples = trial_samples(
+            parts,
+            self._settings.seed,
+            num_datasets=len(self.datasets),
+            has_chance=spec.has_chance,
         )
+        number = check_samples(spec, samples, where, limit_s=_CHECK_S)
+        if next(samples, None):
+            print(
+                f"{spec.what}: {number} samples were transformed twice before the start, and gave equal results; "
+                f"after {_CHECK_S:.0f} s the check ended",
+                flush=True,
+            )
 
-    def _pool(self, parts: Sequence[StreamPart], transform: Any, *, is_training: bool) -> Pool:
-        key = "data.transform" if is_training else "data.eval_transform"
-        spec = TransformSpec(written=transform, what=key, has_chance=is_training)
-        part = next((one for one in parts if num_rows(one.units.pieces)), None)
-        if part:
-            check_samples(spec, [self._first_sample(part)], self._where)
-        workers = self._settings.data.workers
-        return make_pool(workers, spec, where=self._where, num_sharing=self._num_sharing)
-
-    def _first_sample(self, part: StreamPart) -> tuple[Key, Any]:
-        piece = next(one for one in part.units.pieces if one.first < one.last)
-        unit = [Piece(piece.shard, piece.first, piece.first + 1)]
-        rows = part.units.rows(unit)
-        for one in rows:
-            part.check(one.shard)
-        loaded = part.units.load(WindowMap(part.shards, rows), unit)
-        return (self._settings.seed, part.key, 0, int(loaded.ids[0])), loaded.sample(0)
-
-    def _where(self, key: Key) -> str:
+    def _where(self, split: str, key: Key) -> str:
         """Return what messages call a sample."""
-        return f"dataset {self._names.get(key[1], '')}: row id {key[3]}"
+        return f"dataset {self._names.get(key[1], '')}, {split} split: row id {key[3]}"
 
     @cached_property
     def _names(self) -> Mapping[int, str]:

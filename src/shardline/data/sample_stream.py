@@ -16,6 +16,7 @@ import torch
 
 from shardline.data.collate import Around, Collate
 from shardline.data.columns import varying_arrays
+from shardline.data.repeats import Repeats, places_to_repeat
 from shardline.data.shard_map import ShardMap
 from shardline.data.units import Loaded, Sample, Units
 from shardline.data.windowmap import WindowMap
@@ -58,12 +59,14 @@ class _Ready:
     Attributes:
         loaded: by part.
         ids: of the units that this rank consumes, in order [n] int64.
+        repeated: places of the units whose samples are transformed twice, in order.
         counted: by column, what is known of each global batch [batches].
     """
 
     window: MixedWindow
     loaded: tuple[Loaded | None, ...]
     ids: np.ndarray
+    repeated: np.ndarray
     counted: dict[str, Counted]
 
 
@@ -74,6 +77,7 @@ class _Pending:
     Attributes:
         rows: those of its window that it has.
         samples: its samples, when they are transformed.
+        repeated: place, key and sample of those that are transformed twice.
         columns: by name [B, *shape], in their place where no sample has to be looked at.
     """
 
@@ -81,6 +85,7 @@ class _Pending:
     rows: slice
     around: Around
     samples: "Future[list[Sample]] | Sequence[Sample]" = ()
+    repeated: Sequence[tuple[int, Key, Sample]] = ()
     columns: dict[str, np.ndarray] | None = None
 
 
@@ -92,6 +97,7 @@ class SampleStream:
         order: of a mix, or of one part; a held-out split of several has their `joined` pieces.
         collate: makes a batch of samples.
         pool: transforms samples; None where there is no transform.
+        repeats: transforms a few samples a second time, and compares.
         seed: of the run, for the keys of chance.
         local_rank: ranks of a node begin at different shards, so that they share the checking.
         num_epochs: visits after which nothing is read ahead.
@@ -100,11 +106,11 @@ class SampleStream:
 
     def __init__(
         self, parts: Sequence[StreamPart], order: Order | MixOrder, collate: Collate, *,
-        pool: Pool | None = None, seed: int = 0, local_rank: int = 0,
+        pool: Pool | None = None, repeats: Repeats | None = None, seed: int = 0, local_rank: int = 0,
         num_epochs: int | None = None, pin: bool = False,
     ) -> None:  # fmt: skip
         self._parts, self._order, self._collate, self._pool = tuple(parts), order, collate, pool
-        self._whole = order.whole()
+        self._repeats, self._whole = repeats, order.whole()
         self._seed, self._local_rank = seed, local_rank
         self._num_epochs, self._pin = num_epochs, pin
         self._varying = varying_arrays(parts[0].units.columns)
@@ -131,6 +137,8 @@ class SampleStream:
                     yield self._finish(pending.popleft())
             while pending:
                 yield self._finish(pending.popleft())
+            if self._repeats:
+                self._repeats.settle()
         finally:
             for one in pending:
                 if isinstance(one.samples, Future):
@@ -194,7 +202,11 @@ class SampleStream:
                 of_part = window.part == number
                 ids[of_part] = one.ids[window.unit[of_part]]
         counted = self._counted(window, epoch, index)
-        return _Ready(window=window, loaded=loaded, ids=ids, counted=counted)
+        repeated = ids[:0]
+        if self._repeats:
+            keys = np.array([part.key for part in self._parts], np.uint64)[window.part]
+            repeated = places_to_repeat(self._seed, keys, window.passes, ids, epoch)
+        return _Ready(window=window, loaded=loaded, ids=ids, repeated=repeated, counted=counted)
 
     def _load(self, part: StreamPart, pieces: Sequence[Any]) -> Loaded | None:
         if not pieces:
@@ -244,6 +256,7 @@ class SampleStream:
             },
         )
         done: Future[list[Sample]] | list[Sample] = samples
+        repeated: list[tuple[int, Key, Sample]] = []
         if self._pool:
             turns, ids = window.passes[rows].tolist(), ready.ids[rows].tolist()
             keys = [
@@ -251,7 +264,10 @@ class SampleStream:
                 for part, turn, row in zip(parts, turns, ids, strict=True)
             ]
             done = self._pool.submit(list(zip(keys, samples, strict=True)))
-        return _Pending(ready=ready, rows=rows, around=around, samples=done)
+            first, last = np.searchsorted(ready.repeated, (rows.start, rows.stop))
+            places = (ready.repeated[first:last] - rows.start).tolist()
+            repeated = [(place, keys[place], samples[place]) for place in places]
+        return _Pending(ready=ready, rows=rows, around=around, samples=done, repeated=repeated)
 
     def _columns(
         self, ready: _Ready, parts: np.ndarray, units: np.ndarray
@@ -283,6 +299,9 @@ class SampleStream:
             batch = self._collate.whole(pending.columns, weights)
         else:
             done = samples.result() if isinstance(samples, Future) else samples
+            if self._repeats:
+                for place, key, sample in pending.repeated:
+                    self._repeats.check(key, sample, done[place])
             batch = self._collate(done, pending.around, weights)
         self.position += 1
         self._given = pending.ready, pending.rows

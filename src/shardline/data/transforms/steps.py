@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from shardline_io.order.chance import Key, generator_of
 Sample = dict[str, Any]  # by column: an array (that cannot be written to), bytes, a text, or None
 Samples = Sequence[tuple[Key, Sample]]
 Transform = Callable[..., Sample]
+Result = TypeVar("Result")
 Where = Callable[[Key], str]  # names a sample in messages, such as "dataset web-12ab: row id 7"
 
 
@@ -139,9 +140,9 @@ class Steps:
 
 
 def transform_all(
-    steps: Callable[[Key, Sample], Sample], samples: Samples, where: Where
-) -> list[Sample]:
-    """Return samples transformed.
+    steps: Callable[[Key, Sample], Result], samples: Samples, where: Where
+) -> list[Result]:
+    """Return samples transformed, or what else a function makes of each.
 
     Raises:
         DataError, ConfigError: one of them cannot be; the message names sample and step.
