@@ -115,7 +115,7 @@ class Documents:
                 `script_files.code_of_arguments`, of what samples go through, see
                 `sample_code.paths_of`, and of the evaluation's metrics, which count in the evaluation alone.
             datasets: weight of each by digest, in the order in which they are mixed.
-            files: digests of the files of `code_files` and of a script's arguments, by place and name.
+            files: digests of the files of `code_files` and of arguments, by place and name.
             environment: what counts of the environment that a script has of its own.
         """
         is_script = scripts.is_script(paths["model"])
@@ -229,6 +229,7 @@ def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as its identity documents hold them."""
     counted = without_before(settings, settings_of("train"))
     counted.pop("code_files", None)  # whose bytes count, and not where they lie
+    counted.pop("uncounted_args", None)  # which decides what counts, and no bit
     counted.pop("environment", None)  # whose packages count
     if "data" in counted:
         counted["data"] = counted_data(counted["data"])

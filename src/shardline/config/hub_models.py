@@ -41,6 +41,11 @@ def check_hub_model(model: str, where: str) -> None:
         )
 
 
+def keys_of_folders(model_class: str) -> tuple[str, ...]:
+    """Return the keys of `model_args` whose folders `hub_files` looks into; none of another model."""
+    return _FOLDERS if model_class in _CLASSES else ()
+
+
 def hub_files(
     model_class: str, model_args: Mapping[str, Any], root: Path, where: str
 ) -> list[Path]:
@@ -54,10 +59,8 @@ def hub_files(
     Raises:
         ConfigError: the value is a text and no folder that `check_folder` takes, such as a name on the Hub.
     """
-    if model_class not in _CLASSES:
-        return []
     found: list[Path] = []
-    for key in _FOLDERS:
+    for key in keys_of_folders(model_class):
         named = model_args.get(key)
         if not isinstance(named, str):
             continue

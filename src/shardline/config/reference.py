@@ -169,6 +169,7 @@ def reference() -> str:
 _COUNTS = {
     "name": "nothing",
     "code_files": "train, by their bytes",
+    "uncounted_args": "nothing",
     "data.workers": "nothing",
     "evaluation.split": "evaluate",
     "evaluation.batch": "evaluate",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from shardline.config.argument_paths import argument_files
 from shardline.config.hub_models import hub_files
 from shardline.config.layout import ResultsLayout
 from shardline.config.scripts import ARGUMENT, is_script, split_script
@@ -26,7 +27,8 @@ def files_that_count(
 ) -> list[Path]:
     """Return the files whose bytes count in a run: those of `code_files`, then what the model is made from.
 
-    That is a script's arguments, or the folder that a model of transformers is made from.
+    That is a script's arguments, what values of `model_args` name, and the folder that a model of
+    transformers is made from.
 
     Args:
         model: the resolved model.
@@ -34,13 +36,15 @@ def files_that_count(
         where: file and row, as messages begin.
 
     Raises:
-        ConfigError: a name or pattern of `code_files` matches no file, or a folder is none.
+        ConfigError: a name or pattern of `code_files` matches no file, a folder is none, or a value of
+            `model_args` leads into the results.
     """
     given = [path for path in _arguments(model, layout) if path.suffix != ".py"]
     small = (path for path in given if path.stat().st_size <= _LARGEST_BYTES)
     named = find_code_files(settings.code_files, layout.root, where)
     made_from = hub_files(model, settings.model_args, layout.root, where)
-    return list(dict.fromkeys([*named, *small, *made_from]))
+    arguments = argument_files(model, settings, layout, named, where)
+    return list(dict.fromkeys([*named, *small, *made_from, *arguments]))
 
 
 def code_of_arguments(model: str, layout: ResultsLayout) -> dict[str, str]:

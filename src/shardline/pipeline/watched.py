@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+from shardline.config.argument_paths import opted_out
 from shardline.config.dataset import Dataset
 from shardline.config.project import Project
 from shardline.config.run import Run
@@ -70,5 +71,5 @@ def _folders_of(project: Project, of: Dataset | Run) -> list[Path]:
     if isinstance(of, Run):
         work = project.layout.work(of.id)
         folders = [one for part in of.parts for one in _folders_of(project, part.dataset)]
-        return [*folders, of.folder, work]
+        return [*folders, *opted_out(of.settings, project.layout), of.folder, work]
     return [project.layout.shards(of.id), of.manifest.parent]

@@ -260,6 +260,9 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     """Files and patterns that the model's code reads and does not name by a literal path beside
     itself, separated by spaces (`conf/*.yaml data/vocab.txt`); their bytes count in the
     identity."""
+    uncounted_args: Annotated[str, Meta(extra={"before": ""})] = ""
+    """Keys of `model_args`, separated by spaces (`cache_dir data_root`), whose values may be paths and do
+    not count by what lies there. Counts in no identity."""
     environment: Annotated[str | Environment, Meta(extra={"before": ""})] = ""
     """Environment of a training script: a key of `environments`, or a table such as `{venv:
     requirements.lock}`; empty: Shardline's own. Its packages count in the identity, and no path."""

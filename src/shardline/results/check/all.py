@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 
+from shardline.config.argument_paths import uncounted_paths
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import ConfigError
@@ -33,7 +34,12 @@ def check_runs(
     """
     models = check_models(project, runs, limit_s=limit_s, is_elsewhere=is_elsewhere)
     machine = check_machine(project, runs, models.results, env, is_elsewhere=is_elsewhere)
-    return merged([*models.findings, *machine, *check_script_environments(project, runs)])
+    paths = [
+        Finding(kind="warning", sentence=sentence, runs=(run.name,))
+        for run in runs.values()
+        for sentence in uncounted_paths(run.model_class, run.settings, project.layout)
+    ]
+    return merged([*models.findings, *machine, *check_script_environments(project, runs), *paths])
 
 
 def check_before_building(
