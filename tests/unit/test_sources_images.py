@@ -184,6 +184,7 @@ def test_crop_keeps_proportions_and_stretch_does_not(tmp_path: Path) -> None:
     wide[:, 15:25] = 255  # what a centre crop of 10 x 10 holds
     for path in (tmp_path / "flowers").rglob("*.*"):
         path.unlink()
+    (tmp_path / "flowers" / "tulip").rmdir()
     Image.fromarray(wide).save(tmp_path / "flowers" / "rose" / "wide.png")
     Image.fromarray(wide).save(tmp_path / "flowers" / "daisy" / "wide.png")
     source["size"] = [10, 10]

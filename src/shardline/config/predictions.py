@@ -24,7 +24,7 @@ from shardline.config.settings.config import PredictionSettings
 from shardline.config.settings.datasets import Shares
 from shardline.config.settings.runtime import Runtime
 from shardline.core.canonical import short_digest
-from shardline.core.errors import ConfigError
+from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
 
 _ALL_ROWS = Shares(train=0.0, validation=0.0, test=1.0)
@@ -167,8 +167,8 @@ def files_as_dataset(
         found = sources.locate(
             settings, project.workdir, project.layout.downloads, project.digests, where
         )
-    except ConfigError as error:  # of a key that nobody wrote
-        raise ConfigError(str(error).replace(f"{where}.source.files", where)) from None
+    except (ConfigError, DataError) as error:  # of a key that nobody wrote
+        raise type(error)(str(error).replace(f"{where}.source.files", where)) from None
     num_shards = shard_count.count_shards(
         found.source, found.files, project.workdir, project.layout.downloads, where
     )

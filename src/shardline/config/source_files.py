@@ -9,7 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from shardline.core.errors import ConfigError, DataError
+from shardline.config.found_files import FileSearch
+from shardline.core.errors import ConfigError
+from shardline.core.found_files import unreadable
 from shardline.core.urls import download_path, is_url, without_secrets
 
 # Names of the files that a folder stands for, by type of the source.
@@ -40,7 +42,7 @@ def with_paths(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def find_files(
     source: Mapping[str, Any], workdir: Path, downloads: Path, where: str
-) -> tuple[list[Path], Known]:
+) -> tuple[list[Path], Known, dict[str, Any]]:
     """Return the files that a source reads: entries in their order, what a pattern matches sorted.
 
     Args:
@@ -48,13 +50,16 @@ def find_files(
         downloads: folder that remote files are fetched to.
 
     Returns:
-        All files, each once, and name and digest of the remote ones.
+        All files, each once, name and digest of the remote ones, and what was found and is not read.
 
     Raises:
         ConfigError: a name or pattern matches no file, or an entry is incomplete.
+        DataError: a file cannot be read, and `on_bad` does not leave it out.
     """
     if source["type"] == "digits":
-        return [_digits_file()], {}
+        return [_digits_file()], {}, {}
+    may_skip = source["on_bad"] == "skip" if "on_bad" in source else None
+    search = FileSearch(workdir=workdir, where=where, may_skip=may_skip)
     found: list[Path] = []
     known: Known = {}
     for entry in source.get("files", ()):
@@ -63,8 +68,8 @@ def find_files(
             known[path] = name, entry["sha256"]
             found.append(path)
         else:
-            found.extend(_local_files(entry, workdir, source["type"], where))
-    return list(dict.fromkeys(found)), known
+            found.extend(_local_files(entry, search, source["type"]))
+    return list(dict.fromkeys(found)), known, search.summary()
 
 
 def sizes_of_files(
@@ -83,10 +88,7 @@ def sizes_of_files(
     try:
         return [known[path] if path in known else path.stat().st_size for path in files]
     except OSError as error:
-        raise DataError(
-            f"source file {error.filename}: cannot be read ({error.strerror}); "
-            "fix its permissions or drop it from source.files"
-        ) from None
+        raise unreadable(Path(error.filename), error) from None
 
 
 def find_code_files(patterns: str, workdir: Path, where: str) -> list[Path]:
@@ -118,22 +120,26 @@ def _remote_file(entry: Mapping[str, Any], downloads: Path, where: str) -> tuple
     return download_path(downloads, sha256, str(path)), str(path)
 
 
-def _local_files(pattern: str, workdir: Path, kind: str, where: str) -> list[Path]:
+def _local_files(pattern: str, search: FileSearch, kind: str) -> list[Path]:
+    where, folder = search.where, search.workdir / pattern
     if is_url(pattern):
         raise ConfigError(
             f"{where}.source.files: {without_secrets(pattern)} is a URL without size and digest; "
             "put in what `shardline digest URL` prints"
         )
-    files = _match(pattern, workdir)
     names, described = _BELOW.get(kind, (None, ""))
-    if not files and names:
-        files = _files_below(workdir / pattern, names)
+    files = search.matching(pattern)
+    if not files and names and folder.is_dir():
+        files = search.below(folder, names)
     if not files:
         hint = "matches no file; check the path"
-        if (workdir / pattern).is_dir() and names:
+        if folder.is_dir() and names:
             hint = f"holds no {described}; check the path"
-        elif (workdir / pattern).is_dir():
+        elif folder.is_dir():
             hint = f"is a folder; write {pattern.rstrip('/')}/*"
+        elif glob.glob(f"{pattern.rstrip('/')}/", root_dir=search.workdir, recursive=True):  # noqa: PTH207
+            each = f"list each of them, or {os.path.dirname(pattern)}"  # noqa: PTH120
+            hint = f"matches folders alone; {each if names else f'write {pattern}/*'}"
         raise ConfigError(f"{where}.source.files: {pattern} {hint}")
     return files
 
@@ -145,16 +151,6 @@ def _match(pattern: str, workdir: Path) -> list[Path]:
     matches = sorted(glob.glob(pattern, root_dir=workdir, recursive=True))  # noqa: PTH207
     paths = [Path(os.path.normpath(workdir / match)) for match in matches]
     return [path for path in paths if path.is_file()]
-
-
-def _files_below(folder: Path, wanted: re.Pattern[str]) -> list[Path]:
-    found = [
-        os.path.join(root, name)  # noqa: PTH118 (half the time where there are 100,000)
-        for root, _, names in os.walk(os.path.normpath(folder))
-        for name in names
-        if wanted.fullmatch(name)
-    ]
-    return list(map(Path, sorted(found)))
 
 
 def _digits_file() -> Path:

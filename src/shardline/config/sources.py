@@ -41,7 +41,8 @@ class Located:
     """A source whose content was found.
 
     Attributes:
-        source: its settings, with what it gets of its files: their names and splits, where its tokenizer lies.
+        source: its settings, with what it gets of its files: their names and splits, what lies beside them and is not
+            read, where its tokenizer lies.
         counted: those of its settings that the identity holds.
         files: the files that it reads, absolute; remote ones may not be fetched yet.
         content: digests by name, as the identity holds them.
@@ -74,11 +75,12 @@ def locate(
     source, splits = source_files.with_paths(settings["source"]), settings["splits"]
     check_source(source, where)
     check_splits(source, splits, where)
-    files, known = source_files.find_files(source, workdir, downloads, where)
+    files, known, not_read = source_files.find_files(source, workdir, downloads, where)
     content = digests.digest_all(files, workdir=workdir, known=known)
     if source["type"] == "delta":
         content = _delta_content(source, workdir, where)
     found = _found_options(source, splits, files, content, workdir, where)
+    found |= {"not_read": not_read} if not_read else {}
     if source["type"] in WITH_TOKENS and source["tokenizer"] != BYTES:
         tokenizer = _find_tokenizer(source["tokenizer"], workdir, where)
         found["tokenizer"] = str(tokenizer)

@@ -25,6 +25,7 @@ from shardline.data.statistics import Statistics, by_column, merge_all, merge_si
 Built = tuple["ShardRecord", Statistics]
 SKIPPED_SHOWN = 20
 _CLASSES_SHOWN = 5
+_OF_CONFIG = ("type", "options", "files", "not_read")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +67,7 @@ def make_source(
     cls = import_source(source_class)
     if labels_optional:  # a class of the same name, so that constructor and messages are its own
         cls = type(cls.__name__, (cls,), {"labels_optional": True, "__module__": cls.__module__})
-    named = {
-        key: value for key, value in settings.items() if key not in ("type", "options", "files")
-    }
+    named = {key: value for key, value in settings.items() if key not in _OF_CONFIG}
     options = {**named, **settings.get("options", {})}
     arguments = {"num_shards": num_shards, **({"files": files} if files else {}), **options}
     try:
@@ -77,7 +76,9 @@ def make_source(
         raise DataError(
             f"source {source_class} does not take {options} ({error}); change source.options"
         ) from None
-    return cls(**arguments)
+    source = cls(**arguments)
+    source.not_read = settings.get("not_read", {})
+    return source
 
 
 def import_source(source_class: str) -> type[Source]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardline.core.digests import file_sha256
-from shardline.core.errors import DataError
 from shardline.core.files import renamed_when_complete
+from shardline.core.found_files import unreadable
 
 # A file written again within one tick of its clock keeps its times, so a digest
 # is remembered only once the file has been left alone for longer than any tick.
@@ -56,10 +56,7 @@ class FileDigests:
                 return known
             sha256 = file_sha256(path)
         except OSError as error:
-            raise DataError(
-                f"source file {path}: cannot be read ({error.strerror}); "
-                "fix its permissions or drop it from source.files"
-            ) from None
+            raise unreadable(path, error) from None
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS:
             self._known[key] = [*stamp, sha256]
             self._dirty = True

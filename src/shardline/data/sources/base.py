@@ -13,6 +13,7 @@ import numpy as np
 
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
+from shardline.core.found_files import unreadable
 from shardline.data.columns import parse_columns
 from shardline_io.names import IDS
 
@@ -138,6 +139,7 @@ class Source(ABC):
             get zeros as labels then.
         skipped: by shard, one sentence for each row or file that was left out
             when the shard was read; empty unless `source.on_bad` is `skip`.
+        not_read: by reason, count and first names of what lies beside the files and is not read.
     """
 
     labels_optional: ClassVar[bool] = False
@@ -154,6 +156,7 @@ class Source(ABC):
         self.num_shards = num_shards
         self.files = tuple(map(Path, files))
         self.skipped: dict[int, list[str]] = {}
+        self.not_read: Mapping[str, Any] = {}
 
     @property
     @abstractmethod
@@ -189,6 +192,11 @@ class Source(ABC):
     def has_labels(self) -> bool:
         """Whether the files hold the labels; asked where `labels_optional`."""
         return True
+
+    @property
+    def inferred(self) -> dict[str, Any]:
+        """What no setting says and is found in the files, by what it is: numbers, texts, lists or tables of these."""
+        return {}
 
     @property
     def reference(self) -> dict[str, Any] | None:
@@ -244,7 +252,4 @@ def _file_sha256(path: Path) -> str:
     try:
         return file_sha256(path)
     except OSError as error:
-        raise DataError(
-            f"source file {path}: cannot be read ({error.strerror}); "
-            "fix its permissions or drop it from source.files"
-        ) from None
+        raise unreadable(path, error) from None

@@ -3,17 +3,21 @@
 import io
 import os
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from shardline.config.found_files import BARREN
 from shardline.core.errors import DataError
+from shardline.core.found_files import content_of
 from shardline.data.sources.base import Schema, Table, shard_range
+from shardline.data.sources.class_folders import check_folders
 from shardline.data.sources.from_files import FileSource, text_id
 
 _BLOCK_BYTES = 64 * 2**20  # features of one table
@@ -41,7 +45,8 @@ class ImageFolder(FileSource):
         mode: `RGB`, or `L` for grey.
         fit: `crop` scales the image until it covers the shape and cuts off what
             stands over, equally on both sides; `stretch` changes its proportions.
-        classes: names of the folders in label order; left out, all in alphabetical order.
+        classes: names of the folders in label order, of which the nearest above an image is its class; left out, all
+            folders that images lie in, in alphabetical order.
         decode: `at_build`, or `at_read` to keep the files' bytes.
         decode_threads: images decoded at a time; 0 takes one thread per core.
     """
@@ -61,17 +66,38 @@ class ImageFolder(FileSource):
     @cached_property
     def schema(self) -> Schema:
         """Images [channels, height, width] uint8; with `decode="at_read"` columns `image` and `labels`."""
-        folders = {path.parent.name for path in self.files}
-        if not self._classes and len(folders) < 2:
-            raise DataError(
-                f"{self.files[0]}: all images lie in one folder, {self.files[0].parent.name}, expected a folder "
-                "per class; list those in source.files"
-            )
-        classes = self._classes or tuple(sorted(folders))
+        classes = self._classes or self._inferred_classes()
         if self.decode == "at_read":
             return Schema(columns={"image": "bytes", "labels": "int64"}, classes=classes)
         shape = (len(self.mode), self.height, self.width)
         return Schema(feature_shape=shape, feature_dtype="uint8", classes=classes)
+
+    def _inferred_classes(self) -> tuple[str, ...]:
+        folders = {path.parent for path in self.files}
+        classes = tuple(sorted({folder.name for folder in folders}))
+        if len(classes) < 2:
+            raise DataError(
+                f"{self.files[0]}: all images lie in one folder, {self.files[0].parent.name}, expected a folder "
+                "per class; list those in source.files"
+            )
+        if not self.labels_optional:
+            check_folders(folders, has_splits="files" in self.splits)
+            if barren := self.not_read.get(BARREN):
+                more = f" (nor have {barren['count'] - 1} more)" if barren["count"] > 1 else ""
+                raise DataError(
+                    f"{barren['first'][0]}: has no JPEG or PNG image{more}, so that a class would be missing, expected "
+                    "some in each folder; convert its files, move the folder elsewhere, or list the folders to take in "
+                    "source.classes"
+                )
+        return classes
+
+    @property
+    def inferred(self) -> dict[str, Any]:
+        """The classes, where folders name them, and how many images each has."""
+        if self._classes:
+            return {}
+        counts = Counter(path.parent.name for path in self.files)
+        return {"classes, by folders": {name: f"{counts[name]:,}" for name in self.schema.classes}}
 
     @cached_property
     def _order(self) -> list[tuple[int, int]]:
@@ -144,6 +170,9 @@ class ImageFolder(FileSource):
 
     def _label(self, place: int) -> int:
         folder = self.files[place].parent.name
+        if folder not in self.schema.classes and not self.labels_optional:
+            above = reversed(PurePath(self.names[place]).parts[:-1])
+            folder = next((name for name in above if name in self.schema.classes), folder)
         if folder not in self.schema.classes:
             if self.labels_optional:
                 return 0
@@ -200,6 +229,8 @@ def _try_image(
         reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
         if isinstance(error, UnidentifiedImageError) and options:
             reason = "not a JPEG or PNG image"
-        if path.exists() and not path.stat().st_size:
-            reason = "empty file"
+        if path.exists():
+            with path.open("rb") as opened:
+                head = opened.read(64)
+            reason = (content_of(head) or reason) if head else "empty file"
         return f"does not decode ({reason}), expected a JPEG or PNG image"
