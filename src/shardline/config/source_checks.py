@@ -47,6 +47,10 @@ def check_source(source: Mapping[str, Any], where: str) -> None:
         raise ConfigError(
             f'{where}.source.delimiter="{source["delimiter"]}" is not one ASCII character; give one'
         )
+    if source["type"] == "csv" and source["delimiter"] == source["decimal"]:
+        raise ConfigError(
+            f'{where}.source.decimal="{source["decimal"]}" is the delimiter as well; set source.delimiter, such as ";"'
+        )
 
 
 def _check_size(source: Mapping[str, Any], where: str) -> None:

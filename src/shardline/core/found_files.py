@@ -1,4 +1,4 @@
-"""A file that was found for a source: whether it is read, and in words why not. Every source's files are judged here."""
+"""Whether a file that was found for a source is read, and if not why: all sources ask here."""
 
 import errno
 import os

@@ -11,11 +11,11 @@ import numpy as np
 
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Pack
-from shardline.core.errors import DataError
 from shardline.core.files import write_json
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import Column, columns_of
 from shardline.data.dataset import Dataset
+from shardline.data.rows import without_rows
 from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.sources.base import Table, combine_digests
 from shardline.data.units import RowUnits
@@ -38,9 +38,8 @@ def rows_of_source(source: Source, number: int) -> list[Row]:
     shards = (source.iter_rows(shard) for shard in range(source.num_shards))
     rows = list(islice(chain.from_iterable(shards), number))
     if not rows:
-        raise DataError(
-            f"source {type(source).__name__} has no rows, expected one at least; check what it reads"
-        )
+        skipped = [sentence for of_shard in source.skipped.values() for sentence in of_shard]
+        raise without_rows(f"source {type(source).__name__}", skipped, "check what it reads")
     return rows
 
 

@@ -86,6 +86,8 @@ def read_rows(source: Source, shard: int, splits: Mapping[str, Any], memory: Mem
         for index, part in enumerate(parts.values()):
             part.append(block, np.flatnonzero(block.splits == index), where)
     ids = [piece for part in parts.values() for piece in part.ids]
+    if not any(map(len, ids)):
+        raise without_rows(where, source.skipped.get(shard, []), "lower the dataset's `shards`")
     _check_ids(ids, where)
     tensors = {IDS: ids}
     for name, column in columns.items():
@@ -213,9 +215,20 @@ def _count_classes(parts: Mapping[str, _Part], schema: Schema) -> dict[str, list
     }
 
 
+def without_rows(where: str, skipped: Sequence[str], remedy: str) -> DataError:
+    """Return the error of a source that gave no row.
+
+    Args:
+        skipped: a sentence for each that was left out.
+    """
+    if skipped:
+        remedy = (
+            f"each of {len(skipped):,} was left out by source.on_bad: skip, the first: {skipped[0]}"
+        )
+    return DataError(f"{where} has no rows, expected at least one; {remedy}")
+
+
 def _check_ids(pieces: Sequence[np.ndarray], where: str) -> None:
-    if not any(map(len, pieces)):
-        raise DataError(f"{where} has no rows, expected at least one; lower the dataset's `shards`")
     values, counts = np.unique(np.concatenate(pieces), return_counts=True)
     if (counts > 1).any():
         raise DataError(

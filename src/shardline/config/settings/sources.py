@@ -55,6 +55,8 @@ class Csv(Columns, frozen=True, kw_only=True):
     files: Files
     delimiter: str = ","
     """What separates the fields."""
+    decimal: Annotated[Literal[".", ","], Meta(extra={"before": "."})] = "."
+    """Mark of decimals in numbers, a point or a comma."""
 
 
 class Delta(Columns, frozen=True, kw_only=True):

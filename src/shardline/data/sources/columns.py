@@ -58,6 +58,13 @@ def numbers(column: pa.Array, dtype: str) -> Numbers:
     return values, bad | ~np.isfinite(values)
 
 
+def with_point(column: pa.Array) -> pa.Array:
+    """Return text with a decimal point for each comma; one with a point already is no number then."""
+    if not is_text(column.type):
+        return column
+    return pc.replace_substring(pc.replace_substring(column.cast(pa.string()), ".", "?"), ",", ".")
+
+
 def without_missing(column: pa.Array) -> pa.Array:
     """Return text without spaces at its ends, with null where it stands for a missing number."""
     column = pc.utf8_trim_whitespace(column.cast(pa.string()))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardline.data.columns import Column
-from shardline.data.sources import columns, typed
+from shardline.data.sources import columns, guesses, typed
 from shardline.data.sources.base import Table
 from shardline.data.sources.from_files import ids_in_file
 from shardline.data.sources.table_columns import Block, TableColumns
@@ -45,9 +45,9 @@ class Conversion:
             return values
         for row in np.flatnonzero(bad & self.is_kept):
             value = self._shown(name, int(row))
-            where = self.block.where(int(row))
+            where, remedy = self.block.where(int(row)), self._remedy(name, int(row), expected)
             self.source.leave_out(
-                self.shard, f"{where}: column {name} {value}, expected {expected}"
+                self.shard, f"{where}: column {name} {value}, expected {expected}", remedy
             )
         self.is_kept &= ~bad
         return values
@@ -60,6 +60,18 @@ class Conversion:
         except UnicodeDecodeError:
             return typed.describe(value.cast(pa.large_binary()).as_py())
 
+    def _remedy(self, name: str, row: int, expected: str) -> str:
+        column = self._column(name)
+        if "number" not in expected or not columns.is_text(column.type) or not column[row].is_valid:
+            return ""
+        text = column.cast(pa.string())[row].as_py()
+        return guesses.remedy_of([text], self.source.decimal)
+
+    def _numbers(self, name: str) -> pa.Array:
+        """Return a column for numbers to be read from."""
+        column = self._column(name)
+        return columns.with_point(column) if self.source.decimal == "," else column
+
     def _features(self) -> np.ndarray:
         source = self.source
         if source._holds_lists:
@@ -68,7 +80,7 @@ class Conversion:
             return self._accept(name, found, f"{size} finite numbers ({source.dtype})")
         features = np.empty((len(self.is_kept), len(source.features)), dtype=source.dtype)
         for i, name in enumerate(source.features):
-            found = columns.numbers(self._column(name), source.dtype)
+            found = columns.numbers(self._numbers(name), source.dtype)
             features[:, i] = self._accept(name, found, f"a finite number ({source.dtype})")
         return features
 
@@ -79,7 +91,7 @@ class Conversion:
                 len(self.is_kept), np.float32 if self.source.task == "regression" else np.int64
             )
         if self.source.task == "regression":
-            found = columns.numbers(self._column(name), "float32")
+            found = columns.numbers(self._numbers(name), "float32")
             return self._accept(name, found, "a finite number (float32)")
         known = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
         found = columns.labels_of(self._column(name), classes)
@@ -119,8 +131,7 @@ class NamedConversion(Conversion):
 
     def _typed(self, name: str, column: Column) -> Any:
         in_file = self.source.in_file(name)
-        found = typed.convert(
-            self._column(in_file), column, empty_is_missing=self.source.empty_is_missing
-        )
+        read = self._numbers if column.kind == "array" else self._column
+        found = typed.convert(read(in_file), column, empty_is_missing=self.source.empty_is_missing)
         self._accept(in_file, (found.present, found.bad), typed.expected(column))
         return found.given(column)

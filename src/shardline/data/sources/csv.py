@@ -2,11 +2,12 @@
 
 import csv
 import io
+import json
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,13 @@ import pyarrow.csv as pcsv
 
 from shardline.core.errors import DataError
 from shardline.data.sources import columns, typed
-from shardline.data.sources.lines import Lines, TextFiles, not_utf8
+from shardline.data.sources.lines import (
+    Lines,
+    TextFiles,
+    ends_by_return,
+    not_utf8,
+    refuse_wide,
+)
 from shardline.data.sources.packed import open_text
 from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
@@ -30,13 +37,16 @@ class Csv(Tabular):
 
     Args:
         delimiter: what separates the fields.
+        decimal: mark of decimals, a point or a comma.
     """
 
     empty_is_missing = True
 
-    def __init__(self, *, delimiter: str = ",", **arguments: Any) -> None:
+    def __init__(
+        self, *, delimiter: str = ",", decimal: Literal[".", ","] = ".", **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
-        self.delimiter = delimiter
+        self.delimiter, self.decimal = delimiter, decimal
 
     @property
     def table_name(self) -> str:
@@ -53,13 +63,30 @@ class Csv(Tabular):
         for name, chunks in zip(self.columns.names, self._first_rows.columns, strict=True):
             column = chunks.combine_chunks()
             if name not in self.keys and columns.is_text(column.type):
-                _, bad = columns.numbers(column, "float64")
+                plain = columns.with_point(column) if self.decimal == "," else column
+                _, bad = columns.numbers(plain, "float64")
                 if not bad.all():
                     raise DataError(
                         f"{self.table_name}: column {name} holds numbers and text such as {column[int(bad.argmax())]}, "
                         "so which columns are features is unknown; list them in source.features"
                     )
         return super().numeric_columns()
+
+    def first_texts(self, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Return the values of the first rows."""
+        return {name: self._first_rows.column(name).combine_chunks() for name in names}
+
+    @property
+    def hint_of_columns(self) -> str:
+        """The delimiter that a header of one column shows."""
+        names = self._headers[0][0]
+        other = next((mark for mark in ";\t|," if len(names) == 1 and mark in names[0]), "")
+        return f"set source.delimiter: {json.dumps(other)}" if other else ""
+
+    @property
+    def inferred(self) -> dict[str, Any]:
+        """What tables have, and how the files are read."""
+        return {"delimiter": self.delimiter} | super().inferred
 
     def check_feature(self, name: str, *, alone: bool) -> None:
         """Nothing: the types are a guess, and each value is looked at when it is read."""
@@ -75,12 +102,17 @@ class Csv(Tabular):
         if not content.strip():
             self._check_rows()
             return pa.table({name: pa.nulls(0) for name in names})
+        ragged: list[pcsv.InvalidRow] = []
         try:
             read = pcsv.ReadOptions(column_names=names, block_size=len(content) + 1)
-            parse = self._parse_options(lambda row: "skip")
-            return pcsv.read_csv(io.BytesIO(content), read, parse)
+            parse = self._parse_options(lambda row: ragged.append(row) or "skip")
+            convert = pcsv.ConvertOptions(decimal_point=self.decimal)
+            rows = pcsv.read_csv(io.BytesIO(content), read, parse, convert)
         except pa.ArrowInvalid as error:
             raise _unreadable(path, str(error)) from None
+        if ragged and not rows.num_rows:
+            raise _no_row_fits(path, names, ragged[0], content, self.delimiter)
+        return rows
 
     def _check_rows(self) -> None:
         """Refuse files that have headers alone."""
@@ -176,7 +208,9 @@ class Csv(Tabular):
         )
         parse = self._parse_options(keep)
         for types in (self._types, dict.fromkeys(self.used, pa.string())):
-            convert = pcsv.ConvertOptions(column_types=types, include_columns=self.used)
+            convert = pcsv.ConvertOptions(
+                column_types=types, include_columns=self.used, decimal_point=self.decimal
+            )
             ragged.clear()
             try:
                 return pcsv.read_csv(io.BytesIO(lines.content), read, parse, convert)
@@ -210,6 +244,9 @@ def _rows_at(path: Path, start: int) -> bytes:
 def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
     with open_text(path) as file:
         line = file.readline()
+    refuse_wide(path, line)
+    if b"\r" in line.rstrip(b"\r\n"):
+        raise ends_by_return(path)
     if not line.strip():
         raise DataError(
             f"{path}: {'begins with an empty line' if line else 'is empty'}, expected a line of column names; "
@@ -224,6 +261,21 @@ def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
             f"{path}: its header has a quote that is not closed, expected names in one line; fix it"
         )
     return next(csv.reader([text], delimiter=delimiter)), len(line)
+
+
+def _no_row_fits(
+    path: Path, names: list[str], row: pcsv.InvalidRow, content: bytes, delimiter: str
+) -> DataError:
+    """Return the error of a file of which no row has as many fields as the header."""
+    remedy = "write the name of each column, and no other, in line 1"
+    ends = content.split(b"\n", 1)[0].rstrip(b"\r").endswith(delimiter.encode())
+    if ends and row.actual_columns == len(names) + 1:
+        remedy = f'write a "{delimiter}" at the end of line 1 as well, or take it off the ends of the rows'
+    elif not names[-1].strip() and row.actual_columns == len(names) - 1:
+        remedy = f'take the "{delimiter}" off the end of line 1'
+    return DataError(
+        f"{path}: all rows have {row.actual_columns} fields, expected {len(names)} as in line 1, the header; {remedy}"
+    )
 
 
 def _refuse_line_breaks(lines: Lines) -> None:

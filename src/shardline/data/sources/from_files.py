@@ -56,18 +56,21 @@ class FileSource(Source):
             return assign_splits(ids, {"train": 1 - share, "validation": share, "test": 0})
         return np.full(len(ids), SPLITS.index(split), dtype=np.int64)
 
-    def leave_out(self, shard: int, found: str) -> None:
+    def leave_out(self, shard: int, found: str, remedy: str = "") -> None:
         """Count a row or file that cannot be used.
 
         Args:
             found: where it stands, what was found and what was expected.
+            remedy: what to do, where more is known than to fix it.
 
         Raises:
             DataError: `on_bad` is `fail`; carries `found`.
         """
         found = found.replace(f"{Path.cwd()}{os.sep}", "")  # a manifest tells no machine's folders
         if self.on_bad == "fail":
-            raise DataError(f"{found}; fix it, or leave such out with source.on_bad: skip")
+            raise DataError(
+                f"{found}; {remedy or 'fix it'}, or leave such out with source.on_bad: skip"
+            )
         self.skipped.setdefault(shard, []).append(found)
 
 

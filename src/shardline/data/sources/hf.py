@@ -48,6 +48,7 @@ class Hf(Tabular):
             self.classes = tuple(
                 map(str, range(len(self._noted_classes)))
             )  # as the files hold them
+        self._is_inferred = not columns
         if not columns:
             self.named = self._inferred()
 
@@ -113,6 +114,16 @@ class Hf(Tabular):
                 )
             found[in_files.get(field.name, field.name)] = column
         return parse_columns(dict(sorted(found.items())))
+
+    @property
+    def inferred(self) -> dict[str, Any]:
+        """The columns and classes where no setting has them, and the columns left out."""
+        found: dict[str, Any] = {}
+        if self._is_inferred:
+            found["columns"] = {name: str(column) for name, column in self.named.items()}
+        if self._noted_classes:
+            found["classes, by the files"] = list(self._noted_classes)
+        return found | super().inferred
 
     @cached_property
     def schema(self) -> Schema:

@@ -47,6 +47,15 @@ class Idx(FileSource):
             classes=self._classes or tuple(map(str, range(highest + 1))),
         )
 
+    @property
+    def inferred(self) -> dict[str, Any]:
+        """The classes, where no setting names them, and which file holds the labels of which images."""
+        pairs = {
+            self.names[i]: self.names[labels] for i, labels in self._pairs if labels is not None
+        }
+        found: dict[str, Any] = {} if self._classes else {"classes": list(self.schema.classes)}
+        return found | {"labels of images": pairs}
+
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, a block for each file that they lie in."""
         sizes, dtype = [len(labels) for labels in self._labels], self.schema.feature_dtype

@@ -2,6 +2,8 @@
 
 import base64
 import binascii
+import json
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -13,11 +15,21 @@ from shardline.data.columns import Column
 from shardline.data.splits import SPLIT_NAMES
 
 _INT64 = np.iinfo(np.int64)
+_FOR_NAN = 'write null, and a type with "?" in source.columns where that is a column'
 _EXACT = 2**53  # whole numbers below are exact where they stand among fractions
 
 
 class BadValueError(Exception):
-    """A value that cannot be used; carries what was found and what was expected."""
+    """A value that cannot be used; carries what was found and what was expected.
+
+    Args:
+        found: both.
+        remedy: what to do, where more is known than to fix it.
+    """
+
+    def __init__(self, found: str, remedy: str = "") -> None:
+        super().__init__(found)
+        self.remedy = remedy
 
 
 def read_object(line: bytes) -> dict[str, Any]:
@@ -32,11 +44,30 @@ def read_object(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise BadValueError(f"it is not UTF-8 ({error.reason}), {expected}") from None
     except (msgspec.MsgspecError, RecursionError) as error:
+        if where := _not_finite(line):
+            raise BadValueError(f"it is not JSON ({where}), {expected}", _FOR_NAN) from None
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise BadValueError(f"it is not JSON ({reason}), {expected}") from None
     if not isinstance(found, dict):
         raise BadValueError(f"it {shown(found)}, {expected}")
     return found
+
+
+def _not_finite(line: bytes) -> str:
+    """Return where a line holds a NaN or Infinity that Python writes and JSON does not know; empty where none is."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return ""
+    places: list[tuple[str, Any]] = [("", found)]
+    for place, value in places:
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{place or 'it'} is {json.dumps(value)}"
+        if isinstance(value, list):
+            places += [(place, one) for one in value]
+        if isinstance(value, dict):
+            places += [(f"{place}.{key}".lstrip("."), one) for key, one in value.items()]
+    return ""
 
 
 def value_at(found: Mapping[str, Any], key: str) -> Any:

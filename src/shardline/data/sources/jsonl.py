@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import Column, parse_columns
 from shardline.data.sources.base import Schema, Table
@@ -20,7 +21,7 @@ from shardline.data.sources.json_values import (
     split_of,
     value_at,
 )
-from shardline.data.sources.lines import Lines, TextFiles
+from shardline.data.sources.lines import Lines, TextFiles, refuse_wide
 from shardline.data.sources.tokenizer import TokenSource
 
 _ID, _SPLIT = "id_column", "splits.column"  # what messages call values that are no columns
@@ -118,6 +119,8 @@ class Jsonl(TokenSource):
     def _table(self, shard: int, index: int, lines: Lines) -> Table | None:
         rows: list[int] = []
         values: dict[str, list[Any]] = {name: [] for name in self._readers}
+        if lines.place == 0 and self.on_bad == "fail":
+            _refuse_other_forms(lines)
         for row, line in enumerate(lines.rows()):
             if lines.place + lines.starts[row] == 0:
                 line = line.removeprefix(BOM_UTF8)
@@ -126,7 +129,7 @@ class Jsonl(TokenSource):
             try:
                 found = self._values(line)
             except BadValueError as error:
-                self.leave_out(shard, f"{lines.where(row)}: {error}")
+                self.leave_out(shard, f"{lines.where(row)}: {error}", error.remedy)
                 continue
             rows.append(row)
             for name, value in found.items():
@@ -162,3 +165,18 @@ class Jsonl(TokenSource):
                 hint = did_you_mean(key, row, otherwise="") if key not in row else ""
                 raise BadValueError(f"{what} {error}{'; ' + hint if hint else ''}") from None
         return found
+
+
+def _refuse_other_forms(lines: Lines) -> None:
+    """Refuse a file of JSON that is no JSON Lines; one whose rows may be left out is read line by line."""
+    refuse_wide(lines.path, lines.content[:64])
+    start, name = lines.content[:4096].removeprefix(BOM_UTF8).lstrip(), lines.path.name
+    found, remedy = "", f"jq -c . {name}"
+    if start.startswith(b"["):
+        found, remedy = "is one JSON array", f"jq -c '.[]' {name}"
+    elif start.splitlines()[:1] == [b"{"]:
+        found = "holds objects of several lines"
+    if found:
+        raise DataError(
+            f"{lines.path}: {found}, expected a JSON object in each line; write it again, such as by `{remedy}`"
+        )

@@ -12,11 +12,13 @@ from typing import IO
 import numpy as np
 
 from shardline.core.errors import DataError
+from shardline.core.found_files import wide_encoding
 from shardline.data.sources.base import shard_slices
 from shardline.data.sources.packed import is_gzip, open_text
 
 NEWLINE = b"\n"
 _BLOCK_BYTES = 8 * 2**20
+_HEAD_BYTES = 2**16
 _EMPTY = (b"\n", b"\r\n")
 _LINE = rb"(?!\r?(?:\n|\Z))[^\n]++"  # one that is not empty
 _PARAGRAPH = re.compile(_LINE + rb"(?:\n" + _LINE + rb")*+")
@@ -113,6 +115,7 @@ class TextFiles:
     def lines(self, index: int, first: int, last: int) -> Iterator[Lines]:
         """Yield the lines that begin at a byte from `first` to before `last`, 8 MiB at a time."""
         place = first
+        self._refuse_returns(index, first)
         if first > self._starts[index]:
             file = self.open(index)
             file.seek(first - 1)
@@ -130,6 +133,7 @@ class TextFiles:
 
     def paragraphs(self, index: int, first: int, last: int) -> Iterator[Lines]:
         """Yield the paragraphs that begin at a byte from `first` to before `last`; empty lines end them."""
+        self._refuse_returns(index, first)
         place = self._after_paragraph(index, first)
         while place < last:
             file = self.open(index)
@@ -144,6 +148,15 @@ class TextFiles:
                 starts, ends = np.array(found).T
                 yield Lines(self.paths[index], place, content, starts, ends)
             place += len(content)
+
+    def _refuse_returns(self, index: int, first: int) -> None:
+        """Refuse a file that would be one line, since its lines end by carriage returns alone."""
+        if first == self._starts[index]:
+            file = self.open(index)
+            file.seek(first)
+            head = file.read(_HEAD_BYTES)
+            if b"\r" in head.rstrip(b"\r") and b"\n" not in head:
+                raise ends_by_return(self.paths[index])
 
     def _after_paragraph(self, index: int, first: int) -> int:
         """Return where the line begins, from a byte on, that continues no paragraph."""
@@ -189,6 +202,30 @@ def _lines_in(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     is_return = data[starts.clip(max=len(data) - 1)] == ord("\r")
     kept = ends - starts > is_return  # an empty line may still hold a carriage return
     return starts[kept], ends[kept]
+
+
+def ends_by_return(path: Path) -> DataError:
+    """Return the error of a file whose lines end as those of Mac OS 9 did."""
+    return DataError(
+        f"{path}: its lines end by a carriage return alone (\\r), expected \\n or \\r\\n; write it again, such as by "
+        f"`tr '\\r' '\\n' < {path.name}`"
+    )
+
+
+def refuse_wide(path: Path, head: bytes) -> None:
+    """Refuse a file of UTF-16 or UTF-32.
+
+    Args:
+        head: its first bytes.
+
+    Raises:
+        DataError: names the file and its encoding.
+    """
+    if encoding := wide_encoding(head):
+        raise DataError(
+            f"{path}: is {encoding}, expected UTF-8; write it again, such as by "
+            f"`iconv -f {encoding} -t UTF-8 {path.name}`"
+        )
 
 
 def not_utf8(where: str, byte: int) -> DataError:

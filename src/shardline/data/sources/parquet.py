@@ -2,7 +2,7 @@
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -17,6 +17,7 @@ from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
 
 _BLOCK_BYTES = 64 * 2**20  # features of one block
+_FIRST_ROWS = 1000
 
 
 class RowGroups(Tabular):
@@ -127,6 +128,17 @@ class RowGroups(Tabular):
                 place += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             raise _damaged(self.shown(file), error) from None
+
+    def first_texts(self, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Return the values of the first rows."""
+        if not names:
+            return {}
+        try:
+            scanner = self.fragments[0].scanner(schema=self.types_of(0), columns=list(names))
+            rows = scanner.head(_FIRST_ROWS)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(self.shown(0), error) from None
+        return {name: rows.column(name).combine_chunks() for name in names}
 
     def first_list_size(self, name: str) -> int:
         """Return the length of the first row's list."""

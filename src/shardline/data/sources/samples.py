@@ -112,6 +112,14 @@ class Samples(FileSource):
         columns = {name: str(column) for name, column in self.columns.items()}
         return Schema(columns=columns, classes=self.classes)
 
+    @property
+    def inferred(self) -> dict[str, Any]:
+        """The columns where no setting has them, by the first sample or an index, and those left out."""
+        used = {one for name in self.columns for one in self.in_file(name).split(";")}
+        left = [name for name in self.found if name not in used]
+        found: dict[str, Any] = {} if self._given else {"columns": self.schema.columns}
+        return found | ({"columns left out": left} if left else {})
+
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, at most 64 MiB at a time; one that cannot be used is left out or refused."""
         self.skipped.pop(shard, None)

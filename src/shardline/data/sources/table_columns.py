@@ -12,7 +12,7 @@ import pyarrow as pa
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import parse_columns
-from shardline.data.sources import columns, typed
+from shardline.data.sources import columns, guesses, typed
 from shardline.data.sources.base import Schema
 from shardline.data.sources.from_files import FileSource
 
@@ -50,6 +50,7 @@ class TableColumns(FileSource):
     Attributes:
         empty_is_missing: whether an empty text stands for no value.
         infers_columns: whether all columns are kept where none is named.
+        decimal: mark of decimals in text; empty where the files hold numbers.
 
     Args:
         label: column of the label; may be left out beside `columns`.
@@ -68,6 +69,7 @@ class TableColumns(FileSource):
 
     empty_is_missing = False
     infers_columns = False
+    decimal = ""
 
     def __init__(
         self, *, label: str = "", features: Sequence[str] = (), id_column: str | None = None,
@@ -133,12 +135,16 @@ class TableColumns(FileSource):
         if known.count(name) == 1:
             return
         listed = f"known are {', '.join(known[:20])}"
-        hint = (
-            "rename one of them" if name in known else did_you_mean(name, known, otherwise=listed)
-        )
+        nearest = self.hint_of_columns or did_you_mean(name, known, otherwise=listed)
+        hint = "rename one of them" if name in known else nearest
         raise DataError(
             f"{self.table_name}: {known.count(name) or 'no'} columns named {name}; {hint}"
         )
+
+    @property
+    def hint_of_columns(self) -> str:
+        """What to do where the files have other columns than were expected; empty where nothing is known."""
+        return ""
 
     @property
     def has_labels(self) -> bool:
@@ -170,7 +176,9 @@ class TableColumns(FileSource):
         free = [field for field in self.columns if field.name not in self.keys]
         found = [field.name for field in free if columns.is_number(field.type)]
         found = found or [field.name for field in free if columns.is_list(field.type)]
-        empty = [field.name for field in free if pa.types.is_null(field.type)]
+        nulls = [field.name for field in free if pa.types.is_null(field.type)]
+        empty = [name for name in nulls if name.strip()]  # delimiters at the ends of lines
+        self._refuse_guesses(found, [field.name for field in free if columns.is_text(field.type)])
         if not found or empty:
             what = (
                 f"column {empty[0]} begins with empty values" if empty else "no column of numbers"
@@ -180,6 +188,44 @@ class TableColumns(FileSource):
                 "list them in source.features"
             )
         return tuple(found)
+
+    def _refuse_guesses(self, found: Sequence[str], texts: Sequence[str]) -> None:
+        """Refuse columns that only a person can tell from features.
+
+        Raises:
+            DataError: names the column, and the setting that tells.
+        """
+        indexes = guesses.index_columns(self.columns)
+        for name in found:
+            if guesses.is_index(name) or name in indexes:
+                what = f"column {name} is" if name.strip() else "a column without a name is perhaps"
+                raise DataError(
+                    f"{self.table_name}: {what} the index of a data frame, so whether it is a feature is unknown; "
+                    "list the features in source.features, or write the file without it (index=False)"
+                )
+        for name, column in self.first_texts(texts).items():
+            if values := guesses.as_numbers(column):
+                marked = next((one for one in values if not one.isdigit()), values[0])
+                remedy = guesses.remedy_of(values, self.decimal)
+                raise DataError(
+                    f"{self.table_name}: column {name} holds text that may be numbers, such as {marked}, so whether it "
+                    f"is a feature is unknown; {remedy}, or list the features in source.features"
+                )
+
+    def first_texts(self, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Return the first values of columns of text."""
+        return {}
+
+    @property
+    def inferred(self) -> dict[str, Any]:
+        """Features and their type where none are listed, and the columns that are in none of the rows."""
+        used = self.used
+        found: dict[str, Any] = {}
+        if not (self._given or self.named):
+            found["features, all columns of numbers"] = list(self.features)
+            found["stored as"] = self.dtype
+        left = {field.name: str(field.type) for field in self.columns if field.name not in used}
+        return found | ({"columns left out": left} if left else {})
 
     def check_types(self, kinds: pa.Schema, where: str) -> None:
         """Refuse a file whose columns cannot hold values of the named ones.

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardline.data.sources.base import Schema, Table
 from shardline.data.sources.from_files import ids_in_file, text_id
-from shardline.data.sources.lines import Lines, TextFiles, found_byte
+from shardline.data.sources.lines import Lines, TextFiles, found_byte, refuse_wide
 from shardline.data.sources.packed import open_text
 from shardline.data.sources.tokenizer import TokenSource
 
@@ -116,6 +116,8 @@ class Text(TokenSource):
     def _texts_of(self, shard: int, lines: Lines) -> dict[int, str]:
         """Return the texts by row that are UTF-8; others are left out or refused."""
         found: dict[int, str] = {}
+        if lines.place == 0 and self.on_bad == "fail":
+            refuse_wide(lines.path, lines.content[:64])
         rows = [lines.content] if self.unit == "file" else lines.rows()
         for row, content in enumerate(rows):
             start = int(lines.starts[row])
