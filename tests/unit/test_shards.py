@@ -133,6 +133,14 @@ ROW = [1.0, 2.0, 3.0]
             Given([ROW], labels=[np.nan]),
             r"labels of type float64 \(a value missing\?\), expected int64",
         ),
+        (
+            Given([ROW], labels=[0.5]),
+            r'expected int64; for regression: Schema\(task="regression"\), or a column of labels of type float32$',
+        ),
+        (
+            Given([ROW], labels=[1.0]),
+            r"""regression: Schema\(task="regression"\), .*; for classes: labels\.astype\("int64"\) in the source$""",
+        ),
         (Given([ROW], labels=["a"]), "gave labels of type <U1, expected int64; convert"),
         (Given([ROW], labels=[np.nan], classes=()), "row id 0 holds a missing or infinite label"),
         (Given([ROW] * 2, ids=[7, 7]), "row id 7 stands twice"),

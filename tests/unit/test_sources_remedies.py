@@ -89,6 +89,7 @@ LINES = {"type": "jsonl", "files": ["a.jsonl"], "columns": {"x": "float32"}}
 TEXT = {"type": "text", "files": ["a.txt"]}
 IDX = {"type": "idx", "files": ["i", "l"]}
 IMAGES, LABELS = idx(np.zeros((2, 3, 3))), idx(np.arange(2))
+REMOTE = {"url": "https://example.org/a.csv", "sha256": "0" * 64, "bytes": 1}
 PAIR = {"i": IMAGES, "l": LABELS}
 
 
@@ -126,7 +127,8 @@ CSV_CASES = {
         "x,y\n1,0\n2,1\n",
     ),
     "decimal commas": csv_case(
-        'x;z;y\n"1,5";1;0\n"2,5";2;1\n', "column x holds text that may be numbers, such as 1,5", 'set source.decimal: ","',
+        'x;z;y\n"1,5";1;0\n"2,5";2;1\n', "column x holds text that may be numbers, such as 1,5",
+        'set source.decimal: ","',
         source={"delimiter": ";"}, change={"decimal": ","},
     ),
     "thousands": csv_case(
@@ -138,11 +140,13 @@ CSV_CASES = {
         "source.features", change={"features": ["z"]},
     ),
     "a decimal comma in a listed feature": csv_case(
-        "x;z;y\n1,5;1;0\n2;2;1\n", "line 2: column x is 1,5, expected a finite number (float32)", 'set source.decimal: ","',
+        "x;z;y\n1,5;1;0\n2;2;1\n", "line 2: column x is 1,5, expected a finite number (float32)",
+        'set source.decimal: ","',
         source={"delimiter": ";", "features": ["x"]}, change={"decimal": ","},
     ),
     "a decimal comma in a typed column": csv_case(
-        "x;z;y\n1,5;1;0\n2;2;1\n", "line 2: column x is 1,5, expected a finite number (float32)", 'set source.decimal: ","',
+        "x;z;y\n1,5;1;0\n2;2;1\n", "line 2: column x is 1,5, expected a finite number (float32)",
+        'set source.decimal: ","',
         source={"delimiter": ";", "columns": {"x": "float32"}}, change={"decimal": ","},
     ),
     "a decimal comma in a label": csv_case(
@@ -150,7 +154,8 @@ CSV_CASES = {
         source={"delimiter": ";", "task": "regression", "num_classes": None}, change={"decimal": ","},
     ),
     "a percent sign in a listed feature": csv_case(
-        "x,y\n5%,0\n7%,1\n", "line 2: column x is 5%, expected", "write plain numbers, such as 1000.5", "x,y\n5,0\n7,1\n",
+        "x,y\n5%,0\n7%,1\n", "line 2: column x is 5%, expected", "write plain numbers, such as 1000.5",
+        "x,y\n5,0\n7,1\n",
         source={"features": ["x"]},
     ),
     "a decimal point where commas are set": csv_case(
@@ -158,17 +163,21 @@ CSV_CASES = {
         "x;y\n1,5;0\n2;1\n", source={"delimiter": ";", "features": ["x"], "decimal": ","},
     ),
     "returns at the ends of lines": csv_case(
-        GOOD.replace("\n", "\r"), "a.csv: its lines end by a carriage return alone", r"write it again, such as by `tr", GOOD,
+        GOOD.replace("\n", "\r"), "a.csv: its lines end by a carriage return alone", r"write it again, such as by `tr",
+        GOOD,
     ),
     "delimiters at the ends of rows": csv_case(
-        "x,z,y\n1,2,0,\n3,4,1,\n", "all rows have 4 fields, expected 3 as in line 1", 'write a "," at the end of line 1',
+        "x,z,y\n1,2,0,\n3,4,1,\n", "all rows have 4 fields, expected 3 as in line 1",
+        'write a "," at the end of line 1',
         "x,z,y,\n1,2,0,\n3,4,1,\n",
     ),
     "a delimiter at the end of the header": csv_case(
-        "x,z,y,\n1,2,0\n3,4,1\n", "all rows have 3 fields, expected 4 as in line 1", 'take the "," off the end of line 1', GOOD,
+        "x,z,y,\n1,2,0\n3,4,1\n", "all rows have 3 fields, expected 4 as in line 1",
+        'take the "," off the end of line 1', GOOD,
     ),
     "a header without the index that rows have": csv_case(
-        "x,z,y\n1,1,2,0\n2,3,4,1\n", "all rows have 4 fields, expected 3", "write the name of each column", "n,x,z,y\n1,1,2,0\n2,3,4,1\n",
+        "x,z,y\n1,1,2,0\n2,3,4,1\n", "all rows have 4 fields, expected 3", "write the name of each column",
+        "n,x,z,y\n1,1,2,0\n2,3,4,1\n",
     ),
     "another delimiter": csv_case(
         GOOD.replace(",", ";"), "no columns named y", 'set source.delimiter: ";"', change={"delimiter": ";"},
@@ -183,7 +192,8 @@ CSV_CASES = {
         GOOD.encode("utf-16-le"), "a.csv: is UTF-16, expected UTF-8", "write it again", GOOD,
     ),
     "Latin 1 in the header": csv_case(
-        "é,y\n1,0\n2,1\n".encode("latin-1"), "line 1: byte 0xe9 is not UTF-8", "save the file as UTF-8", "é,y\n1,0\n2,1\n",
+        "é,y\n1,0\n2,1\n".encode("latin-1"), "line 1: byte 0xe9 is not UTF-8", "save the file as UTF-8",
+        "é,y\n1,0\n2,1\n",
     ),
     "Latin 1 in a row": csv_case(
         "x,t,y\n1,é,0\n2,e,1\n".encode("latin-1"), "line 2: byte 0xe9 is not UTF-8", "save the file as UTF-8",
@@ -200,7 +210,8 @@ CSV_CASES = {
         'x,t,y\n1,"a b",0\n2,c,1\n',
     ),
     "other columns in another file": csv_case(
-        GOOD, "b.csv: its header has no column z, unlike that of", "give all files one header", files={"b.csv": "x,y\n5,1\n"},
+        GOOD, "b.csv: its header has no column z, unlike that of", "give all files one header",
+        files={"b.csv": "x,y\n5,1\n"},
         source={"files": ["*.csv"]}, rows=3, change={},
     ),
     "text among numbers": csv_case(
@@ -217,18 +228,21 @@ CSV_CASES = {
         GOOD + GOOD, "the header stands here again", "source.on_bad: skip", change={"on_bad": "skip"}, rows=4,
     ),
     "a label that is no class": csv_case(
-        GOOD, "column y is 1, expected one of source.classes", "source.on_bad: skip", source={"classes": ["0"], "num_classes": None},
+        GOOD, "column y is 1, expected one of source.classes", "source.on_bad: skip", source={"classes": ["0"],
+        "num_classes": None},
         change={"on_bad": "skip"}, rows=1,
     ),
     "no rows but such that are left out": csv_case(
-        "x,y\na,0\nb,1\n", "shard 0 has no rows", "each of 2 was left out by source.on_bad: skip, the first: a.csv, line 2: "
+        "x,y\na,0\nb,1\n", "shard 0 has no rows",
+        "each of 2 was left out by source.on_bad: skip, the first: a.csv, line 2: "
         "column x is a", "x,y\n1,0\n2,1\n", source={"on_bad": "skip", "features": ["x"]},
     ),
     "no column of numbers": csv_case(
         "x,y\na,0\nb,1\n", "no column of numbers", "list them in source.features", change={"features": ["x"]}, rows=0,
     ),
     "empty values": csv_case(
-        "x,z,y\n,1,0\n,2,1\n", "column x begins with empty values", "list them in source.features", change={"features": ["z"]},
+        "x,z,y\n,1,0\n,2,1\n", "column x begins with empty values", "list them in source.features",
+        change={"features": ["z"]},
     ),
     "a misspelt label": csv_case(
         GOOD, "no columns named yy", 'did you mean "y"?', source={"label": "yy"}, change={"label": "y"},
@@ -241,13 +255,15 @@ CSV_CASES = {
         change={"id_column": "x"}, rows=0,
     ),
     "packed by another program": csv_case(
-        b"BZh91AY&SY" + b"0" * 20, "is compressed by another program than gzip", "pack it with gzip", gzip.compress(GOOD.encode()),
+        b"BZh91AY&SY" + b"0" * 20, "is compressed by another program than gzip", "pack it with gzip",
+        gzip.compress(GOOD.encode()),
     ),
     "half a gzip file": csv_case(
         gzip.compress(GOOD.encode() * 9)[:-12], "cannot be unpacked", "fetch it again", gzip.compress(GOOD.encode()),
     ),
     "an unknown option": Case(
-        source={"type": "tests.unit.test_sources_remedies:Own", "options": {"nois": 1}}, found="takes no option named nois",
+        source={"type": "tests.unit.test_sources_remedies:Own", "options": {"nois": 1}},
+        found="takes no option named nois",
         says="remove it from source.options", change={"options": {}},
     ),
 }  # fmt: skip
@@ -258,7 +274,8 @@ CSV_CASES["other columns in another file"].write["b.csv"] = "x,z,y\n5,6,1\n"
 PARQUET_CASES = {
     "an index": Case(
         source=PARQUET, files={"a.parquet": parquet({"__index_level_0__": [0, 1], **TABLE})},
-        found="column __index_level_0__ is the index of a data frame", says="source.features", change={"features": ["x"]},
+        found="column __index_level_0__ is the index of a data frame", says="source.features",
+        change={"features": ["x"]},
     ),
     "an index with a name": Case(
         source=PARQUET, files={"a.parquet": parquet({"i": [0, 1], **TABLE}, index="i")},
@@ -275,12 +292,15 @@ PARQUET_CASES = {
         write={"a.parquet": parquet({"n": ["1.5", "2.5"], **TABLE})}, rows=0,
     ),
     "half a file": Case(
-        source=PARQUET, files={"a.parquet": parquet(TABLE)[:40]}, found="cannot be read as Parquet", says="fetch it again",
+        source=PARQUET, files={"a.parquet": parquet(TABLE)[:40]}, found="cannot be read as Parquet",
+        says="fetch it again",
         write={"a.parquet": parquet(TABLE)},
     ),
     "a column that another file lacks": Case(
-        source=PARQUET | {"files": ["*.parquet"]}, files={"a.parquet": parquet(TABLE), "b.parquet": parquet({"y": [1]})},
-        found="b.parquet: no column x, unlike", says="give all files one schema", write={"b.parquet": parquet(TABLE)}, rows=4,
+        source=PARQUET | {"files": ["*.parquet"]}, files={"a.parquet": parquet(TABLE),
+        "b.parquet": parquet({"y": [1]})},
+        found="b.parquet: no column x, unlike", says="give all files one schema", write={"b.parquet": parquet(TABLE)},
+        rows=4,
     ),
     "another type in another file": Case(
         source=PARQUET | {"files": ["*.parquet"]},
@@ -289,12 +309,14 @@ PARQUET_CASES = {
         write={"b.parquet": parquet(TABLE)}, rows=4,
     ),
     "a type that a column cannot be read from": Case(
-        source=PARQUET | {"columns": {"x": "float32"}}, files={"a.parquet": parquet({"x": [[1.0], [2.0]], "y": [0, 1]})},
+        source=PARQUET | {"columns": {"x": "float32"}},
+        files={"a.parquet": parquet({"x": [[1.0], [2.0]], "y": [0, 1]})},
         found="column x is of type list", says="change source.columns.x", change={"columns": {"x": "float32[*]"}},
     ),
     "a feature of text": Case(
         source=PARQUET | {"features": ["x", "t"]}, files={"a.parquet": parquet({"t": ["a", "b"], **TABLE})},
-        found="column t is of type string, expected numbers", says="drop it from source.features", change={"features": ["x"]},
+        found="column t is of type string, expected numbers", says="drop it from source.features",
+        change={"features": ["x"]},
     ),
     "lists beside other features": Case(
         source=PARQUET | {"features": ["x", "v"]}, files={"a.parquet": parquet({"v": [[1.0], [2.0]], **TABLE})},
@@ -312,7 +334,8 @@ PARQUET_CASES = {
 
 IMAGE_CASES = {
     "one folder": Case(
-        source=FOLDER, files=photos("cat/1.png"), found="all images lie in one folder, cat, expected a folder per class", says="source.files",
+        source=FOLDER, files=photos("cat/1.png"),
+        found="all images lie in one folder, cat, expected a folder per class", says="source.files",
         write=photos("dog/1.png"),
     ),
     "a folder that is no class": Case(
@@ -320,19 +343,23 @@ IMAGE_CASES = {
         says="add it there", change={"classes": ["cat", "dog"]},
     ),
     "a folder without images": Case(
-        source=FOLDER, files=TWO | {"p/cow/1.webp": b"x"}, found="p/cow: has no JPEG or PNG image", says="source.classes",
+        source=FOLDER, files=TWO | {"p/cow/1.webp": b"x"}, found="p/cow: has no JPEG or PNG image",
+        says="source.classes",
         change={"classes": ["cat", "dog"]},
     ),
     "batches below classes": Case(
-        source=FOLDER, files=photos("cat/b/1.png", "dog/b/2.png", "dog/c/3.png"), found="dog/b: a folder b lies in cat as well",
+        source=FOLDER, files=photos("cat/b/1.png", "dog/b/2.png", "dog/c/3.png"),
+        found="dog/b: a folder b lies in cat as well",
         says="[cat, dog]", change={"classes": ["cat", "dog"]}, rows=3,
     ),
     "a class in a class": Case(
-        source=FOLDER, files=photos("cat/1.png", "cat/more/1.png", "dog/2.png"), found="cat/more: images lie in this folder",
+        source=FOLDER, files=photos("cat/1.png", "cat/more/1.png", "dog/2.png"),
+        found="cat/more: images lie in this folder",
         says="[cat, dog]", change={"classes": ["cat", "dog"]}, rows=3,
     ),
     "no image": Case(
-        source=FOLDER, files=TWO | {"p/dog/2.png": b"abc"}, found="does not decode (not an image)", says="source.on_bad: skip",
+        source=FOLDER, files=TWO | {"p/dog/2.png": b"abc"}, found="does not decode (not an image)",
+        says="source.on_bad: skip",
         change={"on_bad": "skip"},
     ),
     "a pointer of Git LFS": Case(
@@ -374,9 +401,11 @@ TEXT_CASES = {
         '{"x": 1, "z": {"a": [1, -Infinity]}}\n{"x": 2}\n', "line 1: it is not JSON (z.a is -Infinity)", "write null",
         '{"x": 1, "z": {"a": [1, null]}}\n{"x": 2}\n',
     ),
-    "an array": json_case('[{"x": 1}, {"x": 2}]', "is one JSON array, expected a JSON object in each line", "`jq -c '.[]' a.jsonl`"),
+    "an array": json_case('[{"x": 1}, {"x": 2}]', "is one JSON array, expected a JSON object in each line",
+    "`jq -c '.[]' a.jsonl`"),
     "an indented array": json_case('[\n  {"x": 1},\n  {"x": 2}\n]\n', "is one JSON array", "jq"),
-    "indented objects": json_case('{\n  "x": 1\n}\n{\n  "x": 2\n}\n', "holds objects of several lines", "`jq -c . a.jsonl`"),
+    "indented objects": json_case('{\n  "x": 1\n}\n{\n  "x": 2\n}\n', "holds objects of several lines",
+    "`jq -c . a.jsonl`"),
     "UTF-16 of JSON": json_case(OBJECTS.encode("utf-16"), "is UTF-16, expected UTF-8", "iconv"),
     "returns in JSON": json_case(OBJECTS.replace("\n", "\r"), "its lines end by a carriage return alone", "tr"),
     "a value of another type": json_case(
@@ -388,7 +417,8 @@ TEXT_CASES = {
         write={"a.txt": "one\ntwo\n"},
     ),
     "returns in paragraphs": Case(
-        source=TEXT | {"unit": "paragraph"}, files={"a.txt": "one\r\rtwo\r"}, found="its lines end by a carriage return alone",
+        source=TEXT | {"unit": "paragraph"}, files={"a.txt": "one\r\rtwo\r"},
+        found="its lines end by a carriage return alone",
         says="tr", write={"a.txt": "one\n\ntwo\n"},
     ),
     "UTF-16 of text": Case(
@@ -417,11 +447,13 @@ IDX_CASES = {
     "images without labels": idx_case(IMAGES, IMAGES, "no listed file holds its other half", "add it to source.files"),
     "images of two sizes": Case(
         source=IDX | {"files": ["*-idx*"]}, found="images of [2, 2] u1, but", says="make two datasets",
-        files={"a-images-idx3": IMAGES, "a-labels-idx1": LABELS, "b-images-idx3": idx(np.zeros((2, 2, 2))), "b-labels-idx1": LABELS},
+        files={"a-images-idx3": IMAGES, "a-labels-idx1": LABELS, "b-images-idx3": idx(np.zeros((2, 2, 2))),
+        "b-labels-idx1": LABELS},
         change={"files": ["b-*"]},
     ),
     "labels in another split than their images": Case(
-        source=IDX, files=PAIR, found="splits.files puts it into test and its images into train", says="give both files one split",
+        source=IDX, files=PAIR, found="splits.files puts it into test and its images into train",
+        says="give both files one split",
         splits={"files": {"train": ["i"], "validation": 0.5, "test": ["l"]}},
         change={"splits": {"train": 1.0, "validation": 0.0, "test": 0.0}},
     ),
@@ -498,7 +530,8 @@ SETTING_CASES = {
         {"tokenize": {"tokens": "text"}}, files={"a.jsonl": '{"text": "a"}\n{"text": "b"}\n'},
     ),
     "tokens that are a column": setting(
-        LINES | {"tokenize": {"x": "x"}}, "is among source.columns as well", "rename one of them", {"tokenize": {"t": "t"}},
+        LINES | {"tokenize": {"x": "x"}}, "is among source.columns as well", "rename one of them",
+        {"tokenize": {"t": "t"}},
         files={"a.jsonl": '{"x": 1, "t": "a"}\n{"x": 2, "t": "b"}\n'},
     ),
     "tokens that are the label": setting(
@@ -519,7 +552,8 @@ SETTING_CASES = {
     ),
     "classes of numbers of a saved dataset": setting(
         {"type": "hf", "files": ["f"], "label": "y", "task": "regression", "num_classes": 2},
-        "num_classes is given for task=regression", "drop it", {"num_classes": None}, files={"f/state.json": "{}"}, rows=0,
+        "num_classes is given for task=regression", "drop it", {"num_classes": None}, files={"f/state.json": "{}"},
+        rows=0,
     ),
     "splits of another sum": setting(
         CSV, "splits sum to 1.1, not 1", "change one of", {"splits": {"train": 0.8, "validation": 0.1, "test": 0.1}},
@@ -534,7 +568,8 @@ SETTING_CASES = {
         splits={"column": "y"}, files={"a.csv": "x,s,y\n1,train,0\n3,test,1\n"},
     ),
     "a file in no split": setting(
-        CSV, "a.csv is in no split", "change the patterns", {"splits": {"files": {"train": ["*"], "validation": 0.5, "test": []}}},
+        CSV, "a.csv is in no split", "change the patterns",
+        {"splits": {"files": {"train": ["*"], "validation": 0.5, "test": []}}},
         splits={"files": {"train": ["b*"], "validation": 0.5, "test": []}}, rows=0,
     ),
     "a split without files": setting(
@@ -549,7 +584,8 @@ SETTING_CASES = {
         CSV | {"files": ["d"]}, "d is a folder", "write d/*", {"files": ["d/*"]}, files={"d/a.csv": GOOD}
     ),
     "a pattern of folders": setting(
-        CSV | {"files": ["d/*"]}, "d/* matches folders alone", "write d/*/*", {"files": ["d/*/*"]}, files={"d/e/a.csv": GOOD}
+        CSV | {"files": ["d/*"]}, "d/* matches folders alone", "write d/*/*", {"files": ["d/*/*"]},
+        files={"d/e/a.csv": GOOD}
     ),
     "a pattern of class folders": setting(
         FOLDER | {"files": ["p/*"]}, "p/* matches folders alone", "or p", {"files": ["p"]}, files=TWO
@@ -560,25 +596,25 @@ SETTING_CASES = {
     ),
     "a URL": setting(
         CSV | {"files": ["https://example.org/a.csv"]}, "is a URL without size and digest", "`shardline digest URL`",
-        {"files": [{"url": "https://example.org/a.csv", "sha256": "0" * 64, "bytes": 1}]}, rows=0,
+        {"files": [REMOTE]}, rows=0,
     ),
     "no digest": setting(
         CSV | {"files": [{"url": "https://example.org/a.csv", "sha256": "x", "bytes": 1}]}, "is not 64 hex digits",
-        "`shardline digest URL`", {"files": [{"url": "https://example.org/a.csv", "sha256": "0" * 64, "bytes": 1}]}, rows=0,
+        "`shardline digest URL`", {"files": [REMOTE]}, rows=0,
     ),
     "a remote file of no path": setting(
-        CSV | {"files": [{"url": "https://example.org/a.csv", "sha256": "0" * 64, "bytes": 1, "path": "../a"}]},
+        CSV | {"files": [{**REMOTE, "path": "../a"}]},
         "is not a path below a folder", "give one such as data/a",
-        {"files": [{"url": "https://example.org/a.csv", "sha256": "0" * 64, "bytes": 1, "path": "data/a"}]}, rows=0,
+        {"files": [{**REMOTE, "path": "data/a"}]}, rows=0,
     ),
     "a tokenizer that is not there": setting(
         TEXT | {"tokenizer": "t"}, "tokenizer=t is neither bytes nor a file", "check the path", {"tokenizer": "bytes"},
         files={"a.txt": "a\nb\n"},
     ),
     "two files of one name": setting(
-        CSV | {"files": ["a.csv", {"url": "https://example.org/a.csv", "sha256": "0" * 64, "bytes": 1}]},
+        CSV | {"files": ["a.csv", REMOTE]},
         "two files are known as a.csv", "a path of their own", rows=0,
-        change={"files": ["a.csv", {"url": "https://example.org/a.csv", "sha256": "0" * 64, "bytes": 1, "path": "r/a.csv"}]},
+        change={"files": ["a.csv", {**REMOTE, "path": "r/a.csv"}]},
     ),
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ from shardline.results.check.profiles import problems_of_profile, read_profile, 
 from shardline.results.findings import count
 from shardline.results.select import find_run
 
-_STYLES = {"error": "bold red", "warning": "yellow", "not checked": "dim"}
+_STYLES = {"error": "bold red", "warning": "yellow", "not checked": "dim", "read": "dim"}
 
 
 @app.command("check")
@@ -91,7 +91,8 @@ def _show(findings: list[Finding], runs: int, *, as_json: bool) -> None:
         say_json([vars(one) for one in findings])
         return
     for one in findings:
-        say(f"{one.kind}: {one.text}", style=_STYLES[one.kind])
+        head = "" if one.kind == "read" else f"{one.kind}: "
+        say(f"{head}{one.text}", style=_STYLES[one.kind])
     errors = len(errors_of(findings))
     print_to = sys.stdout
     say(f"{count(runs, 'run')} checked, {count(errors, 'error') if errors else 'no error'}")

@@ -32,9 +32,18 @@ def read_array(name: str, values: object, wanted: str, where: str) -> np.ndarray
     if not np.can_cast(array.dtype, wanted, "same_kind" if is_float else "safe"):
         raise DataError(
             f"{where} gave {name} of type {array.dtype}{_HINTS.get(array.dtype.kind, '')}, expected {wanted}; "
-            "convert them in the source, or fix its schema"
+            f"{_remedy(name, array)}"
         )
     return array
+
+
+def _remedy(name: str, array: np.ndarray) -> str:
+    if name != "labels" or array.dtype.kind != "f":
+        return "convert them in the source, or fix its schema"
+    numbers = 'for regression: Schema(task="regression"), or a column of labels of type float32'
+    if (array[np.isfinite(array)] % 1).any():  # which no class has
+        return numbers
+    return f'{numbers}; for classes: labels.astype("int64") in the source'
 
 
 def _fits(array: np.ndarray, wanted: np.dtype[Any]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline.config.dataset import Dataset
+from shardline.config.inferred import block
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
@@ -93,6 +94,7 @@ def seal_parts(
     read_as: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts of a dataset, see `seal_dataset`."""
+    from shardline.data.inferred import describe
     from shardline.data.parts import read_part
     from shardline.data.row_ids import check_row_ids
     from shardline.data.statistics_file import set_aside
@@ -102,8 +104,10 @@ def seal_parts(
     source = _open_dataset(project, dataset, read_as)
     folder = project.layout.parts(dataset_id)
     files = [*parts] or [folder / f"{part}.json" for part in dataset.parts]
-    schema = source.schema.to_json()
+    schema, inferred = source.schema.to_json(), describe(source)
     end_watch()
+    for line in block(dataset.name, inferred).splitlines():
+        logging.info("%s", line)
     documents = [read_part(file, dataset_id, schema, remedy=REMAKE) for file in files]
     sealed = _merge(documents, dataset, source, read_as)
     shards = project.layout.declared.shards(dataset_id)
@@ -115,6 +119,7 @@ def seal_parts(
         "dataset": dataset_id,
         "identity": digest(dataset.document),
         "definitions": dataset.definitions,
+        "inferred": inferred,
         "action": action.record(),
         "parts": [part["action"] for part in documents],
         "files": {"manifest.json": file_sha256(manifest)},

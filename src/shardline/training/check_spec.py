@@ -80,6 +80,7 @@ class ModelResult(msgspec.Struct, kw_only=True):
         not_checked: a sentence for each thing that could not be checked here, and why.
         weights_bytes: size of the sealed model; 0 where it is not known.
         state_bytes: size of a training checkpoint; 0 where it is not known.
+        inferred: what the files of each dataset say, by its name, see `data.inferred`.
         num_rows: of the one dataset, all splits together; None of several, and where counting would take long.
     """
 
@@ -88,6 +89,7 @@ class ModelResult(msgspec.Struct, kw_only=True):
     not_checked: list[str] = []
     weights_bytes: int = 0
     state_bytes: int = 0
+    inferred: dict[str, dict[str, Any]] = {}
     num_rows: int | None = None
 
 

@@ -4,9 +4,10 @@ import resource
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -31,7 +32,22 @@ if TYPE_CHECKING:
     from shardline.data.first_rows import Row
     from shardline.data.sources import Schema
 
-_Known = dict[tuple[str, int], "tuple[list[Row], Schema, int | None]"]
+_Known = dict[tuple[str, int], "_Read"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """First rows of a dataset.
+
+    Attributes:
+        num_rows: of the whole, all splits together; None where counting takes long.
+        inferred: see `data.inferred`.
+    """
+
+    rows: "list[Row]"
+    schema: "Schema"
+    num_rows: int | None
+    inferred: dict[str, Any]
 
 
 class NotReadableError(Exception):
@@ -75,53 +91,61 @@ def check_one(
     """
     from shardline.training.model_check import check_model
 
-    found = ModelResult()
+    found, inferred = ModelResult(), dict[str, dict[str, Any]]()
     try:
+        known = {} if known is None else known
+        read = {one.id: _read_once(one, model, known) for one in model.datasets}
+        inferred = {one.name: read[one.id].inferred for one in model.datasets}
         places = [
-            _first_rows(one, model, folder / str(number), {} if known is None else known)
+            _first_rows(one, read[one.id], model, folder / str(number))
             for number, one in enumerate(model.datasets)
         ]
         found = check_model(
             model.spec,
-            [place for place, _ in places],
+            places,
             folder,
             set_by_row=model.set_by_row,
             has_test_step=model.has_test_step,
             is_elsewhere=is_elsewhere,
         )
-        found.num_rows = places[0][1] if len(places) == 1 else None
+        found.num_rows = read[model.datasets[0].id].num_rows if len(places) == 1 else None
     except NotReadableError as error:
         name = model.spec.model or model.spec.model_class
         found.not_checked.append(f"model={name} was not checked: {error}")
     except (ShardlineError, MemoryError) as error:
         sort_error(error, model.spec, "is given its first rows", found, is_elsewhere=is_elsewhere)
+    found.inferred = inferred
     return found
 
 
-def _first_rows(
-    dataset: CheckedDataset, model: CheckedModel, folder: Path, known: _Known
-) -> tuple[DatasetPlace, int | None]:
-    """Return a dataset of the first rows, and how many rows the whole one has where that is known."""
-    from shardline.data.first_rows import build_first_rows, rows_needed
+def _read_once(dataset: CheckedDataset, model: CheckedModel, known: _Known) -> _Read:
+    from shardline.data.first_rows import rows_needed
 
-    pack = model.spec.settings.data.pack
-    key = (dataset.id, rows_needed(pack))
+    key = (dataset.id, rows_needed(model.spec.settings.data.pack))
     if key not in known:
         known[key] = _read(dataset, key[1])
-    rows, schema, num_rows = known[key]
+    return known[key]
+
+
+def _first_rows(
+    dataset: CheckedDataset, read: _Read, model: CheckedModel, folder: Path
+) -> DatasetPlace:
+    """Return a dataset of the first rows."""
+    from shardline.data.first_rows import build_first_rows
+
     place = build_first_rows(
-        rows,
-        schema,
+        read.rows,
+        read.schema,
         folder,
         name=f"{dataset.name}-{dataset.id}",
         source=dataset.source_class.rpartition(":")[2],
-        pack=pack,
+        pack=model.spec.settings.data.pack,
     )
-    return structs.replace(place, weight=dataset.weight), num_rows
+    return structs.replace(place, weight=dataset.weight)
 
 
-def _read(dataset: CheckedDataset, number: int) -> "tuple[list[Row], Schema, int | None]":
-    """Return rows of a dataset's shards, or of its source where these are not written yet, and how many it has.
+def _read(dataset: CheckedDataset, number: int) -> _Read:
+    """Return rows of a dataset's shards, or of its source where these are not written yet.
 
     Raises:
         NotReadableError: the source lies elsewhere, and was not fetched.
@@ -129,14 +153,16 @@ def _read(dataset: CheckedDataset, number: int) -> "tuple[list[Row], Schema, int
     """
     from shardline.data.build import make_source
     from shardline.data.first_rows import count_rows, rows_of_dataset, rows_of_source, schema_of
+    from shardline.data.inferred import describe
 
     with suppress(ShardlineError):
         manifest = read_json(dataset.manifest, remedy="")
         if rows := rows_of_dataset(dataset.manifest, dataset.shards, number):
-            return (
-                rows,
-                schema_of(manifest),
-                sum(shard["rows"]["train"] for shard in manifest["shards"]),
+            return _Read(
+                rows=rows,
+                schema=schema_of(manifest),
+                num_rows=sum(shard["rows"]["train"] for shard in manifest["shards"]),
+                inferred=_recorded(dataset.manifest),
             )
     if missing := [path for path in dataset.files if not path.exists()]:
         raise NotReadableError(f"{missing[0].name} of dataset {dataset.name} is not fetched yet")
@@ -146,7 +172,12 @@ def _read(dataset: CheckedDataset, number: int) -> "tuple[list[Row], Schema, int
         source = make_source(
             dataset.source_class, dataset.source, num_shards=dataset.num_shards, files=dataset.files
         )
-        return rows_of_source(source, number), source.schema, count_rows(source)
+        return _Read(
+            rows=rows_of_source(source, number),
+            schema=source.schema,
+            num_rows=count_rows(source),
+            inferred=describe(source),
+        )
     except (ShardlineError, MemoryError):
         raise
     except Exception as error:
@@ -154,6 +185,12 @@ def _read(dataset: CheckedDataset, number: int) -> "tuple[list[Row], Schema, int
             f"dataset {dataset.name}: source {dataset.source_class} fails where its rows are read; correct the "
             f"source, or the files that it reads: {short_traceback(error)}"
         ) from error
+
+
+def _recorded(manifest: Path) -> dict[str, Any]:
+    """Return what was inferred when a dataset was sealed; nothing where an earlier version did."""
+    path = manifest.with_name("provenance.json")
+    return dict(read_json(path, remedy="").get("inferred", {})) if path.exists() else {}
 
 
 def _limit_memory(free_bytes: int) -> None:

@@ -224,7 +224,11 @@ class TableColumns(FileSource):
         if not (self._given or self.named):
             found["features, all columns of numbers"] = list(self.features)
             found["stored as"] = self.dtype
-        left = {field.name: str(field.type) for field in self.columns if field.name not in used}
+        left = {
+            field.name.strip() or "(no name)": str(field.type)
+            for field in self.columns
+            if field.name not in used
+        }
         return found | ({"columns left out": left} if left else {})
 
     def check_types(self, kinds: pa.Schema, where: str) -> None:

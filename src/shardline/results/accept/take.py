@@ -98,6 +98,7 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
             "dataset": dataset.id,
             "identity": digest(dataset.document),
             "definitions": dataset.definitions,
+            "inferred": _inferred(earlier),
             "action": action.record(),
             "parts": [],
             "files": {"manifest.json": file_sha256(scratch / "manifest.json")},
@@ -108,6 +109,13 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
         write_json(scratch / ACCEPTED, seal(record))
     forget_incomplete(project.workdir, [dataset.manifest, dataset.provenance])
     return dataset.manifest.parent
+
+
+def _inferred(earlier: Path) -> dict[str, Any]:
+    """Return what was inferred from the files that the shards were made of."""
+    path = earlier / "provenance.json"
+    found = read_json(path, remedy=REMAKE).get("inferred", {}) if path.exists() else {}
+    return dict(found)
 
 
 def _record(

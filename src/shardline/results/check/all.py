@@ -69,4 +69,6 @@ def check_before_building(
     if errors := errors_of(findings):
         raise ConfigError(from_here("\n".join(one.text for one in errors)))
     for one in findings:
+        if one.kind == "read":  # which the dataset's own log has
+            continue
         logger.warning("%s: %s", one.kind, mask(from_here(one.text)))

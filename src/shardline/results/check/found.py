@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["error", "warning", "not checked"]
+Kind = Literal["error", "warning", "not checked", "read"]
 _NAMES_SHOWN = 3
 
 
@@ -14,7 +14,7 @@ class Finding:
 
     Attributes:
         kind: `error` where a run would fail; `warning` for an estimate; `not checked` for what only
-            another machine can tell.
+            another machine can tell; `read` for what the files of a dataset say that no setting does.
         sentence: what was found, what was expected and what to do.
         runs: names of the runs that it concerns; none: all.
     """
@@ -42,7 +42,7 @@ def merged(findings: Sequence[Finding]) -> list[Finding]:
     runs: dict[tuple[Kind, str], dict[str, None]] = {}
     for one in findings:
         runs.setdefault((one.kind, one.sentence), {}).update(dict.fromkeys(one.runs))
-    order: list[Kind] = ["error", "warning", "not checked"]
+    order: list[Kind] = ["error", "warning", "not checked", "read"]
     return [
         Finding(kind=kind, sentence=sentence, runs=tuple(names))
         for kind_wanted in order

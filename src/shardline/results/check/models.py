@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shardline import __version__
+from shardline.config.inferred import block
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.run import Run
@@ -85,6 +86,8 @@ def check_models(
         checked.findings += [
             Finding(kind="not checked", sentence=one, runs=names) for one in result.not_checked
         ]
+        blocks = [block(name, inferred) for name, inferred in result.inferred.items()]
+        checked.findings += [Finding(kind="read", sentence=one) for one in blocks if one]
     return checked
 
 

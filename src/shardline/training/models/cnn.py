@@ -5,6 +5,7 @@ from torch import nn
 
 from shardline.core.errors import ConfigError
 from shardline.training.models.base import Classifier
+from shardline.training.models.inputs import refuse_numbers
 
 
 class CNN(Classifier):
@@ -23,6 +24,7 @@ class CNN(Classifier):
         self, feature_shape: tuple[int, ...], num_classes: int, *, channels: int = 16
     ) -> None:
         super().__init__()
+        refuse_numbers("cnn", num_classes)
         if len(feature_shape) != 2 or min(feature_shape) < 4:
             raise ConfigError(
                 f"model=cnn takes images of height x width, but a row has shape {tuple(feature_shape)}; "

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from shardline.training.models.base import Classifier
+from shardline.training.models.inputs import refuse_numbers
 
 
 class Linear(Classifier):
@@ -18,6 +19,7 @@ class Linear(Classifier):
 
     def __init__(self, feature_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
+        refuse_numbers("linear", num_classes)
         self.layer = nn.Linear(math.prod(feature_shape), num_classes)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from shardline.training.models.base import Classifier
+from shardline.training.models.inputs import refuse_numbers
 
 
 class MLP(Classifier):
@@ -25,6 +26,7 @@ class MLP(Classifier):
         dropout: float = 0.1,
     ) -> None:  # fmt: skip
         super().__init__()
+        refuse_numbers("mlp", num_classes)
         widths = [math.prod(feature_shape), *[hidden] * layers]
         blocks = [
             nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout))
