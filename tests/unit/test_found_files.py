@@ -136,7 +136,7 @@ UNUSABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: path.symlink_to("itself.png"),
         r"is a link that leads back to itself \(by itself\.png\), expected a file; remove the link",
     ),
-    "photos/cat/caf\udce9.png": (
+    "photos/cat/d\udce9j\udce0.png": (
         image,
         "its name is not UTF-8, expected UTF-8 since names count; rename it",
     ),

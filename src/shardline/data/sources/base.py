@@ -195,7 +195,7 @@ class Source(ABC):
 
     @property
     def inferred(self) -> dict[str, Any]:
-        """What no setting says and is found in the files, by what it is: numbers, texts, lists or tables of these."""
+        """What is found in the files and set by no setting, by name: numbers, texts, lists or tables of these."""
         return {}
 
     @property

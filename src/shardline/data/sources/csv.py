@@ -105,7 +105,7 @@ class Csv(Tabular):
         ragged: list[pcsv.InvalidRow] = []
         try:
             read = pcsv.ReadOptions(column_names=names, block_size=len(content) + 1)
-            parse = self._parse_options(lambda row: ragged.append(row) or "skip")
+            parse = self._parse_options(ragged)
             convert = pcsv.ConvertOptions(decimal_point=self.decimal)
             rows = pcsv.read_csv(io.BytesIO(content), read, parse, convert)
         except pa.ArrowInvalid as error:
@@ -196,17 +196,13 @@ class Csv(Tabular):
             return file.readline().rstrip(b"\r\n").removeprefix(BOM_UTF8)
 
     def _parse(self, lines: Lines, ragged: list[pcsv.InvalidRow]) -> pa.Table:
-        def keep(row: pcsv.InvalidRow) -> str:
-            ragged.append(row)
-            return "skip"
-
         # rows are numbered only where one thread reads them
         read = pcsv.ReadOptions(
             column_names=self._headers[0][0],
             use_threads=False,
             block_size=len(lines.content) + 1,
         )
-        parse = self._parse_options(keep)
+        parse = self._parse_options(ragged)
         for types in (self._types, dict.fromkeys(self.used, pa.string())):
             convert = pcsv.ConvertOptions(
                 column_types=types, include_columns=self.used, decimal_point=self.decimal
@@ -230,8 +226,12 @@ class Csv(Tabular):
             types[self.id_column] = pa.int64()
         return types
 
-    def _parse_options(self, handler: Any) -> pcsv.ParseOptions:
-        return pcsv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=handler)
+    def _parse_options(self, ragged: list[pcsv.InvalidRow]) -> pcsv.ParseOptions:
+        def keep(row: pcsv.InvalidRow) -> str:
+            ragged.append(row)
+            return "skip"
+
+        return pcsv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=keep)
 
 
 def _rows_at(path: Path, start: int) -> bytes:
