@@ -8,10 +8,19 @@ from typing import Any
 from shardline.core.credentials import credential_in
 from shardline.core.errors import ConfigError
 from shardline.core.redaction import assigned, is_secret
+from shardline.identity.conda_pins import without_token
 
 # Nobody's model takes one of these for anything else; a passphrase is long and of ordinary words.
 _PASSWORD = re.compile(r"(?:.*[_-])?(?:passw(?:or)?d|passphrase|pwd)s?", re.IGNORECASE)
 _LONG = 16
+_REGISTRY = "leave it out and log in with the tool (`podman login REGISTRY`), which keeps it"
+# Where nothing of the user's reads a variable.
+_REMEDIES = {
+    "environments": _REGISTRY,
+    "image": _REGISTRY,
+    "runtime.hosts": "leave it out and name the user and a key of this host in ~/.ssh/config",
+    "conda.channels": "leave it out and let RATTLER_AUTH_FILE name a file that holds it",
+}
 
 
 def allowed_of(config: Mapping[str, Any]) -> Sequence[str]:
@@ -34,12 +43,18 @@ def refuse_credentials(settings: Mapping[str, Any], where: str, allowed: Sequenc
     """
     for key, text in _texts(settings, ""):
         if (kind := _credential(key, text)) and not _is_allowed(key, allowed):
-            remedy = "write ${NAME} in its place (for a source's URL), " if "URL" in kind else ""
             raise ConfigError(
                 f"{where}: {key} holds {kind}, expected none, since settings are recorded with every result; "
-                f"{remedy}put it into an environment variable that runtime.pass_env names and have the code read it "
-                f"there, or, if it is no credential, add {key} to runtime.not_secret"
+                f"{_remedy(key, kind)}, or, if it is no credential, add {key} to runtime.not_secret"
             )
+
+
+def _remedy(key: str, kind: str) -> str:
+    for begin, remedy in _REMEDIES.items():
+        if key == begin or key.startswith(f"{begin}."):
+            return remedy
+    place = "write ${NAME} in its place (for a source's URL), " if "URL" in kind else ""
+    return f"{place}put it into an environment variable that runtime.pass_env names and have the code read it there"
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
@@ -57,6 +72,8 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 @lru_cache(4096)
 def _credential(key: str, text: str) -> str | None:
+    if key == "conda.channels" and without_token(text) != text:
+        return "a URL with a token"
     # below a name such as `credentials` all are
     named = any(map(is_secret, key.split(".")))
     if kind := credential_in(text, has_secret_name=named):

@@ -25,13 +25,20 @@ def read_config(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from None
     except yaml.YAMLError as error:
-        raise ConfigError(
-            f"{path}: not valid YAML ({' '.join(str(error).split())}); fix it"
-        ) from None
+        raise ConfigError(f"{path}: not valid YAML ({_reason(error)}); fix it") from None
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: holds no keys; see config/README.md for those it needs")
     refuse_duplicates(path)
     return document
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    """Return what is wrong and where, without the lines, which may hold half of a secret."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    reasons = filter(None, (getattr(error, "context", ""), getattr(error, "problem", "")))
+    return f"line {mark.line + 1}, column {mark.column + 1}: {', '.join(reasons)}"
 
 
 def refuse_duplicates(path: Path) -> None:

@@ -50,6 +50,16 @@ URL_USER = re.compile(
 URL_QUERY = re.compile(
     r"(?P<kept>:(?:\\?/){2}[^\s?'\"]{0,2000}\?)(?!\$\{\w+\}(?:[\s'\")]|$))(?P<query>[^\s'\")]+)"
 )
+# Of a package of a private conda channel.
+URL_TOKEN = re.compile(
+    r"(?P<kept>:(?:\\?/){2}[^\s'\"/]{1,300}/t/)[^\s'\"/]{1,300}(?=/[^\s'\"]{1,300}\.(?:conda|tar\.bz2))"
+)
+# A login without a scheme, as hosts and registries are given one. `name:tag@sha256:...` is an image.
+LOGIN = re.compile(
+    r"(?<![\w./@:+\\-])(?!mailto:)[A-Za-z_][\w.+-]{0,63}:(?!/)[^\s'\"\[\](){}]{1,200}"
+    r"@(?!sha(?:256|384|512):)(?=[A-Za-z0-9\[])",
+    re.IGNORECASE,
+)
 _SIGNED = re.compile(
     r"(?i)(?:^|[&;])(?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|sas|(?:\w+[_-])?token|"
     r"(?:api[_-]?|access[_-]?|subscription-|account)?key|awsaccesskeyid|secret|passw(?:or)?d|auth|code)=(?!\$)[^&;]"
@@ -105,6 +115,11 @@ def credential_in(text: str, *, has_secret_name: bool = False) -> str | None:
             return "a URL with a password"
         if ":" not in user and user != "git" and not _VARIABLE.fullmatch(user):
             return "a URL with user information"
+    if any(
+        not _VARIABLE.fullmatch(match[0].partition(":")[2].removesuffix("@"))
+        for match in LOGIN.finditer(text)
+    ):
+        return "a login with a password"
     if any(_SIGNED.search(match["query"]) for match in URL_QUERY.finditer(text)):
         return "a URL with a signature"
     for kind, pattern in forms_for(text):

@@ -13,7 +13,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from shardline.core.credentials import PRIVATE_KEY, URL_QUERY, URL_USER, forms_for
+from shardline.core.credentials import LOGIN, PRIVATE_KEY, URL_QUERY, URL_TOKEN, URL_USER, forms_for
 
 MASK = "***"
 # Names of the variables that `runtime.pass_env` names, for the processes below this one.
@@ -107,6 +107,9 @@ def _mask(text: str, known: Iterable[tuple[str, re.Pattern[str] | None]]) -> str
         text = PRIVATE_KEY.sub(MASK, text)
     if "@" in text or "%40" in text:
         text = URL_USER.sub(rf"\g<kept>{MASK}", text)
+        text = LOGIN.sub(f"{MASK}@", text)
+    if "/t/" in text:
+        text = URL_TOKEN.sub(rf"\g<kept>{MASK}", text)
     if "?" in text:
         text = URL_QUERY.sub(rf"\g<kept>{MASK}", text)
     for _, pattern in forms_for(text):

@@ -13,6 +13,7 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path
 
+from shardline.core.credentials import credential_in
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
@@ -38,8 +39,14 @@ def stage_context(folder: Path, lock: Path) -> None:
         lock: pins of every package.
 
     Raises:
-        ConfigError: the wheel cannot be built.
+        ConfigError: the wheel cannot be built, or the lock holds a credential, which every copy of
+            the image would hold.
     """
+    if kind := credential_in(lock.read_text(encoding="utf-8")):
+        raise ConfigError(
+            f"{lock} holds {kind}, expected none, since it is copied into the image; leave it out, and give the "
+            "build its index by image.build_args, such as --secret=id=pip.conf,src=/etc/pip.conf (docs/containers.md)"
+        )
     shutil.copy(workflow_folder() / "envs" / "Containerfile", folder / "Containerfile")
     shutil.copy(lock, folder / "requirements.lock")
     wheel = folder / "wheel"

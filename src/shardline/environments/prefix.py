@@ -86,7 +86,7 @@ def make_prefix(
         "packages": [
             {
                 "name": pin.name, "version": pin.version, "build": pin.build,
-                "subdir": pin.subdir, "sha256": pin.sha256, "url": without_secrets(pin.url),
+                "subdir": pin.subdir, "sha256": pin.sha256, "url": pin.public_url,
             }
             for pin in sorted(pins, key=lambda pin: pin.name)
         ],
@@ -159,7 +159,7 @@ async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
                 await download_to_path(http, pin.url, partial)
         except RuntimeError as error:
             raise DataError(
-                f"{without_secrets(pin.url)} cannot be fetched ({without_secrets(str(error))}); check the network, or "
+                f"{pin.public_url} cannot be fetched ({without_secrets(str(error))}); check the network, or "
                 "name a mirror (docs/environments.md)"
             ) from None
     try:
@@ -171,7 +171,7 @@ async def _fetch(pin: Pin, archives: Path, http: Any) -> Path:
             with suppress(OSError):
                 path.unlink()
         raise DataError(
-            f"{without_secrets(pin.url)} has SHA-256 {found}, expected {pin.sha256}; the channel's file was changed "
+            f"{pin.public_url} has SHA-256 {found}, expected {pin.sha256}; the channel's file was changed "
             "or damaged: look into it, and if the new one is meant, write the pins again with `make lock`"
         )
     return path

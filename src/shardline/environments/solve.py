@@ -1,19 +1,17 @@
 """Solving conda environments with rattler, the conda solver as a library."""
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shardline.core.errors import ConfigError
 from shardline.core.urls import without_secrets
-from shardline.identity.conda_pins import PLATFORM, Pin, parse_pin
+from shardline.identity.conda_pins import PLATFORM, Pin, parse_pin, without_token
 
 if TYPE_CHECKING:
     from rattler import Client, Config, RepoDataRecord
 
 _TIMEOUT_S = 300  # of one request, such as the whole list of a channel's packages
-_TOKEN = re.compile(r"/t/[^/]+")
 
 
 def client(timeout_s: int | None = None) -> "tuple[Config, Client]":
@@ -42,9 +40,9 @@ def solve(
             explanation), or a channel is wrong or cannot be reached.
     """
     for channel in channels:
-        if without_secrets(channel) != channel or _TOKEN.search(channel):
+        if (shown := without_token(without_secrets(channel))) != channel:
             raise ConfigError(
-                f"conda.channels: {_TOKEN.sub('', without_secrets(channel))} was given with a password or token, which "
+                f"conda.channels: {shown} was given with a password or token, which "
                 "pin files would show; leave it out and let RATTLER_AUTH_FILE name a file that holds it"
             )
     return asyncio.run(_solve(specs, channels, virtual_packages, what))

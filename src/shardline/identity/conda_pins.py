@@ -9,6 +9,7 @@ from typing import Any, Final
 from shardline.core.errors import ConfigError
 from shardline.identity.lock_lines import without_user
 
+_TOKEN = re.compile(r"(?<=[^/])/t/[^/\s]+(?=/)")  # as URLs of private channels hold it
 PLATFORM: Final = "linux-64"
 # as conda reads a line, from 24.9 on; older ones know no SHA-256
 _LINE = re.compile(
@@ -37,9 +38,19 @@ class Pin:
     subdir: str
 
     @property
+    def public_url(self) -> str:
+        """The URL without a login or token."""
+        return without_token(without_user(self.url))
+
+    @property
     def line(self) -> str:
         """How a pin file has it."""
         return f"{self.url}#sha256:{self.sha256}"
+
+
+def without_token(url: str) -> str:
+    """Return a channel's URL without the token of `/t/TOKEN/`."""
+    return _TOKEN.sub("", url)
 
 
 def parse_pin(line: str) -> Pin:
@@ -80,7 +91,7 @@ def read_pins(path: Path, *, remedy: str = "write it with `make lock`") -> list[
             pins.append(parse_pin(line))
         except ValueError:
             raise ConfigError(
-                f"{path} line {number}: {without_user(line)} is not the URL of a conda package with "
-                "#sha256: and its digest; {remedy}"
+                f"{path} line {number}: {without_token(without_user(line))} is not the URL of a conda package "
+                f"with #sha256: and its digest; {remedy}"
             ) from None
     return pins

@@ -153,16 +153,17 @@ def _project_files(project: Project, config: Path) -> Iterator[tuple[str, Item]]
             shown = _masked_table if path == Path(project.table) else mask
             yield name, Item(source=shown((root / path).read_text()).encode())
     yield "README.md", Item(source=_README.encode())
-    lock = project.lock_file.read_text() if project.lock_file.exists() else ""
-    is_clean = mask(lock) == lock
-    yield (
-        f"{WORKFLOW}/{project.lock_file.name}",
-        Item(source=project.lock_file if is_clean else mask(lock).encode()),
-    )
+    yield f"{WORKFLOW}/{project.lock_file.name}", _masked_file(project.lock_file)
     folder = workflow_folder()
     for path in sorted(path for pattern in _WORKFLOW_FILES for path in folder.glob(pattern)):
         if path.is_file():
-            yield f"{WORKFLOW}/{path.relative_to(folder)}", Item(source=path)
+            yield f"{WORKFLOW}/{path.relative_to(folder)}", _masked_file(path)
+
+
+def _masked_file(path: Path) -> Item:
+    """Return a text file as it may be published; the file itself where there is nothing to hide."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return Item(source=path if mask(text) == text else mask(text).encode())
 
 
 def without_secrets(config: bytes) -> bytes:
