@@ -21,6 +21,18 @@ _DTYPES = {
 NAMES = {dtype: name for name, dtype in _DTYPES.items()}  # of the format, by NumPy's
 
 
+def _tensors_of(content: np.ndarray) -> dict[str, np.ndarray]:
+    begin = 8 + int(content[:8].view("<u8")[0])
+    header = json.loads(content[8:begin].tobytes())
+    found = {}
+    for name, of in header.items():
+        if name != "__metadata__":
+            first, last = of["data_offsets"]
+            values = content[begin + first : begin + last].view(_DTYPES[of["dtype"]])
+            found[name] = values.reshape(of["shape"])
+    return found
+
+
 class Shards:
     """The shards of a sealed dataset.
 
@@ -52,15 +64,13 @@ class Shards:
                 f"shard {path} has {len(content):,} bytes, expected {expected:,} by its manifest; "
                 "run `shardline verify --repair` for its dataset"
             )
-        begin = 8 + int(content[:8].view("<u8")[0])
-        header = json.loads(content[8:begin].tobytes())
-        found = {}
-        for name, of in header.items():
-            if name != "__metadata__":
-                first, last = of["data_offsets"]
-                values = content[begin + first : begin + last].view(_DTYPES[of["dtype"]])
-                found[name] = values.reshape(of["shape"])
-        return found
+        try:
+            return _tensors_of(content)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise DataError(
+                f"shard {path} has no header of its tensors ({type(error).__name__}: {error}), expected that of a "
+                "safetensors file; run `shardline verify --repair` for its dataset"
+            ) from None
 
     def names(self) -> list[str]:
         """Return the columns, with the ids, in the order of the file."""

@@ -21,6 +21,7 @@ from shardline.data.sources.base import shard_slices
 from shardline.data.sources.samples import Sample, Samples, UnusableError
 
 INDEX = "index.json"
+_MOST = 2**32  # offsets are of 32 bits
 _REMEDY = "copy the whole folder again"
 Codec = Literal["zstd", "gzip", "brotli", "snappy"]
 
@@ -64,7 +65,7 @@ class Chunk:
                     held = memoryview(pa.decompress(packed, self.size, codec=self.codec))
                 else:
                     held = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError, pa.ArrowException) as error:
+        except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
             raise damaged(
                 self.path, f"cannot be read ({' '.join(str(error).split())[:200]})"
             ) from None
@@ -122,8 +123,11 @@ class Chunks(Samples):
                 path = (index.parent / name).resolve()
                 if path not in places:
                     raise damaged(index, f"names {name}, which is not among source.files")
-                if fields["samples"] < 0 or fields["size"] < 0:
-                    raise damaged(index, f"names {name} with {fields['samples']:,} samples")
+                if not (0 <= fields["samples"] < _MOST and 0 <= fields["size"] < _MOST):
+                    found_ = f"{fields['samples']:,} samples of {fields['size']:,} bytes"
+                    raise damaged(
+                        index, f"names {name} with {found_}, of which its offsets can have no place"
+                    )
                 if path not in found:  # an index of a whole folder may name files of those below it
                     found[path] = Chunk(file=places[path], path=self.files[places[path]], **fields)
         if not found:

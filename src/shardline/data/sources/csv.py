@@ -22,7 +22,7 @@ from shardline.data.sources.lines import (
     not_utf8,
     refuse_wide,
 )
-from shardline.data.sources.packed import open_text
+from shardline.data.sources.packed import open_text, read_line
 from shardline.data.sources.table_columns import Block
 from shardline.data.sources.tabular import Tabular
 
@@ -193,7 +193,7 @@ class Csv(Tabular):
     @cached_property
     def _header_line(self) -> bytes:
         with open_text(self.files[0]) as file:
-            return file.readline().rstrip(b"\r\n").removeprefix(BOM_UTF8)
+            return read_line(file, self.files[0]).rstrip(b"\r\n").removeprefix(BOM_UTF8)
 
     def _parse(self, lines: Lines, ragged: list[pcsv.InvalidRow]) -> pa.Table:
         # rows are numbered only where one thread reads them
@@ -238,12 +238,12 @@ def _rows_at(path: Path, start: int) -> bytes:
     """Return the first lines behind a header, some MiB of them."""
     with open_text(path) as file:
         file.seek(start)
-        return file.read(_GUESS_BYTES) + file.readline()
+        return file.read(_GUESS_BYTES) + read_line(file, path)
 
 
 def _read_header(path: Path, delimiter: str) -> tuple[list[str], int]:
     with open_text(path) as file:
-        line = file.readline()
+        line = read_line(file, path)
     refuse_wide(path, line)
     if b"\r" in line.rstrip(b"\r\n"):
         raise ends_by_return(path)

@@ -1,6 +1,7 @@
 """IDX files, the format of MNIST: plain or gzip, images and labels side by side."""
 
 import gzip
+import math
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -147,14 +148,16 @@ def read_idx(path: Path) -> np.ndarray:
         DataError: it is empty, no IDX file or cut short; names the file.
     """
     dtype, shape = _header(path)
-    offset, size = 4 + 4 * len(shape), int(np.prod(shape)) * np.dtype(dtype).itemsize
+    offset, size = 4 + 4 * len(shape), math.prod(shape) * np.dtype(dtype).itemsize
     if not _is_gzip(path):
         found = path.stat().st_size - offset
         if found == size:
             return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
     else:
         with _open(path) as file:
-            content = _read(file, path, offset + size + 1)[offset:]
+            # a buffer of what the header claims is allocated at once, and gzip packs 1,032 bytes into one at most
+            most = 1032 * path.stat().st_size
+            content = _read(file, path, min(offset + size + 1, most))[offset:]
         found = len(content)
         if found == size:
             return np.frombuffer(content, dtype=dtype).reshape(shape)
@@ -169,7 +172,7 @@ def _header(path: Path) -> tuple[str, tuple[int, ...]]:
         head = _read(file, path, 4)
         if not head:
             raise DataError(f"{path}: is empty, expected an IDX file; {_REMEDY}")
-        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _DTYPES or not head[3]:
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _DTYPES or not 0 < head[3] < 33:
             raise DataError(
                 f"{path}: begins with {head.hex()}, not as an IDX file does (0000, type, dimensions); {_REMEDY}"
             )

@@ -14,7 +14,7 @@ import numpy as np
 from shardline.core.errors import DataError
 from shardline.core.found_files import wide_encoding
 from shardline.data.sources.base import shard_slices
-from shardline.data.sources.packed import is_gzip, open_text
+from shardline.data.sources.packed import is_gzip, open_text, read_line
 
 NEWLINE = b"\n"
 _BLOCK_BYTES = 8 * 2**20
@@ -119,11 +119,13 @@ class TextFiles:
         if first > self._starts[index]:
             file = self.open(index)
             file.seek(first - 1)
-            place += len(file.readline()) - 1  # the rest of a line that began earlier
+            place += (
+                len(read_line(file, self.paths[index])) - 1
+            )  # the rest of a line that began earlier
         while place < last:
             file = self.open(index)
             file.seek(place)  # whoever was given the lines may have read elsewhere
-            content = _whole_lines(file, min(_BLOCK_BYTES, last - place))
+            content = _whole_lines(file, self.paths[index], min(_BLOCK_BYTES, last - place))
             if not content:
                 return
             starts, ends = _lines_in(content)
@@ -138,11 +140,11 @@ class TextFiles:
         while place < last:
             file = self.open(index)
             file.seek(place)
-            content = _whole_lines(file, min(_BLOCK_BYTES, last - place))
+            content = _whole_lines(file, self.paths[index], min(_BLOCK_BYTES, last - place))
             if not content:
                 return
             if not _ends_empty(content):
-                content += b"".join(_rest_of_paragraph(file))
+                content += b"".join(_rest_of_paragraph(file, self.paths[index]))
             found = [match.span() for match in _PARAGRAPH.finditer(content)]
             if found:
                 starts, ends = np.array(found).T
@@ -169,21 +171,21 @@ class TextFiles:
         file.seek(first - before)
         content, place = file.read(before), first
         if not content.endswith(NEWLINE):
-            rest = file.readline()
+            rest = read_line(file, self.paths[index])
             content, place = content + rest, place + len(rest)
         if not _ends_empty(content):
-            place += sum(map(len, _rest_of_paragraph(file)))
+            place += sum(map(len, _rest_of_paragraph(file, self.paths[index])))
         return place
 
 
-def _whole_lines(file: IO[bytes], size: int) -> bytes:
+def _whole_lines(file: IO[bytes], path: Path, size: int) -> bytes:
     content = file.read(size)
-    return content if content.endswith(b"\n") else content + file.readline()
+    return content if content.endswith(b"\n") else content + read_line(file, path)
 
 
-def _rest_of_paragraph(file: IO[bytes]) -> Iterator[bytes]:
+def _rest_of_paragraph(file: IO[bytes], path: Path) -> Iterator[bytes]:
     """Yield lines up to the next empty one, that one too."""
-    for line in iter(file.readline, b""):
+    while line := read_line(file, path):
         yield line
         if line in _EMPTY:
             return

@@ -12,6 +12,7 @@ from shardline.core.errors import DataError
 
 _STEP_BYTES = 8 * 2**20  # between two places that are cheap to go back to
 _PACKED_BYTES = 64 * 2**10  # unpacked at a time: at most 1,032 times as many
+LONGEST_BYTES = 2**30  # of a row: a small gzip file may hold a line longer than any memory
 _MAGIC = b"\x1f\x8b"
 _OTHER_MAGICS = (b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0")
 _REMEDY = "fetch it again, or drop it from source.files"
@@ -42,6 +43,33 @@ def open_text(path: Path) -> IO[bytes]:
             "with gzip"
         )
     return file
+
+
+def read_line(file: IO[bytes], path: Path) -> bytes:
+    """Read up to the end of a line.
+
+    Raises:
+        DataError: it is too long to be one.
+    """
+    return _at_most(file.readline(LONGEST_BYTES + 1), path)
+
+
+def read_whole(file: IO[bytes], path: Path) -> bytes:
+    """Read a file that is one row.
+
+    Raises:
+        DataError: it is too long to be one.
+    """
+    return _at_most(file.read(LONGEST_BYTES + 1), path)
+
+
+def _at_most(content: bytes, path: Path) -> bytes:
+    if len(content) > LONGEST_BYTES:
+        raise DataError(
+            f"{path}: holds a row of more than {LONGEST_BYTES / 2**30:g} GiB, which begins with {content[:20]!r}, "
+            f"expected shorter ones; {_REMEDY}"
+        )
+    return content
 
 
 class _Unpacked(io.RawIOBase):

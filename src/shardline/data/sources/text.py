@@ -10,7 +10,7 @@ import numpy as np
 from shardline.data.sources.base import Schema, Table
 from shardline.data.sources.from_files import ids_in_file, text_id
 from shardline.data.sources.lines import Lines, TextFiles, found_byte, refuse_wide
-from shardline.data.sources.packed import open_text
+from shardline.data.sources.packed import open_text, read_whole
 from shardline.data.sources.tokenizer import TokenSource
 
 _BLOCK_BYTES = 8 * 2**20  # files of one table
@@ -67,7 +67,7 @@ class Text(TokenSource):
         size = 0
         for index in np.flatnonzero(self._shards_of_files == shard).tolist():
             with open_text(self.files[index]) as file:
-                content = file.read()
+                content = read_whole(file, self.files[index])
             if not content.removeprefix(BOM_UTF8):
                 self.leave_out(shard, f"{self.files[index]}: is empty, expected text")
                 continue

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -69,7 +69,8 @@ def _type_of(name: str, content: bytes) -> str | UnusableError:
 
 def _samples(path: Path, index: int, first: int, last: int) -> Iterator[Sample]:
     key, begin, values = "", 0, dict[str, Any]()
-    with path.open("rb") as file:
+    with path.open("rb") as opened:
+        file = _WithinItsEnd(opened)
         for member in _members(path, file):
             parts = _NAME.fullmatch(member.name)
             if not member.isfile() or not parts or parts[1].rpartition("/")[2].startswith("__"):
@@ -91,11 +92,30 @@ def _samples(path: Path, index: int, first: int, last: int) -> Iterator[Sample]:
             yield _sample(path, index, key, begin, values)
 
 
+class _WithinItsEnd:
+    """A file of which no more is asked than it has: Python allocates what a header claims before it reads."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._end = file.seek(0, io.SEEK_END)
+        self.seek(0)
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(max(0, min(size, self._end - self.tell())))
+
+    def seek(self, place: int) -> int:
+        return self._file.seek(min(place, self._end))
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
 def _sample(path: Path, index: int, key: str, begin: int, values: dict[str, Any]) -> Sample:
     return Sample(file=index, position=begin, where=f"{path}, sample {key}", values=values)
 
 
 def _members(path: Path, file: Any) -> Iterator[tarfile.TarInfo]:
+    end = 0  # of what was read
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while member := archive.next():
@@ -103,11 +123,13 @@ def _members(path: Path, file: Any) -> Iterator[tarfile.TarInfo]:
                     raise tarfile.ReadError(f"{member.name} has {member.size:,} bytes")
                 yield member
                 archive.members.clear()  # type: ignore[attr-defined] # else it keeps each of them
+                end = archive.offset
             end = archive.offset
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         with path.open("rb") as again:
             is_packed = again.read(3).startswith((b"\x1f\x8b", b"\x28\xb5\x2f", b"BZh"))
-        reason = "it is compressed" if is_packed else " ".join(str(error).split())[:200]
+        place = f" behind byte {end:,}" if end else ""
+        reason = "it is compressed" if is_packed else " ".join(str(error).split())[:200] + place
         raise _damaged(path, reason, "unpack it" if is_packed else "") from None
     file.seek(end)
     # what is no header ends a tar file without a word, and so does the end of the file
@@ -119,7 +141,10 @@ def _content(path: Path, file: Any, member: tarfile.TarInfo) -> bytes:
     file.seek(member.offset_data)
     content: bytes = file.read(member.size)
     if len(content) != member.size or member.issparse():
-        raise _damaged(path, f"{member.name} has {len(content):,} of {member.size:,} bytes")
+        raise _damaged(
+            path,
+            f"{member.name} at byte {member.offset:,} has {len(content):,} of {member.size:,} bytes",
+        )
     return content
 
 
@@ -134,11 +159,15 @@ def _from_npy(content: bytes) -> np.ndarray:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, is_fortran, dtype = read(file)
+        if min(shape, default=0) < 0:  # -1 is "whatever there is" to NumPy
+            raise UnusableError(
+                f"is an npy array of shape {list(shape)}, expected no sizes below 0"
+            )
         if dtype.hasobject:
             raise UnusableError("is an npy array of pickled objects, expected numbers")
         array = np.frombuffer(content, dtype, math.prod(shape), file.tell())
         return array.reshape(shape, order="F" if is_fortran else "C")
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+    except (ValueError, OverflowError, EOFError, SyntaxError, TypeError) as error:
         raise UnusableError(f"is no npy array ({str(error)[:100]}), expected a whole one") from None
 
 
