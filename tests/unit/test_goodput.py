@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from shardline.core.errors import Stopped
 from shardline.launch.slurm.allocation import parse_job
 from shardline.supervision.attempts import (
     attempted,
@@ -132,6 +133,35 @@ def test_a_job_says_how_its_attempt_ended(tmp_path, error, end):
     assert line["end"] == end
     assert line["ended"] >= line["started"]
     assert line["last_step"] is None, "it never came to a step"
+
+
+def test_a_stop_is_recorded_at_the_step_that_was_saved(tmp_path):
+    def work():
+        with attempted(tmp_path):
+            record_resumed_step(tmp_path, 1, 100, {}, world=1)
+            record_steps(tmp_path, 200, 210)  # every 10 steps
+            raise Stopped("interrupted", 218)
+
+    with pytest.raises(Stopped):
+        work()
+    (line,) = read_attempts(tmp_path)
+    assert (line["end"], line["last_step"], line["steps_done"]) == ("stopped", 218, 118)
+    assert "saved at step 218" in line["reason"]
+    begin_attempt(tmp_path)
+    record_resumed_step(tmp_path, 2, 218, {1: 1e9}, world=1)
+    assert read_attempts(tmp_path)[0]["steps_lost"] == 0
+
+
+@pytest.mark.parametrize(("step", "last", "lost"), [(26, 26, 0), (20, 24, 4), (24, 24, 0)])
+def test_what_a_killed_attempt_has_saved_behind_its_last_metrics_counts(tmp_path, step, last, lost):
+    begin_attempt(tmp_path)
+    record_resumed_step(tmp_path, 1, 10, {}, world=1)
+    record_steps(tmp_path, 20, 24)
+    begin_attempt(tmp_path)
+    record_resumed_step(tmp_path, 2, step, {}, world=1)
+    killed, _ = read_attempts(tmp_path)
+    assert (killed["last_step"], killed["steps_lost"]) == (last, lost)
+    assert killed["steps_done"] == last - 10
 
 
 def test_a_torn_last_line_is_dropped(tmp_path):

@@ -26,13 +26,15 @@ from shardline.results.gc import find_garbage
 from shardline.results.outcomes import outcomes_of
 from shardline.results.reports import present_report
 from shardline.results.states import State, describe_runs
-from shardline.supervision.attempts import begin_attempt
+from shardline.supervision.attempts import attempted, begin_attempt, record_resumed_step
 from shardline.supervision.job_failures import FailureFile, JobFailure, is_final
 from shardline.supervision.watchdog.heartbeats import Heartbeat, write_heartbeat
 
-STATES = ("sealed", "failed", "failed dataset", "missing", "interrupted", "running", "evaluation failed")  # fmt: skip
+STATES = (
+    "sealed", "failed", "failed dataset", "missing", "killed", "stopped", "running", "evaluation failed",
+)  # fmt: skip
 SHOWN = {
-    "failed dataset": "failed", "evaluation failed": "failed", "interrupted": "missing",
+    "failed dataset": "failed", "evaluation failed": "failed", "killed": "missing",
 }  # fmt: skip
 
 
@@ -67,6 +69,16 @@ def train_now(run, *, step: int = 3) -> None:
     write_heartbeat(work, Heartbeat(rank=0, step=step, state="R", **beat))
 
 
+def stop(run) -> None:
+    def train() -> None:
+        with attempted(Path("store/work") / run.id) as number:
+            record_resumed_step(Path("store/work") / run.id, number, 0, {}, world=1)
+            raise Stopped("interrupted", 218)
+
+    with pytest.raises(Stopped):
+        train()
+
+
 def make(fake, run, state: str) -> None:
     """Leave what a run of a state leaves."""
     match state:
@@ -77,8 +89,11 @@ def make(fake, run, state: str) -> None:
             fail(f"logs/train/{run.id}.log")
         case "failed dataset":
             fail(f"logs/build_shards/{run.dataset.id}/00000-00003.log")
-        case "interrupted":
+        case "killed":
             fake.begin_training(run, steps=2)
+        case "stopped":
+            fake.begin_training(run, steps=2)
+            stop(run)
         case "running":
             train_now(run)
         case "evaluation failed":
@@ -114,12 +129,16 @@ def test_each_run_is_once_in_the_report_with_its_state(fake, tmp_path_factory, m
             assert row["name"] in results
             continue
         expected = SHOWN.get(state, state)
-        if shared and expected == "missing":
+        if shared and expected in ("missing", "stopped"):
             expected = "failed"
         one = outcomes[row["name"]]
         assert one["state"] == expected
         assert one["cause"]
         assert one["remedy"]
+        if one["state"] == "stopped":
+            assert one["cause"].startswith(
+                "interrupted: saved at step 218; the same command resumes"
+            )
     is_complete = set(states) == {"sealed"}
     assert (folder == project.report.parent) == is_complete
     assert (project.workdir / "results/report").resolve() == folder
@@ -136,6 +155,15 @@ def test_ls_and_why_name_the_failure(fake):
     record = next(one for one in describe_runs(fake.load()) if one["run"] == "flat")
     assert record["state"] == State.FAILED
     assert record["failure"]["sentence"] == "the loss is NaN at step 3"
+
+
+def test_ls_shows_the_step_at_which_a_stopped_training_was_saved(fake):
+    run = fake.run("flat")
+    fake.begin_training(run, steps=210)
+    fake.workspace.write(f"store/work/{run.id}/checkpoints/step-218/state", "x")
+    stop(run)
+    record = next(one for one in describe_runs(fake.load()) if one["run"] == "flat")
+    assert (record["state"], record["step"]) == (State.IN_PROGRESS, 218)
 
 
 def test_ls_shows_how_far_a_training_is(fake):

@@ -16,7 +16,7 @@ import pytest
 import snakemake
 from hypothesis import example, given
 from hypothesis import strategies as st
-from snakemake.exceptions import format_exception_to_string
+from snakemake.exceptions import LockException, format_exception_to_string
 from snakemake.sourcecache import SourceCache
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.tests import TestLogHandlerBase
@@ -46,7 +46,7 @@ REPORTS = st.fixed_dictionaries(
     optional={
         "title": TEXTS, "step": COUNTS, "steps": COUNTS, "epoch": COUNTS, "epochs": COUNTS, "rate": NUMBERS,
         "left_s": st.none() | st.floats(max_value=1e9, allow_nan=False), "unit": TEXTS,
-        "metrics": st.dictionaries(TEXTS, NUMBERS, max_size=4), "error": TEXTS,
+        "metrics": st.dictionaries(TEXTS, NUMBERS, max_size=4), "error": TEXTS, "stopped": st.booleans(),
     },
 )  # fmt: skip
 WORKFLOW = str(Path(snakemake.__file__).with_name("workflow.py"))
@@ -361,6 +361,44 @@ def test_a_job_that_was_interrupted_is_explained_though_snakemake_reports_no_end
     report(1, error="interrupted: saved at step 12; the same command resumes from there")
     shown.display.close()
     assert shown.text().count("interrupted: saved at step 12") == 1
+
+
+@pytest.mark.parametrize("is_reported", [True, False])  # whether Snakemake tells the job's end
+def test_a_job_that_was_stopped_has_not_failed(shown, is_reported):
+    start(shown, 1)
+    reason = "interrupted: saved at step 218; the same command resumes from there"
+    report(1, title="run1", step=210, error=reason, stopped=True)
+    if is_reported:
+        error = {"jobid": 1, "rule_name": "train", "rule_msg": None, "log": ["logs/1.log"]}
+        shown.display.take(record(LogEvent.JOB_ERROR, "Error", logging.ERROR, **error))
+        assert "Training run1: stopped; log: logs/1.log" in shown.text()
+    shown.display.take(record(results=[{"title": "run1", "done": False, "logs": ["logs/1.log"]}]))
+    shown.display.close()
+    *lines, total = shown.text().splitlines()
+    assert lines[-3:] == ["run1  stopped", f"    {reason}", "    log: logs/1.log"]
+    assert re.fullmatch(r"0 of 1 jobs done, 1 stopped, .*", total)
+    assert "failed" not in shown.text()
+
+
+def test_of_two_jobs_of_a_row_one_that_failed_decides(shown):
+    for number, stopped in ((1, True), (2, False)):
+        start(shown, number)
+        report(number, error=f"end {number}", stopped=stopped)
+    logs = ["logs/1.log", "logs/2.log"]
+    shown.display.take(record(results=[{"title": "run1", "done": False, "logs": logs}]))
+    assert "run1  failed" in shown.text()
+    assert "1 failed, 1 stopped" in shown.text()
+
+
+def test_a_locked_folder_comes_with_what_to_type(shown):
+    locked = record(LogEvent.ERROR, str(LockException()), logging.ERROR, exception="LockException")
+    locked.pathname = "/env/site-packages/snakemake/exceptions.py"
+    shown.display.take(locked)
+    assert shown.text().startswith(
+        f"{Path.cwd()} is locked: another snakemake runs here, or one was killed"
+    )
+    assert "type the same command with --unlock at its end" in shown.text()
+    assert "argument" not in shown.text(), "Snakemake's own sentence is in it"
 
 
 def test_what_an_earlier_job_has_left_is_not_shown(shown):

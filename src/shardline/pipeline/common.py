@@ -78,9 +78,9 @@ def _told(path: Path, record: FailureFile | None) -> Iterator[Path]:
         logging.error("%s", error)
         if not isinstance(error, Stopped):  # which the same command resumes
             _record(record, error, str(error), error.exit_code)
-        _leave(str(error), error.exit_code)
+        _leave(str(error), error.exit_code, stopped=isinstance(error, Stopped))
     except KeyboardInterrupt:
-        _leave("interrupted; the next run continues from what is on disk", 130)
+        _leave("interrupted; the next run continues from what is on disk", 130, stopped=True)
     except Exception as error:
         logging.exception("unexpected error")
         _record(record, error, f"unexpected error: {type(error).__name__}: {error}", 1)
@@ -103,10 +103,10 @@ def _record(record: FailureFile | None, error: Exception, sentence: str, code: i
     record.write(failure)
 
 
-def _leave(message: str, code: int) -> None:
+def _leave(message: str, code: int, *, stopped: bool = False) -> None:
     masked = mask(message)
     write_reason(masked)
-    job_progress.report(error=masked)
+    job_progress.report(error=masked, **({"stopped": True} if stopped else {}))
     if not is_shown_by_logger(sys.stderr):
         print(f"\n{message}\n", file=sys.stderr, flush=True)
     sys.exit(code)

@@ -1,17 +1,19 @@
 """What became of the runs that have no result: which failed, run or are missing, why, and what to do."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from shardline.config.dataset import Dataset
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.core.errors import DataError
 from shardline.results.running import Progress, progress_of
-from shardline.supervision.attempts import last_recorded_step
+from shardline.supervision.attempts import last_recorded_step, read_attempts
 from shardline.supervision.job_failures import JobFailure, failures_of
 
-FAILED, RUNNING, MISSING = "failed", "running", "missing"
+FAILED, RUNNING, STOPPED, MISSING = "failed", "running", "stopped", "missing"
 # Rules without a run or a dataset that all runs wait for.
 _ENVIRONMENT_RULES = ("lock_envs", "create_env", "build_image")
 
@@ -44,7 +46,7 @@ def _failures_of_dataset(dataset: Dataset) -> Iterator[JobFailure]:
 def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
     """Return what became of each run without a result, by the project's key of the run.
 
-    Each has `id`, `names`, `dataset`, `model`, `state` (`failed`, `running` or `missing`), `cause` and
+    Each has `id`, `names`, `dataset`, `model`, `state` (`failed`, `running`, `stopped` or `missing`), `cause` and
     `remedy` (sentences), `log` (None where no job has written one) and, where they are known, `rule`, `when`
     of a failure and `step`, `steps`, `steps_per_s`, `left_s` of a training that runs.
     """
@@ -110,6 +112,9 @@ def _missing(run: Run) -> dict[str, Any]:
             "log": _log(run, "evaluate", f"{run.id}-{run.evaluation_id}"),
         }
         return {"state": MISSING, "remedy": again, **found}
+    if stop := stop_of(run):
+        log = _log(run, "train", run.id)
+        return {"state": STOPPED, "cause": stop, "remedy": again, "log": log}
     step = last_recorded_step(run.layout.work(run.id))
     cause = (
         f"its training was ended after step {step:,}, and no error is recorded"
@@ -119,6 +124,14 @@ def _missing(run: Run) -> dict[str, Any]:
     remedy = f"{again}; the training resumes from its last checkpoint" if step else again
     log = _log(run, "train", run.id)
     return {"state": MISSING, "cause": cause, "remedy": remedy, "log": log}
+
+
+def stop_of(run: Run) -> str | None:
+    """Return why a training's last attempt was stopped, and at which step it saved; None where it was not."""
+    with suppress(DataError):
+        last = read_attempts(run.layout.work(run.id))[-1:]
+        return str(last[0]["reason"]) if last and last[0]["end"] == "stopped" else None
+    return None
 
 
 def _log(run: Run, rule: str, key: str) -> str | None:

@@ -1,6 +1,7 @@
 """What there is of each run: sealed, evaluated, running, failed, begun, stale or new."""
 
 import re
+from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
@@ -15,7 +16,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_json, read_object
 from shardline.results.outcomes import failure_of
 from shardline.results.running import progress_of
-from shardline.supervision.attempts import last_recorded_step
+from shardline.supervision.attempts import last_recorded_step, read_attempts
 
 # how folders of datasets and runs are named
 IDENTITY = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
@@ -107,8 +108,12 @@ def sealed_names(layout: ResultsLayout) -> set[str]:
 
 
 def last_step(run: Run) -> int | None:
-    """Return the last optimiser step that an unfinished training recorded."""
-    return last_recorded_step(run.layout.work(run.id))
+    """Return the last optimiser step that an unfinished training recorded or saved."""
+    work = run.layout.work(run.id)
+    steps = [last_recorded_step(work)]
+    with suppress(DataError):
+        steps += [attempt["last_step"] for attempt in read_attempts(work)[-1:]]
+    return max((step for step in steps if step is not None), default=None)
 
 
 def _headline(run: Run) -> dict[str, Any] | None:

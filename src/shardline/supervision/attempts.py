@@ -120,7 +120,9 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
     if not isinstance(error, ShardlineError):
         return {"end": "failed", "reason": f"{type(error).__name__}: {error}", "exit_code": 1}
     stop = error.reason if isinstance(error, Stopped) else None
-    return {"end": error.kind, "reason": str(error), "stop": stop, "exit_code": error.exit_code}
+    known = {"end": error.kind, "reason": str(error), "stop": stop, "exit_code": error.exit_code}
+    # metrics are written every so many steps, and the last of them is not the step that was saved
+    return {**known, "step": error.step} if isinstance(error, Stopped) else known
 
 
 def _left(work: Path, attempt: Attempt) -> dict[str, Any]:
@@ -146,6 +148,8 @@ def record_resumed_step(
         world: number of ranks.
     """
     attempts = read_attempts(work)
+    for attempt in attempts[: number - 1][-1:]:
+        _reached(attempt, step)  # killed after its last metrics; nobody else has saved that state
     for earlier, attempt in enumerate(attempts[: number - 1], 1):
         attempt["lost_s"] = round(max(0.0, duration_s(attempt) - kept_s.get(earlier, 0.0)), 3)
         attempt["steps_lost"] = _steps_lost(attempt, step)
@@ -199,10 +203,13 @@ def _last_lines(path: Path) -> list[bytes]:
         return []
 
 
-def _ended(work: Path, *, end: str, reason: str, **fields: Any) -> list[Attempt]:
+def _ended(
+    work: Path, *, end: str, reason: str, step: int | None = None, **fields: Any
+) -> list[Attempt]:
     attempts = read_attempts(work)
     for attempt in attempts[-1:]:  # empty where the folder was deleted meanwhile
         _complete(work, attempt, end, time.time())
+        _reached(attempt, step)
         attempt |= {"reason": mask(reason)[:_REASON_CHARACTERS], **fields}
         if end == "sealed":
             attempt |= {"steps_lost": 0, "lost_s": 0.0}
@@ -214,6 +221,12 @@ def _complete(work: Path, attempt: Attempt, how: str, ended: float) -> None:
     if attempt["resumed_step"] is not None:  # else the metrics are those of the attempt before
         attempt["last_step"] = max(attempt["resumed_step"], last_recorded_step(work) or 0)
         attempt["steps_done"] = attempt["last_step"] - attempt["resumed_step"]
+
+
+def _reached(attempt: Attempt, step: int | None) -> None:
+    """Note that an attempt has saved the state of a step."""
+    if step is not None and attempt["resumed_step"] is not None and attempt["last_step"] < step:
+        attempt["last_step"], attempt["steps_done"] = step, step - attempt["resumed_step"]
 
 
 def _last_activity(work: Path, attempt: Attempt) -> float:

@@ -19,7 +19,7 @@ class Job:
         message: of its rule, or the rule's name.
         log: path of its first log, "" for none.
         begun: seconds on the board's clock at its start.
-        state: `running`, `failed` or `done`.
+        state: `running`, `failed`, `stopped` or `done`.
         attempts: how often it was started.
         is_told: whether the last attempt's start was shown.
         took: seconds of the last attempt.
@@ -137,7 +137,7 @@ class Board:
         """
         job = self.jobs.get(number) or self.start(number, rule, None, logs)
         self.look(job)
-        job.state, job.took = "failed", self.seconds(job)
+        job.state, job.took = _end_of(job), self.seconds(job)
         causes = [cause for cause in (job.progress and job.progress.error, message) if cause]
         job.causes = causes or job.earlier
         return job
@@ -148,7 +148,7 @@ class Board:
         for job in self.running():
             self.look(job)
             if job.progress and job.progress.error:
-                job.state, job.took = "failed", self.seconds(job)
+                job.state, job.took = _end_of(job), self.seconds(job)
                 job.causes.append(job.progress.error)
                 stopped.append(job)
         return stopped
@@ -176,3 +176,12 @@ class Board:
     def count(self, state: str) -> Counter[str]:
         """Return how many jobs of each rule are in a state."""
         return Counter(job.rule for job in self.jobs.values() if job.state == state)
+
+    def ended_early(self) -> list[Job]:
+        """Return the jobs that have failed or were stopped."""
+        return [job for job in self.jobs.values() if job.state in ("failed", "stopped")]
+
+
+def _end_of(job: Job) -> str:
+    """Return what became of a job that did not end well."""
+    return "stopped" if job.progress and job.progress.stopped else "failed"

@@ -97,7 +97,7 @@ class Display:
         if not job.is_told:
             return  # it has left at once, as jobs do whose error is final, and the table has its cause
         log = f"; log: {job.log}" if job.log else ""
-        self._tell(f"{one_line(job.message)}: failed{log}", is_failure=True)
+        self._tell(f"{one_line(job.message)}: {job.state}{log}", is_failure=True)
 
     def _fail_group(self, given: dict[str, Any]) -> None:
         for one in given.get("job_error_info") or ():
@@ -180,8 +180,7 @@ class Display:
             return
         self._is_summed = True
         self._end()
-        has_failed = any(job.state == "failed" for job in self._board.jobs.values())
-        if has_failed or "rules" not in self._quiet:
+        if self._board.ended_early() or "rules" not in self._quiet:
             self._output.say(["", *summary(self._board, self._output.width)])
 
     def _end(self) -> None:

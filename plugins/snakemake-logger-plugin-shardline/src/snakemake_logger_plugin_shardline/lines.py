@@ -26,8 +26,8 @@ def screen(board: Board, width: int, height: int) -> list[str]:
     lines = [*table([(job, board.seconds(job)) for job in reporting[:height]], width)]
     lines += [clip(line, width) for line in _of_rules(board, running)]
     lines += [
-        clip(f"{one_line(job.title)} failed: {one_line(cause)}", width)
-        for job in _failed(board)
+        clip(f"{one_line(job.title)} {job.state}: {one_line(cause)}", width)
+        for job in board.ended_early()
         for cause in job.causes[-1:] or ["see its log"]
     ]
     hidden = max(len(reporting) - height, 0)
@@ -41,10 +41,6 @@ def screen(board: Board, width: int, height: int) -> list[str]:
 def is_long(job: Job) -> bool:
     """Return whether a job has a line of its own: it reports steps."""
     return job.progress is not None and job.progress.step is not None
-
-
-def _failed(board: Board) -> list[Job]:
-    return [job for job in board.jobs.values() if job.state == "failed"]
 
 
 def _of_rules(board: Board, running: Iterable[Job]) -> list[str]:
@@ -76,11 +72,11 @@ def count_line(board: Board, rule: str) -> str:
 
 
 def total(board: Board) -> str:
-    """Return how many jobs are done, have failed and run."""
-    done, failed = (board.count(state).total() for state in ("done", "failed"))
+    """Return how many jobs are done, have failed and were stopped."""
+    counts = {state: board.count(state).total() for state in ("done", "failed", "stopped")}
     jobs = sum(board.totals.values()) or len(board.jobs)
-    parts = [f"{done} of {jobs} jobs done"]
-    parts += [f"{failed} failed"] if failed else []
+    parts = [f"{counts.pop('done')} of {jobs} jobs done"]
+    parts += [f"{number} {state}" for state, number in counts.items() if number]
     return f"{', '.join(parts)}, {clock(board.elapsed())}"
 
 

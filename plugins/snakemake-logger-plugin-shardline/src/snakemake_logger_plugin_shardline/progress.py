@@ -22,6 +22,7 @@ class Progress:
         rate: steps in a second.
         left_s: seconds until the end, estimated.
         error: why the job failed.
+        stopped: whether it was asked to stop, and may go on: it has not failed.
     """
 
     title: str | None = None
@@ -34,6 +35,7 @@ class Progress:
     rate: float | None = None
     left_s: float | None = None
     error: str | None = None
+    stopped: bool = False
 
 
 def progress_file(log: str) -> Path:
@@ -76,6 +78,7 @@ def parse(document: Mapping[str, Any]) -> Progress:
         rate=_number(document.get("rate")),
         left_s=_number(document.get("left_s")),
         error=_text(document.get("error")),
+        stopped=document.get("stopped") is True,
     )
 
 

@@ -15,6 +15,11 @@ _CHATTER = re.compile(
     r"Removing output files of failed job|Handing over execution|Retrieving .* from storage|Storing .* in storage|"
     r"Finished jobid|None$"
 )
+_LOCKED = re.compile(
+    r"Directory cannot be locked\. Please make sure that no other .*the following directory:\s*(?P<folder>.*?)\n.*"
+    r"--unlock argument",
+    re.DOTALL,
+)
 _FOLLOWS_A_JOB = re.compile(
     r"CalledProcessError in file|At least one job did not complete successfully"
 )
@@ -50,6 +55,12 @@ def message_of(record: LogRecord) -> str | None:
         _FOLLOWS_A_JOB.search(text) or text.startswith("Exiting because a job")
     ):
         return None
+    if _is_of_snakemake(record) and (locked := _LOCKED.search(text)):
+        return (
+            f"{locked['folder']} is locked: another snakemake runs here, or one was killed (kill -9, out of memory, "
+            "power). If none runs, type the same command with --unlock at its end, which only removes the lock, and "
+            "then the same command again."
+        )
     return _LOCATION.sub(r"\1", in_words(text))
 
 

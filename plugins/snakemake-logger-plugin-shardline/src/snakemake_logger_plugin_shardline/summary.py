@@ -17,9 +17,10 @@ def summary(board: Board, width: int | None) -> list[str]:
     Args:
         width: columns of a terminal; None: lines break where the texts do.
     """
-    failed = [job for job in board.jobs.values() if job.state == "failed"]
+    failed = board.ended_early()
     others = [job for job in failed if not any(_is_of(job, one) for one in board.results)]
-    blocks: dict[str, list[list[str]]] = {"done": [], "partly": [], "failed": [], "skipped": []}
+    states = ("done", "partly", "stopped", "failed", "skipped")
+    blocks: dict[str, list[list[str]]] = {state: [] for state in states}
     titles = [one_line(result.title) for result in board.results] + [
         one_line(job.title) for job in others
     ]
@@ -35,8 +36,8 @@ def summary(board: Board, width: int | None) -> list[str]:
             ]
         )
     for job in others:
-        blocks["failed"].append(
-            [_row(job.title, "failed", "", longest, width), *_causes(job, width)]
+        blocks[job.state].append(
+            [_row(job.title, job.state, "", longest, width), *_causes(job, width)]
         )
     lines = [line for state, rows in blocks.items() for line in _limited(state, rows)]
     return [*lines, *wrap(total(board), width)]
@@ -45,7 +46,8 @@ def summary(board: Board, width: int | None) -> list[str]:
 def _state(board: Board, result: Result, failed: Sequence[Job]) -> str | None:
     """Return what became of a result; None where this start of Snakemake was not asked for it."""
     if result.is_done or failed:
-        return "done" if result.is_done else "failed"
+        states = {job.state for job in failed}
+        return "done" if result.is_done else "failed" if "failed" in states else "stopped"
     if any(_is_of(job, result) and job.state == "done" for job in board.jobs.values()):
         return "partly"
     is_whole = board.count("done").total() >= sum(board.totals.values())
@@ -68,7 +70,7 @@ def _below(result: Result, failed: Sequence[Job], width: int | None) -> list[str
 
 
 def _causes(job: Job, width: int | None, known: str = "") -> list[str]:
-    causes = job.causes or [known or "failed"]
+    causes = job.causes or [known or job.state]
     lines = [line for cause in _once(causes) for line in wrap(cause, width, _INDENT)]
     return [*lines, *(wrap(f"log: {job.log}", width, _INDENT) if job.log else [])]
 
