@@ -14,12 +14,16 @@ from shardline.checkpoints.folder import (
     last_step,
     list_saved,
     newest_good,
+    prune_sealed,
     remove_scratch,
     saving,
+    superfluous,
 )
+from shardline.config.settings.runtime import Runtime, RuntimeCheckpoint
 from shardline.core.files import write_json
 from shardline.core.seals import seal
 from shardline.errors import DataError
+from shardline.pipeline.training import _prune
 
 MINE, OTHER = "a" * 64, "b" * 64
 
@@ -240,3 +244,54 @@ def test_a_write_that_fails_leaves_what_there_was(folder):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert names(folder) == before
+
+
+def trained(folder: Path, *, best: str = "best-2") -> None:
+    """Leave what a training with two states and two best weights leaves."""
+    save(folder, 10, best="best-1.safetensors")
+    save(folder, 20, best=f"{best}.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        ("all", ["best-1.safetensors", "best-2.safetensors", "latest.json", "step-00000010", "step-00000020"]),
+        ("last", ["best-2.safetensors", "latest.json", "step-00000020"]),
+    ],
+)  # fmt: skip
+def test_what_stays_of_a_sealed_run_is_good_to_seal_it_again(folder, keep, left):
+    trained(folder)
+    gone = superfluous(folder, keep)
+    assert sorted(path.name for path in gone) == sorted({*names(folder)} - {*left})
+    prune_sealed(folder, keep)
+    assert names(folder) == left
+    assert superfluous(folder, keep) == (gone if keep == "all" else [])
+    saved, passed = newest_good(folder, MINE)
+    assert (saved.step, [*saved.best], passed) == (20, ["best-2.safetensors"], [])
+
+
+def test_nothing_of_a_sealed_run_may_stay_but_what_a_script_wrote_stays_with_last(folder):
+    (folder / "epoch=3.ckpt").write_bytes(b"a script's own")
+    prune_sealed(folder, "last")
+    assert names(folder) == ["epoch=3.ckpt"]
+    trained(folder)
+    prune_sealed(folder, "none")
+    assert not folder.exists()
+    assert not list(folder.parent.glob(".*")), "and no scratch"
+
+
+@pytest.mark.parametrize("lacking", ["provenance.json", "metrics.jsonl", "model.safetensors", ""])
+@pytest.mark.parametrize("is_in_place", [True, False])  # else a storage gets the results later
+def test_a_training_is_pruned_once_all_is_sealed(tmp_path, folder, lacking, is_in_place):
+    trained(folder)
+    before = names(folder)
+    for name in {"provenance.json", "metrics.jsonl", "model.safetensors"} - {lacking}:
+        (tmp_path / name).touch()
+    runtime = Runtime(checkpoint=RuntimeCheckpoint(after_sealing="none"))
+    _prune(tmp_path, tmp_path / "model.safetensors", runtime, is_in_place=is_in_place)
+    if lacking:
+        assert names(folder) == before
+    elif is_in_place:
+        assert not folder.exists()
+    else:
+        assert newest_good(folder, MINE)[0].step == 20

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shardline.checkpoints.folder import saving
 from shardline.core.package import check_unlocked
 from shardline.core.visible import from_here
 from shardline.errors import DataError, ShardlineError
@@ -63,6 +64,35 @@ def test_a_row_that_is_gone_leaves_its_run_and_no_dataset_that_the_config_still_
         f"results/datasets/{old.dataset.id}": "rows, no longer in the config",
         f"store/datasets/{old.dataset.id}": "rows, no longer in the config",
     }
+
+
+@pytest.mark.parametrize("keep", ["none", "last", "all"])
+def test_what_a_sealed_run_keeps_beyond_the_setting_may_go(fake, keep):
+    fake.config["runtime"] = {
+        **fake.config.get("runtime", {}),
+        "checkpoint": {"after_sealing": keep},
+    }
+    fake.seal_all()
+    runs = {
+        name: Path("store/work") / fake.run(name).id / "checkpoints" for name in ("net", "flat")
+    }
+    for folder in runs.values():
+        for step in (10, 20):
+            known = {"best-1.safetensors": {"bytes": 1, "blake3": ""}} if step == 20 else {}
+            with saving(
+                folder, step=step, epoch=0, identity="a" * 64, world_size=1, keep=2, best=known
+            ) as scratch:
+                (scratch / "state.pt").write_bytes(b"state")
+            (folder / "best-1.safetensors").write_bytes(b"w")
+        (folder / "best-0.safetensors").write_bytes(b"w")
+    (fake.run("flat").folder / "provenance.json").unlink()  # not sealed as a whole
+    gone = {"all": [], "last": ["best-0.safetensors", "step-00000010"], "none": [""]}[keep]
+    reason = "training checkpoint of net, which is sealed"
+    assert listed(fake) == {str(runs["net"] / name): reason for name in gone}
+    list(delete(find(fake)))
+    assert listed(fake) == {}
+    assert runs["flat"].exists()
+    assert runs["net"].exists() == (keep != "none")
 
 
 def test_a_download_that_no_dataset_reads_may_go(fake):

@@ -32,6 +32,7 @@ ELSEWHERE: list[tuple[str, Any]] = [
     ("runtime.checkpoint.every_min", 0.5),
     ("runtime.checkpoint.keep", 3),
     ("runtime.checkpoint.keep_best", 2),
+    ("runtime.checkpoint.after_sealing", "none"),
     ("runtime.checkpoint.asynchronous", False),
     ("runtime.tracking", ["csv", "mlflow", "tensorboard", "wandb"]),
     ("runtime.environment", "conda"),

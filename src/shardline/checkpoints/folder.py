@@ -14,10 +14,10 @@ its name and the pointer is moved. A kill at any moment leaves the earlier ones 
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
@@ -28,6 +28,7 @@ MANIFEST = "manifest.json"
 POINTER = "latest.json"
 BEST = "best-*.safetensors"
 
+AfterSealing = Literal["none", "last", "all"]  # of `runtime.checkpoint.after_sealing`
 Digests = dict[str, dict[str, Any]]
 
 
@@ -302,6 +303,38 @@ def discard_from(folder: Path, step: int) -> None:
         (folder / POINTER).unlink(missing_ok=True)
     if folder.exists():
         sync_folder(folder)
+
+
+def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
+    """Return what the training checkpoints of a sealed run hold beyond what is to stay.
+
+    A script's own checkpoints, which have no manifest, are judged by `none` alone.
+
+    Args:
+        folder: `checkpoints/` of the run's folder in the store.
+    """
+    if keep == "all" or folder.is_symlink() or not folder.is_dir():
+        return []
+    if keep == "none":
+        return [folder]
+    newest = next(iter(list_saved(folder)), None)
+    if newest is None:
+        return []
+    kept = {newest.path.name, *newest.best}
+    found = (path for pattern in ("step-*", BEST) for path in folder.glob(pattern))
+    return sorted(path for path in found if path.name not in kept)
+
+
+def prune_sealed(folder: Path, keep: AfterSealing) -> None:
+    """Remove what need not stay of a run whose results are sealed; a kill leaves no half that counts."""
+    for path in superfluous(folder, keep):
+        if not path.is_dir():
+            path.unlink(missing_ok=True)
+            continue
+        doomed = path.with_name(f".{path.name}.old")
+        with suppress(OSError):
+            path.rename(doomed)
+            _remove(doomed)
 
 
 def remove_scratch(folder: Path) -> None:

@@ -7,6 +7,7 @@ as Snakemake merged it, or the file that holds it. It prints `{"report": ..., "r
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -95,6 +96,8 @@ def report_on_failure(
 def _start(config: Mapping[str, Any], python: str) -> dict[str, Any]:
     done = subprocess.run(
         [python, "-m", __name__],
+        # a copy: with the process's own, a thread that changes a variable just then ends the start with EFAULT
+        env=dict(os.environ),
         input=json.dumps({"config": config}, default=str),
         text=True,
         capture_output=True,

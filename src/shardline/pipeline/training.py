@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from msgspec import convert, structs, to_builtins
 
-from shardline.checkpoints.folder import last_step
+from shardline.checkpoints.folder import last_step, prune_sealed
 from shardline.config.geometry import ActualGeometry, PlannedGeometry
 from shardline.config.project import Project
 from shardline.config.run import Run
@@ -106,6 +106,25 @@ def train(
         except ShardlineError as error:
             _requeue_or_stop(error, work)
             raise
+        _prune(
+            work,
+            Path(model),
+            runtime,
+            is_in_place=Path(model).parent == layout.result("run", run.id),
+        )
+
+
+def _prune(work: Path, model: Path, runtime: Runtime, *, is_in_place: bool) -> None:
+    """Remove what need not stay of a training, once all that is sealed of it is on disk.
+
+    Args:
+        is_in_place: whether the results lie where they stay; else a storage gets them after this job, and
+            a state stays to seal them again from.
+    """
+    sealed = (model, *(model.with_name(name) for name in ("metrics.jsonl", "provenance.json")))
+    if all(path.is_file() for path in sealed):
+        keep = runtime.checkpoint.after_sealing
+        prune_sealed(work / "checkpoints", keep if is_in_place or keep != "none" else "last")
 
 
 def train_first_steps(

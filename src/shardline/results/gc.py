@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardline.checkpoints.folder import superfluous
 from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, names_that_have_been
@@ -22,6 +23,7 @@ from shardline.environments.prefix import prefix_of
 from shardline.environments.specs import STAGES
 from shardline.identity.conda_pins import read_pins
 from shardline.results.reports import present_report
+from shardline.results.running import progress_of
 from shardline.results.states import IDENTITY, is_trained
 
 _DOWNLOAD = re.compile(r"[0-9a-f]{64}")
@@ -72,6 +74,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
         *_old_predictions(project),
         *datasets.unnamed(layout.all_shards, unused, only_had=True),
         *runs.unnamed(layout.all_work, only_had=True),
+        *_unneeded_checkpoints(project),
         *_old_failures(project),
         *runs.unnamed(layout.tracker("tensorboard"), only_had=True),
         *_unused_prefixes(project),
@@ -152,6 +155,17 @@ def _old_failures(project: Project) -> Iterator[Garbage]:
         identity = path.name[:DIGEST_LENGTH]
         if identity in had and identity not in kept:
             yield _garbage(path, "failure of an earlier run or dataset")
+
+
+def _unneeded_checkpoints(project: Project) -> Iterator[Garbage]:
+    """Yield what sealed runs keep of their training beyond `runtime.checkpoint.after_sealing`."""
+    keep = project.runtime.checkpoint.after_sealing
+    for key, run in project.runs.items():
+        work = project.layout.work(run.id)
+        is_whole = is_trained(run) and (run.folder / "provenance.json").exists()
+        if key == run.id and is_whole and not work.is_symlink() and not progress_of(run):
+            for path in superfluous(work / "checkpoints", keep):
+                yield _garbage(path, f"training checkpoint of {run.name}, which is sealed")
 
 
 def _old_evaluations(project: Project) -> Iterator[Garbage]:

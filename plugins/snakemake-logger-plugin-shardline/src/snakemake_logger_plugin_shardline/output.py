@@ -46,7 +46,6 @@ class Lines:
 
     def end(self) -> None:
         """Note that jobs have ended."""
-        os.environ.pop(STREAM, None)
 
 
 class Terminal:
@@ -145,7 +144,6 @@ class Terminal:
         if self._is_closed:
             return
         self._is_closed = True
-        os.environ.pop(STREAM, None)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
@@ -159,5 +157,7 @@ class Terminal:
 
 
 def _name_stream(descriptor: int) -> None:
+    # Set once, by the thread that starts jobs, and left: records come by another thread, and a change of the
+    # environment there ends `execve` of a child that is just being started with "Bad address".
     status = os.fstat(descriptor)
     os.environ[STREAM] = f"{status.st_dev}:{status.st_ino}"

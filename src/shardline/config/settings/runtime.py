@@ -37,6 +37,10 @@ class RuntimeCheckpoint(Settings, frozen=True, kw_only=True):
     """Best weights kept beside them."""
     asynchronous: bool = True
     """Write to the store while the training continues."""
+    after_sealing: Literal["none", "last", "all"] = "last"
+    """What stays in the store once the run is sealed. `last` keeps the newest training checkpoint and
+    the best weights that it names, from which lost results are sealed again without a step; `none`
+    keeps nothing, and lost results are trained again; `all` keeps everything."""
 
 
 class Runtime(Settings, frozen=True, kw_only=True):
