@@ -77,7 +77,15 @@
     return { ...panel, layer: [faint, ...layers] };
   }
 
-  function chosen(spec, { axis, weight }) {
+  function withPanels(spec, panels) {  // a parameter of a view that is not there would be an error
+    const concat = spec.concat.filter((_, index) => panels.has(index));
+    const names = new Set(concat.flatMap((panel) => panel.layer.map((layer) => layer.name)));
+    const params = spec.params.filter((one) => !one.views || one.views.every((view) => names.has(view)));
+    return { ...spec, concat, params };
+  }
+
+  function chosen(whole, { axis, weight, panels }) {
+    const spec = withPanels(whole, panels);
     const title = spec.usermeta.axes[axis];
     const across = (panel) => ({
       ...panel, layer: panel.layer.map((layer) => acrossBy(layer, axis, title)),
@@ -90,14 +98,36 @@
     return { ...spec, datasets: Object.fromEntries(rows), concat: concat.map(withRecorded) };
   }
 
-  function choiceOf(figure) {
+  function choiceOf(figure, panels) {
+    const boxes = all(".metrics input", figure);
+    const isShown = (one, index) => (boxes.length ? boxes[index].checked : one.shown);
     return {
+      panels: new Set((panels ?? []).flatMap((one, index) => (isShown(one, index) ? [index] : []))),
       axis: figure.querySelector(".controls select")?.value ?? "step",
       weight: Number(figure.querySelector(".controls input")?.value ?? 0),
     };
   }
 
-  function addControls(figure, axes) {
+  function addMetrics(figure, panels) {  // a panel for each metric that was logged, the usual ones at first
+    if (panels.every((one) => one.shown)) return;
+    const choice = document.createElement("details");
+    choice.className = "columns-choice metrics";
+    choice.innerHTML = `<summary>Metrics (${panels.filter((one) => !one.shown).length} more)</summary>`
+      + '<div role="group" aria-label="Metrics to show"></div>';
+    panels.forEach(({ title, shown }) => {
+      const label = document.createElement("label"), box = document.createElement("input");
+      Object.assign(box, { type: "checkbox", checked: shown });
+      box.addEventListener("change", () => {
+        if (!all("input:checked", choice).length) box.checked = true;  // one stays
+        draw(figure);
+      });
+      label.append(box, title);
+      choice.lastElementChild.append(label);
+    });
+    figure.querySelector(".controls").append(choice);
+  }
+
+  function addControls(figure, axes, panels) {
     const bar = document.createElement("div");
     bar.className = "controls";
     bar.innerHTML = '<label>Horizontal axis <select></select></label><label>Smoothing'
@@ -109,6 +139,7 @@
     });
     [select, range].forEach((field) => field.addEventListener("change", () => draw(figure)));
     figure.querySelector(".chart").before(bar);
+    addMetrics(figure, panels);
   }
 
   // --- tooltips ---
@@ -143,10 +174,11 @@
     if (!width) return;  // hidden
     const spec = JSON.parse(figure.querySelector("script").textContent);
     const axes = spec.usermeta?.axes;
-    if (axes && !figure.querySelector(".controls")) addControls(figure, axes);
+    const panels = spec.usermeta?.panels;
+    if (axes && !figure.querySelector(".controls")) addControls(figure, axes, panels);
     (spec.params ?? []).filter((one) => one.bind && figure.view)
       .forEach((one) => { one.value = figure.view.signal(one.name); });  // what was chosen stays
-    const choice = choiceOf(figure);
+    const choice = choiceOf(figure, panels);
     const shown = fit(axes ? chosen(spec, choice) : spec, width);
     // Not the host itself: Vega-Embed makes what it draws in as narrow as the drawing, for good.
     const frame = document.createElement("div");

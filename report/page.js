@@ -44,19 +44,45 @@
     showSeeds(button.closest("tr"));
   }
 
-  function startColumns() {  // all but place and name can be left out
-    const heads = all("#leaderboard thead th");
-    heads.slice(2).forEach((head) => {
+  // All columns but place and name can be left out. Where the table is wider than the window, the least telling
+  // ones are, until a reader has chosen; `Columns` counts them.
+  const LEAST_TELLING = ["Ranks", "Samples/s", "Steps", "Loss", "Time", "Model", "Validation", "Other settings"];
+
+  function startColumns() {
+    const heads = all("#leaderboard thead th"), titles = heads.map((head) => head.textContent.trim());
+    const boxes = new Map();
+    const show = (index, shown) => {
+      boxes.get(index).checked = shown;
+      heads[index].hidden = !shown;
+      all("#leaderboard tbody tr:not(.group)").forEach((row) => { row.cells[index].hidden = !shown; });
+    };
+    let hasChosen = false;
+    const count = () => {
+      const left = [...boxes.values()].filter((box) => !box.checked).length;
+      byId("columns").firstElementChild.textContent = left ? `Columns (${left} more)` : "Columns";
+    };
+    heads.forEach((head, index) => {
+      if (index < 2) return;
       const box = element("input", [], { type: "checkbox" });
       box.checked = !head.hidden;
-      box.addEventListener("change", () => {
-        head.hidden = !box.checked;
-        all("#leaderboard tbody tr:not(.group)").forEach((row) => {
-          row.cells[heads.indexOf(head)].hidden = head.hidden;
-        });
-      });
-      byId("columns").lastElementChild.append(element("label", [box, head.textContent.trim()]));
+      boxes.set(index, box);
+      box.addEventListener("change", () => { hasChosen = true; show(index, box.checked); count(); });
+      byId("columns").lastElementChild.append(element("label", [box, titles[index]]));
     });
+    const settings = titles.slice(3, titles.indexOf("Held-out score")).reverse();
+    const order = [...LEAST_TELLING, ...settings.slice(0, -1)].map((title) => titles.indexOf(title));
+    const first = [...boxes].filter(([, box]) => box.checked).map(([index]) => index);
+    const frame = byId("leaderboard").parentElement;
+    const fitColumns = () => {
+      if (hasChosen) return;
+      first.forEach((index) => show(index, true));
+      order.filter((index) => first.includes(index)).forEach((index) => {
+        if (frame.scrollWidth > frame.clientWidth) show(index, false);
+      });
+      count();
+    };
+    fitColumns();
+    addEventListener("resize", fitColumns);
   }
 
   // --- filter: leaderboard and run details ---

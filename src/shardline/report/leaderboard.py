@@ -15,7 +15,8 @@ from shardline.report.run import GroupKey, Run, is_share
 from shardline.report.seeds import name_of_repeats, repeats_of
 from shardline.report.significance import Repeats, Verdict, compare_with_best
 
-MAX_PANELS = 6  # of metrics that are no loss and no headline
+MAX_PANELS = 6  # of metrics that are no loss and no headline, where nothing else is shown
+MAX_OFFERED = 60
 WHISKER_WIDTH = 84  # of the template's drawing
 
 
@@ -96,7 +97,10 @@ class Group:
 
     @cached_property
     def chart(self) -> dict[str, Any] | None:
-        """Learning curves of losses and headline metric, else of what was recorded; None of nothing."""
+        """Learning curves of all that was recorded; None of nothing.
+
+        Losses and headline metric are shown at first, or else the first few; the others are offered.
+        """
         names = ["train_loss", "val_loss"]
         if any(not _repeats_loss(entry.run) for entry in self.entries):
             names.append(self.entries[0].run.validation_metric)
@@ -107,7 +111,8 @@ class Group:
             if curve.steps
         }
         chosen = [name for name in names if name in recorded] or sorted(recorded)[:MAX_PANELS]
-        return learning_curves([entry.series for entry in self.entries], chosen)
+        others = sorted(recorded - {*chosen})[: MAX_OFFERED - len(chosen)]
+        return learning_curves([entry.series for entry in self.entries], chosen, others)
 
     @property
     def mode(self) -> str:

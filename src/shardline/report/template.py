@@ -4,11 +4,13 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader, Template, Undefined
+from markupsafe import Markup
 
 from shardline.config.defaults import default_settings
 from shardline.core.nested import flatten
@@ -39,6 +41,7 @@ def load_template() -> Template:
         "sort_key": _sort_key,
         "spread": _show_spread,
         **FILTERS,
+        "breakable": _breakable,
     }
     environment.policies["json.dumps_kwargs"] = {
         "separators": (",", ":"), "allow_nan": False,
@@ -47,6 +50,15 @@ def load_template() -> Template:
     environment.globals["defaults"] = default_settings()
     environment.globals["asset"] = lambda name: (folder / name).read_text(encoding="utf-8")
     return environment.get_template("page.html.j2")
+
+
+# Where a long name may go on in the next line: behind a separator, but within no number such as 1e-3.
+_SEPARATOR = re.compile(r"(?<=[,;:/=_])(?=\w)|(?<=\w-)(?<!\d[eE]-)(?=\w)|(?<=[^\W\d])(?=\.[^\W\d])")
+
+
+def _breakable(text: str) -> Markup:
+    """Return a name with the places at which it may break: no word and no number is cut where it fits."""
+    return Markup("<wbr>").join(_SEPARATOR.split(text))
 
 
 def _csp_hash(script: str) -> str:

@@ -14,30 +14,46 @@ from shardline.report.charts.series import Curve, Series, thin
 
 MAX_POINTS_PER_CURVE = 300
 MAX_POINTS_PER_PANEL = 12_000  # hovering stays instant; 100 runs get 120 points each
+MAX_POINTS_OFFERED = (
+    60_000  # of all panels that are hidden at first, since they too make the page large
+)
 _PICKED = "length(picked) == 0 || indexof(picked, datum.label) >= 0"
 
 
-def learning_curves(series: Sequence[Series], metrics: Sequence[str]) -> dict[str, Any] | None:
+def learning_curves(
+    series: Sequence[Series], metrics: Sequence[str], others: Sequence[str] = ()
+) -> dict[str, Any] | None:
     """Build one Vega-Lite specification with a panel per metric.
 
     Args:
         series: Runs, the best first; drawn in reverse so that the best lies on top.
         metrics: Metric names in reading order; those that no run recorded are left out.
+        others: Metrics whose panels are hidden until they are chosen.
 
     Returns:
         The specification, or None where nothing was recorded. The page's script sets the number
-        of columns and the panel width, the signal `picked` (labels to bring out) and which of the
-        axes in `usermeta.axes` (field to title) lies across; `step` does at first.
+        of columns and the panel width, the signal `picked` (labels to bring out), which of the
+        axes in `usermeta.axes` (field to title) lies across, `step` at first, and which of the panels in
+        `usermeta.panels` (title and whether it is shown at first) there are.
     """
     drawn = [name for name in metrics if any(_has(one, name) for one in series)]
     if not drawn:
         return None
-    max_points = min(MAX_POINTS_PER_CURVE, max(4, MAX_POINTS_PER_PANEL // len(series)))
+    hidden = [name for name in others if any(_has(one, name) for one in series)]
+    shared = MAX_POINTS_OFFERED // max(1, len(hidden))
+    limits = [
+        min(MAX_POINTS_PER_CURVE, max(4, points // len(series)))
+        for points in (MAX_POINTS_PER_PANEL, min(MAX_POINTS_PER_PANEL, shared))
+    ]
     unit = time_unit(_longest_s(series))
-    panels = [_panel(series, name, index, max_points, unit) for index, name in enumerate(drawn)]
+    panels = [
+        _panel(series, name, index, limits[name in hidden], unit)
+        for index, name in enumerate([*drawn, *hidden])
+    ]
     chart = alt.concat(*panels, columns=3).add_params(alt.param(name="picked", value=[]))
     spec = dict(chart.resolve_scale(x="shared").to_dict())
-    spec["usermeta"] = {"axes": _axes(series, unit)}
+    titles = [{"title": name, "shown": name in drawn} for name in (*drawn, *hidden)]
+    spec["usermeta"] = {"axes": _axes(series, unit), "panels": titles}
     # Not by add_params: within layers in a concatenation Altair 6.3 gives a selection to every
     # layer, and Vega then stops at the duplicate signal.
     spec["params"] += [_hover_params(index) for index in range(len(panels))]

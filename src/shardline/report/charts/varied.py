@@ -20,6 +20,8 @@ from shardline.report.charts.series import Series
 RESULT_COLORS = ("#d9730d", "#8a8f98", "#3f74d1")
 _RULE_COLOR = "#8a8f98"
 _MAX_TICKS = 7
+_TICK_GAP = 0.07  # of the height: a line of text
+_ROW = 15  # pixels between two rows of names
 _UNORDERED = frozenset({"seed"})  # numbers of which more is not more
 
 _PLACE = {
@@ -85,9 +87,12 @@ class _Axis:
         """Return what is written along the axis: its values, of many the ends and some between."""
         values = sorted(set(self.values)) if self.is_numeric else self.categories
         every = -(-(len(values) - 1) // (_MAX_TICKS - 1)) or 1
-        kept = [*values[:-1:every], values[-1]]
         at = self.at if self.is_numeric else lambda v: values.index(v) / max(1, len(values) - 1)
-        return [{"axis": index, "at": short(at(v)), "text": shown(v)} for v in kept]
+        kept = [values[-1]]
+        for value in values[:-1:every]:  # those of a logarithm may lie close together
+            if all(abs(at(value) - at(other)) >= _TICK_GAP for other in kept):
+                kept.append(value)
+        return [{"axis": index, "at": short(at(v)), "text": shown(v)} for v in sorted(kept, key=at)]
 
 
 def effects(trials: Sequence[Trial], metric: str) -> dict[str, Any] | None:
@@ -192,16 +197,32 @@ def parallel_coordinates(trials: Sequence[Trial], metric: str, mode: str) -> dic
     names = [
         {"axis": index, "at": 1, "text": axis.key} for index, axis in enumerate((*axes, result))
     ]
+    rows_of_names = 2 if len(names) > 3 else 1
     ticks = [tick for index, axis in enumerate(axes) for tick in axis.ticks(index)]
     layers = (
         alt.Chart(alt.InlineData(values=names)).mark_rule(color=_RULE_COLOR).encode(x=_PLACE["x"]),
         _trial_lines(rows[::-1], mode),
-        _texts(ticks, align="right", dx=-6, fontSize=11, limit=90),
+        _texts(ticks, align="right", dx=-6, fontSize=11, limit=_share(1, len(names), most=90)),
         _texts(result.ticks(len(axes)), align="left", dx=6, fontSize=11),
-        _texts(names, dy=-18, fontSize=12, fontWeight=600, limit=140),
+        *(
+            # neighbours stand in rows of their own, so that each has the room of as many axes
+            _texts(
+                names[row::rows_of_names],
+                dy=-18 - row * _ROW,
+                fontSize=12,
+                fontWeight=600,
+                limit=_share(rows_of_names, len(names), most=220),
+            )
+            for row in range(rows_of_names)
+        ),
     )
     named = [layer.properties(name=f"layer_{index}") for index, layer in enumerate(layers)]
     return dict(alt.layer(*named).properties(height=220, width=600).to_dict())
+
+
+def _share(axes: int, of: int, *, most: int) -> Any:
+    """Return the width that so many of the axes take, which the page's script sets with the chart's own."""
+    return alt.ExprRef(f"max(24, min({most}, {axes} * width / {of} - 10))")
 
 
 def _trial_lines(rows: Sequence[Mapping[str, Any]], mode: str) -> Any:
