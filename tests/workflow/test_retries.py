@@ -125,6 +125,12 @@ def test_ctrl_c_saves_and_a_job_told_to_end_is_started_again_by_snakemake(traini
         r"interrupted: saved at step (\d+); the same command resumes from there", output
     )
     assert not psutil.wait_procs(started, timeout=60)[1]
+    assert re.search(r"^run +stopped$", output, re.MULTILINE), output
+    assert re.search(r"jobs done, 1 stopped, ", output), output
+    assert "failed" not in output
+    assert "0 runs with a result, 1 stopped" in training.shardline("report")
+    (stopped,) = training.attempts()
+    assert stopped["last_step"] == int(saved)
 
     training.start()
     training.wait(lambda: training.is_at(int(saved) + 3))
@@ -176,7 +182,7 @@ def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training, tell_cos
     assert "0 of 1 run compared; 1 running" in page
     assert "it trains: step " in page
     training.start()
-    assert "--unlock" in training.end(), "Snakemake says what to do"
+    assert "type the same command with --unlock at its end" in training.end()
     subprocess.run(training.workspace.command("--unlock"), cwd=training.path, check=True)
     training.start()
     training.wait(training.is_waiting)
