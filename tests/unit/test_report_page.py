@@ -15,6 +15,7 @@ from shardline.report.charts.series import Series
 from shardline.report.defaults import changed_settings
 from shardline.report.history import read_history
 from shardline.report.leaderboard import titles_of
+from shardline.report.template import _breakable
 from tests.support.chart_page import HOSTILE
 from tests.support.report_runs import render, write_run
 
@@ -194,3 +195,12 @@ def test_settings_beyond_the_first_columns_can_be_chosen(tmp_path):
     hidden = re.findall(r"<th scope=\"col\"[^>]* hidden><button type=\"button\">(.*?)<", page)
     assert hidden == keys[4:]
     assert page.count(" hidden>0</td>") == 2
+
+
+def test_names_may_break_at_separators_and_never_within_a_number():
+    text = "net-lr=1e-05-model_args.width=0.001,a<b>"
+    shown = _breakable(text)
+    assert str(shown).replace("<wbr>", "|") == (
+        'net-|lr=|<span class="whole">1e-05</span>-|model_|args|.width=|0.001,|a&lt;b&gt;'
+    )
+    assert shown.striptags() == text

@@ -55,10 +55,19 @@ def load_template() -> Template:
 # Where a long name may go on in the next line: behind a separator, but within no number such as 1e-3.
 _SEPARATOR = re.compile(r"(?<=[,;:/=_])(?=\w)|(?<=\w-)(?<!\d[eE]-)(?=\w)|(?<=[^\W\d])(?=\.[^\W\d])")
 
+_SMALL = re.compile(r"([\d.]+[eE]-\d+)")
+
 
 def _breakable(text: str) -> Markup:
     """Return a name with the places at which it may break: no word and no number is cut where it fits."""
-    return Markup("<wbr>").join(_SEPARATOR.split(text))
+    return Markup("<wbr>").join(map(_with_whole_numbers, _SEPARATOR.split(text)))
+
+
+def _with_whole_numbers(text: str) -> Markup:
+    """Return a part of a name in which browsers break no number such as 1e-05 behind its hyphen."""
+    whole = Markup('<span class="whole">{}</span>').format
+    parts = _SMALL.split(text)
+    return Markup("").join(whole(one) if place % 2 else one for place, one in enumerate(parts))
 
 
 def _csp_hash(script: str) -> str:
