@@ -135,9 +135,9 @@ def test_verify_takes_all_that_exists_of_the_config(fake):
     result = shardline("verify")
     assert result.exit_code == 0
     assert [line[:2] for line in lines(result)[:-2]] == [
-        ["ok", kind] for kind in ("dataset",) * 2 + ("run",) * 3
+        ["ok", kind] for kind in ("dataset",) * 2 + ("run",) * 3 + ("names",)
     ]
-    assert lines(result)[-1] == ["5 verified, none with problems"]
+    assert lines(result)[-1] == ["6 verified, none with problems"]
 
 
 def test_verify_ends_with_code_3_and_names_the_file(fake):
@@ -148,7 +148,7 @@ def test_verify_ends_with_code_3_and_names_the_file(fake):
     assert result.exit_code == 3
     assert re.search(rf"^BAD +dataset +table \({shard.parent.name}\)", result.stdout, re.MULTILINE)
     assert f"     {shard} has BLAKE3 digest" in result.stdout
-    assert result.stdout.endswith("\n4 verified, 1 with problems\n")
+    assert result.stdout.endswith("\n5 verified, 1 with problems\n")
     assert shardline("verify", "rows", "net").exit_code == 0
     assert shardline("verify", "table").exit_code == 3
 

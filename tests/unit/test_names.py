@@ -167,9 +167,12 @@ def test_a_layout_that_is_not_known_is_refused(fake):
     fake.seal_all()
     check_layout(HERE)
     file = Path("results/layout.json")
-    for text, found in ((f'{{"layout": {LAYOUT + 1}}}', LAYOUT + 1), ("{", "unreadable")):
+    for text, found in (
+        (f'{{"layout": {LAYOUT + 1}}}', f"layout is {LAYOUT + 1}, expected {LAYOUT}; go on with"),
+        ("{", r'is unreadable, expected {"layout": 1}; write that into it'),
+    ):
         file.write_text(text)
-        with pytest.raises(ConfigError, match=f"layout is {found}, expected {LAYOUT}; go on with"):
+        with pytest.raises(ConfigError, match=found):
             check_layout(HERE)
     file.unlink()
     with pytest.raises(ConfigError, match="before layout 1 .*; move it away"):

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from shardline.core.canonical import canonical_json
 from shardline.data.collate import Collate
 from shardline.data.columns import Column
-from shardline.data.pack_plans import PlanFile
+from shardline.data.pack_plans import PlanFile, problems_of_plans
 from shardline.data.packs import PackUnits
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
@@ -312,6 +312,35 @@ def test_every_byte_of_a_plan_is_verified(tmp_path: Path) -> None:
         path.write_bytes(content[:end])
         assert replace(units).pieces == pieces
         assert path.read_bytes() == content
+
+
+def test_verify_finds_a_plan_that_is_damaged_or_forged(tmp_path: Path) -> None:
+    units = packs_of(ragged_rows(ROWS), tmp_path, "train", 8)
+    path, shards = units.plan.path, units.shards
+    assert list(problems_of_plans(shards, deep=True)) == []
+    content = path.read_bytes()
+    flipped = content[:-1] + bytes([content[-1] ^ 1])
+    for damaged in (content[:-1], flipped, b"", content[8:], content + b"!"):
+        path.write_bytes(damaged)
+        (problem,) = problems_of_plans(shards, deep=False)
+        assert problem == f"{path} is not the plan of packs that was written for these shards"
+    path.write_bytes(content)
+    for name in (
+        "tokens-9-v1-train",
+        "tokens-8-v1-test",
+        "boxes-8-v1-train",
+        "none-8-v1-train",
+        "x",
+    ):
+        path.with_stem(name).write_bytes(content)
+        (problem,) = problems_of_plans(shards, deep=False)
+        assert problem.startswith(str(path.with_stem(name)))
+        path.with_stem(name).unlink()
+    path.with_stem("tokens-8-v0-train").write_bytes(b"of an earlier version, which nobody reads")
+    resealed(path, put("rows", 0, 1))
+    assert list(problems_of_plans(shards, deep=False)) == []
+    (problem,) = problems_of_plans(shards, deep=True)
+    assert problem == f"{path}: the rows of the shards give other rows"
 
 
 def test_the_plan_of_another_dataset_is_not_used(tmp_path: Path) -> None:

@@ -11,13 +11,20 @@ from hypothesis import HealthCheck, given, settings
 
 from shardline.checkpoints.folder import find_damage, newest_good, saving
 from shardline.config.dataset import Dataset
+from shardline.config.names import LAYOUT, check_layout
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
+from shardline.core.world import World
+from shardline.data.feed import Feed
 from shardline.data.integrity import Verifier
 from shardline.data.parts import read_part
 from shardline.data.shard_map import ShardMap
-from shardline.errors import DataError
+from shardline.errors import ConfigError, DataError
 from shardline.pipeline.datasets import build_shards, seal_dataset
+from shardline.pipeline.links import publish
 from shardline.results.verify import verify_dataset
+from shardline.results.verify_ledger import problems_of_ledger
+from shardline.results.verify_names import verify_names
 from shardline.results.verify_runs import verify_run
 from shardline.results.verify_store import check_markers
 from shardline.supervision.attempts import (
@@ -26,6 +33,7 @@ from shardline.supervision.attempts import (
     record_resumed_step,
     sealed_log,
 )
+from shardline_io.ledger import file_name
 from tests.support.fake_project import FakeProject
 from tests.support.tampering import bytes_changed, changed, edits, fields_changed
 
@@ -263,6 +271,230 @@ def test_attempts_of_an_earlier_version_are_read_and_sealed_from_then_on(work: P
     assert all("sha256" not in line for line in sealed_log(work))
     path.unlink()
     assert sealed_log(work) == []
+
+
+def test_attempts_of_another_run_are_found_by_what_was_sealed(
+    fake: FakeProject, work: Path
+) -> None:
+    fake.seal_all()
+    run = fake.run("flat")
+    path, folder = run.folder / "provenance.json", run.layout.work(run.id)
+    folder.mkdir(parents=True)
+    log = sealed_log(work)
+    write_json(path, {**read_json(path, remedy=""), "attempt_log": log})
+    shutil.copy(work / "attempts.jsonl", folder)
+    assert verify_run(run.layout, run.id, deep=True).problems == []
+    (folder / "attempts.jsonl").unlink()
+    assert verify_run(run.layout, run.id, deep=True).problems == [], "as the remedy leaves them"
+    begin_attempt(folder)
+    (problem,) = verify_run(run.layout, run.id, deep=True).problems
+    assert problem.startswith(f"{folder}/attempts.jsonl has other attempts than the attempt_log of")
+
+
+# --- pointers, the layout, names and links ------------------------------------------------------
+
+
+def test_each_altered_byte_of_a_pointer_is_found_or_changes_nothing(states: Path) -> None:
+    path = states / "latest.json"
+    altered = list(variants(path.read_bytes()))
+    for content in [*altered, b'{"newest": "."}', b'{"newest": "step-00000030"}']:
+        path.write_bytes(content)
+        good, problems = find_damage(states, MINE)
+        assert good == 2
+        try:
+            newest = json.loads(content)["newest"]
+        except (ValueError, KeyError, TypeError):
+            newest = None
+        assert bool(problems) == (newest not in ("step-00000020", "step-00000010"))
+
+
+def test_each_altered_byte_of_the_layout_is_refused_or_changes_nothing(fake: FakeProject) -> None:
+    layout = fake.seal_all().layout
+    path = layout.layout_file
+    content, refused = path.read_bytes(), 0
+    for altered in variants(content):
+        path.write_bytes(altered)
+        try:
+            check_layout(layout)
+        except ConfigError:
+            refused += 1
+        else:
+            assert json.loads(altered) == {"layout": LAYOUT}
+    assert refused > 20
+    path.write_text('{"layout": 1}')  # as the message says
+    check_layout(layout)
+
+
+def test_each_altered_byte_and_field_of_the_history_of_names_is_found(fake: FakeProject) -> None:
+    project = fake.seal_all()
+    path = project.layout.names_file
+    first, rest = path.read_bytes().split(b"\n", 1)
+    fields = [json.dumps(one).encode() + b"\n" for one in fields_changed(json.loads(first))]
+    assert verify_names(project.layout, deep=True).problems == []
+    for altered in [*bytes_changed(first + b"\n"), *fields, b""]:
+        path.write_bytes(altered + rest)
+        if not verify_names(project.layout, deep=True).problems:
+            found = json.loads(altered)
+            assert {**found, "sha256": ""} == {**json.loads(first), "sha256": ""}
+
+
+def test_a_history_of_an_earlier_version_and_one_after_a_kill_are_read(fake: FakeProject) -> None:
+    project = fake.seal_all()
+    path = project.layout.names_file
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**line, "sha256": None}) + "\n" for line in lines))
+    assert verify_names(project.layout, deep=True).problems == []
+    path.write_bytes(path.read_bytes()[:-9])
+    (problem, *_) = verify_names(project.layout, deep=True).problems
+    assert f"{path}, line {len(lines)} is cut off or was changed; delete the line" in problem
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
+    fake.load()  # as the message says
+    assert verify_names(project.layout, deep=True).problems == []
+
+
+def test_links_that_lead_elsewhere_are_found(fake: FakeProject) -> None:
+    fake.rows.append({**fake.rows[1], "name": "other", "seed": 5})
+    project = fake.seal_all()
+    flat, other = (project.named_runs()[name] for name in ("flat", "other"))
+    publish(project)
+    layout = project.layout
+    verdict = verify_names(layout)
+    assert verdict.problems == []
+    assert verdict.summary == "8 links"  # 3 runs, their evaluations, 2 datasets
+    (Path.cwd() / "mine").mkdir()
+    cases = {
+        layout.latest_runs / "flat": [
+            (f"../runs/{other.id}", 'has never been called "flat"'),
+            ("../runs/ffffffffffff", 'has never been called "flat"'),
+            ("../../mine", "is no place of its results"),
+            ("/", "is no place of its results"),
+            (f"../runs/{flat.id}/..", "is no place of its results"),
+        ],
+        layout.latest_datasets / "table": [("../latest/flat", "is no place of its results")],
+        flat.folder / "evaluation.json": [
+            (f"../{other.id}/evaluations/{other.evaluation.name}", "is no place of its results"),
+            (f"evaluations/{'f' * 12}.json", "which is not there"),
+        ],
+        layout.latest_report: [("../mine", "is no place of its results")],
+    }
+    for link, targets in cases.items():
+        before = link.readlink() if link.is_symlink() else None
+        for target, message in targets:
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+            (problem,) = verify_names(layout).problems
+            assert problem.startswith(f"{link} leads to ")
+            assert message in problem
+        link.unlink()  # as the message says
+        assert verify_names(layout).problems == []
+        if before:
+            link.symlink_to(before)
+    shutil.rmtree(flat.folder)
+    (problem,) = verify_names(layout).problems
+    assert problem.startswith(f"{layout.latest_runs / 'flat'} leads to ")
+    assert "which is not there; delete the link" in problem
+
+
+# --- the sample ledger --------------------------------------------------------------------------
+
+
+class Ledger:
+    """The ledger of two ranks, written from the batches that they were given."""
+
+    def __init__(self, built: Built, steps: int, start: int = 0) -> None:
+        built.seal()
+        self.run = built.fake.run("flat")
+        self.folder = self.run.layout.work(self.run.id) / "ledger"
+        self.folder.mkdir(parents=True)
+        self.place = DatasetPlace(manifest=built.dataset.manifest, shards=built.folder)
+        self.spec = RunSpec(
+            run=self.run.id, model_class=self.run.model_class, settings=self.run.settings
+        )
+        for rank in range(2):
+            self._write(rank, steps, start)
+
+    def _write(self, rank: int, steps: int, start: int) -> None:
+        world = World(
+            rank=rank, local_rank=rank, world_size=2, local_world_size=2, master_addr="", master_port=0,
+            launcher="none",
+        )  # fmt: skip
+        stream, order = Feed([self.place], self.run.settings).train(world)
+        step, lines = 0, []
+        for epoch in range(2):
+            for _ in stream.batches(epoch):
+                step += 1
+                if start < step <= steps:
+                    line = {"step": step, "epoch": epoch, "ids": stream.batch_ids.tolist()}
+                    lines.append(json.dumps(line) + "\n")
+        assert order.steps(0) < steps <= step, "more than an epoch"
+        self.path(rank, start).write_text("".join(lines))
+
+    def path(self, rank: int, start: int = 0) -> Path:
+        return self.folder / file_name(start, rank, 2)
+
+    def problems(self, **training: int) -> list[str]:
+        return problems_of_ledger(self.folder, self.spec, [self.place], training)[1]
+
+
+def test_each_altered_byte_of_a_ledger_is_found_or_changes_nothing(built: Built) -> None:
+    built.fake.config["defaults"]["global_batch"] = 64
+    ledger = Ledger(built, steps=4)
+    sealed = {"resumed_step": 0, "steps": 4}
+    assert ledger.problems(**sealed) == ledger.problems() == []
+    path = ledger.path(1)
+    whole = path.read_bytes()
+    records = [json.loads(line) for line in whole.splitlines()]
+    line = whole.splitlines(keepends=True)[1]
+    begin = whole.index(line)
+    altered = [whole[:begin] + one + whole[begin + len(line) :] for one in bytes_changed(line)]
+    for content in [*altered, whole[:-1], whole[: -len(line)], b"", whole + line]:
+        path.write_bytes(content)
+        if not ledger.problems(**sealed):
+            assert [json.loads(one) for one in content.splitlines()] == records
+    path.write_bytes(ledger.path(0).read_bytes())
+    (problem,) = ledger.problems(**sealed)
+    assert problem.endswith(f"step 1 in {path.name} has other samples than the planned order")
+    path.unlink()
+    (problem,) = ledger.problems(**sealed)
+    assert problem.endswith("the attempt that resumed from step 0 lacks samples of step 1")
+
+
+def test_what_a_kill_leaves_of_a_ledger_is_no_damage(built: Built) -> None:
+    built.fake.config["defaults"]["global_batch"] = 64
+    ledger = Ledger(built, steps=4)
+    for rank, cut in ((0, 9), (1, 150)):  # a rank is a step behind the other
+        path = ledger.path(rank)
+        path.write_bytes(path.read_bytes()[:-cut])
+    ledger._write(0, 4, 2)
+    ledger._write(1, 4, 2)
+    assert ledger.problems() == []
+    assert ledger.problems(resumed_step=2, steps=4) == []
+    (problem,) = ledger.problems(resumed_step=2, steps=5)
+    assert problem.endswith("the attempt that resumed from step 2 lacks samples of step 5")
+    first, second = ledger.problems(resumed_step=0, steps=4)
+    assert "is damaged: line" in first
+    assert "is damaged: line" in second
+
+
+def test_verify_deep_looks_at_ledger_and_plans(built: Built) -> None:
+    built.fake.config["defaults"]["global_batch"] = 64
+    ledger = Ledger(built, steps=4)
+    run = ledger.run
+    built.fake.seal_run(run)
+    verdict = verify_run(run.layout, run.id, deep=True)
+    assert verdict.problems == []
+    assert verdict.summary.endswith("0 attempts, 2 files of the ledger")
+    ledger.path(0).rename(ledger.path(7))
+    ledger.path(1).write_text(ledger.path(1).read_text().replace('"step": 4', '"step": 2'))
+    (problem,) = verify_run(run.layout, run.id, deep=True).problems
+    assert problem.endswith("; delete the file; no result reads it, and a training writes its own")
+    assert verify_dataset(built.project, built.dataset.id, deep=True).problems == []
+    plan = built.folder / "packs/features-8-v1-train.safetensors"
+    plan.parent.mkdir()
+    plan.write_bytes(b"!")
+    (problem,) = verify_dataset(built.project, built.dataset.id).problems
+    assert problem.startswith(str(plan))
+    assert problem.endswith("; delete it, and it is made again")
 
 
 # --- markers ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from shardline.results.gc import Garbage, delete, find_garbage, last_results
 from shardline.results.repair import repair_dataset
 from shardline.results.select import datasets_to_repair, find_targets
 from shardline.results.verify import verify_target
+from shardline.results.verify_names import verify_names
 
 
 @app.command("gc")
@@ -79,16 +80,18 @@ def verify(
     deep: Annotated[
         bool,
         typer.Option(
-            "--deep", metavar="", help="Also training checkpoints, attempts, markers, statistics."
+            "--deep", metavar="", help="Also all that the store holds, and the history of names."
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Verify shards and sealed files against manifests, identities and provenance.
 
-    Every byte of the shards is read. With --deep so is every byte of the training checkpoints,
-    the attempts and the markers of verified shards are verified against their seals, and the
-    dataset's statistics against its rows. Exit code 3 if anything is wrong.
+    Every byte of the shards and of plans of packs is read, and without names the links by names
+    are followed. With --deep every byte of the training checkpoints is read, too. Attempts and
+    markers are verified against their seals, statistics and plans against the dataset's rows,
+    ledgers against the planned order, and the history of names line by line.
+    Exit code 3 if anything is wrong.
     --repair deletes bad shards of the named datasets, and the next `snakemake`
     rebuilds just their parts.
     """
@@ -104,6 +107,10 @@ def verify(
             show_verdict(verdict, title, width=max(map(len, titles)))
         if repair:
             _repair(project, verdict, title, quiet=as_json)
+    if targets and not names:
+        verdicts.append(verify_names(project.layout, deep=deep))
+        if not as_json:
+            show_verdict(verdicts[-1], verdicts[-1].id, width=max(map(len, titles)))
     bad = sum(bool(verdict.problems) for verdict in verdicts)
     if as_json:
         say_json(verdicts)

@@ -11,6 +11,7 @@ from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
 from shardline.config.run import Run
+from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json, remedy_of, utc_stamp, write_json
 
@@ -47,6 +48,11 @@ def check_layout(layout: ResultsLayout) -> None:
         found = read_json(file, remedy="")["layout"]
     except (DataError, KeyError, TypeError):
         found = "unreadable"
+    if found == "unreadable":
+        raise ConfigError(
+            f'{file} is unreadable, expected {{"layout": {LAYOUT}}}; write that into it if this version of Shardline '
+            f"has written the results, or move {results} away"
+        )
     if found != LAYOUT:
         raise ConfigError(
             f"{file}: layout is {found}, expected {LAYOUT}; go on with the version of Shardline that wrote "
@@ -65,8 +71,9 @@ def record_names(project: Project) -> None:
         write_json(layout.layout_file, {"layout": LAYOUT})
     now = utc_stamp(timespec="seconds")
     lines = [
-        json.dumps({"kind": kind, "name": name, "id": identity, "since": now}) + "\n"
+        json.dumps({**line, "sha256": digest(line)}) + "\n"
         for kind, name, identity in _new_names(project)
+        for line in [{"kind": kind, "name": name, "id": identity, "since": now}]
     ]
     if not lines:
         return

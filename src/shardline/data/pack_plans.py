@@ -13,7 +13,8 @@ Its metadata names what it was made for, and the BLAKE3 digest of its tensors:
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,8 +32,9 @@ from shardline.core.files import write_bytes
 from shardline.data.integrity import locked
 from shardline.data.shard_map import ShardMap
 from shardline_io.order.packing import PLAN_VERSION, plan_packs
-from shardline_io.order.pieces import Piece
+from shardline_io.order.pieces import Piece, split_pieces
 
+_NAME = re.compile(r"(?P<column>.+)-(?P<length>\d+)-v(?P<version>\d+)-(?P<split>\w+)")
 _TENSORS = {"packs": "I64", "firsts": "I64", "used": "U32", "rows": "U32", "parts": "U32"}
 _CHUNK = 1 << 20  # entries digested at a time
 
@@ -110,6 +112,25 @@ class PlanFile:
                 write_bytes(self.path, content)
         return self._plan(tensors)
 
+    def problem(self, *, deep: bool) -> str | None:
+        """Return what is wrong with the file that is there, as a sentence; None if nothing is.
+
+        Args:
+            deep: pack the rows of the shards again, and compare.
+
+        Raises:
+            DataError: a shard cannot be read, or its offsets do not rise.
+        """
+        found = self._read()
+        if found is None:
+            return f"{self.path} is not the plan of packs that was written for these shards"
+        if deep:
+            made = self._made()
+            other = [n for n in _TENSORS if not np.array_equal(found.tensors[n][:], made[n])]
+            if other:
+                return f"{self.path}: the rows of the shards give other {', '.join(other)}"
+        return None
+
     @cached_property
     def _purpose(self) -> dict[str, object]:
         """What the plan is made for."""
@@ -181,6 +202,31 @@ class PlanFile:
             for first in range(0, shape[0], _CHUNK):
                 digest.update(tensor[first : min(first + _CHUNK, shape[0])].tobytes())
         return canonical_json({**self._purpose, "blake3": digest.hexdigest()})
+
+
+def problems_of_plans(shards: ShardMap, *, deep: bool) -> Iterator[str]:
+    """Verify the plans that lie beside a dataset's shards.
+
+    Args:
+        deep: see `PlanFile.problem`.
+    """
+    for path in sorted((shards.folder / "packs").glob("*.safetensors")):
+        name = _NAME.fullmatch(path.stem)
+        if name and int(name["version"]) != PLAN_VERSION:
+            continue  # nobody reads it any more
+        if not name or name["split"] not in shards.manifest["splits"]:
+            yield f"{path} is named like no plan of packs"
+            continue
+        plan = PlanFile(
+            shards=shards, name=name["split"], split=split_pieces(shards.manifest, name["split"]),
+            column=name["column"], length=int(name["length"]),
+        )  # fmt: skip
+        try:
+            problem = plan.problem(deep=deep)
+        except (DataError, LookupError):  # another column than the dataset has
+            problem = f"{path}: its column cannot be packed"
+        if problem:
+            yield problem
 
 
 def _rise(values: np.ndarray, end: int) -> bool:

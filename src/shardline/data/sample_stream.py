@@ -119,6 +119,11 @@ class SampleStream:
         self._given: tuple[_Ready, slice] | None = None
         self.position = 0
 
+    @property
+    def parts(self) -> tuple[StreamPart, ...]:
+        """What the order's parts are, in its order."""
+        return self._parts
+
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Any]:
         """Yield an epoch's batches, see `Collate`.
 

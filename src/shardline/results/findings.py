@@ -16,7 +16,7 @@ class Verdict:
     """What was found of one dataset, run or report.
 
     Attributes:
-        kind: `dataset`, `run` or `report`.
+        kind: `dataset`, `run`, `report` or `names`.
         summary: what was looked at.
         problems: one sentence each; none if all is well.
         bad_shards: files of a dataset's shards that are missing or damaged.

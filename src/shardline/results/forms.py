@@ -154,6 +154,13 @@ class Packs(Struct):
     datasets: list[PackedDataset]
 
 
+class Training(Struct):
+    """What a training records of its steps; a script may record none."""
+
+    resumed_step: int | None = None
+    steps: int | None = None
+
+
 class Provenance(Struct):
     """provenance.json of a training."""
 
@@ -168,6 +175,8 @@ class Provenance(Struct):
     world: dict[str, Any] = {}
     resources: dict[str, Any] | None = None
     packs: Packs | UnsetType = UNSET
+    attempt_log: list[dict[str, Any]] | None = None
+    training: Training = msgspec.field(default_factory=Training)
     git: Commit | None = None
     shardline_git: Commit | None = None
 

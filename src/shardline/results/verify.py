@@ -16,7 +16,7 @@ from shardline.provenance.crate.metadata import METADATA, check_crate_seal, file
 from shardline.results import forms
 from shardline.results.findings import Findings, Verdict, count, digest_of
 from shardline.results.verify_runs import verify_run
-from shardline.results.verify_store import check_markers, check_parts, check_statistics
+from shardline.results.verify_store import check_markers, check_parts, check_plans, check_statistics
 
 _READERS = 4  # a network disk answers several at once
 
@@ -94,11 +94,12 @@ def _check_store(
     problem = problem_of_statistics(manifest, shards)
     if problem:
         findings.add(problem)
+    # rows are read of undamaged shards alone
+    is_bad = bool(findings.verdict.bad_shards)
+    findings.verdict.problems.extend(check_plans(shards, manifest, deep=deep and not is_bad))
     if deep:
         findings.verdict.problems.extend(check_markers(shards, manifest))
-        # rows are counted of undamaged shards alone
-        is_bad = problem or findings.verdict.bad_shards
-        if not is_bad and (problem := check_statistics(shards, manifest)):
+        if not (is_bad or problem) and (problem := check_statistics(shards, manifest)):
             findings.but("delete the dataset's folders, and run the pipeline again").add(problem)
 
 

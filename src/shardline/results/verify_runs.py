@@ -45,9 +45,46 @@ def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep:
     trained += f", accepted from {accepted['from']['id']}" if accepted else ""
     if not deep:
         return trained
-    looked_at, problems = check_training(layout.work(folder.name), spec)
+    return f"{trained}, {_check_work(findings, layout, folder, spec, is_own=not accepted)}"
+
+
+def _check_work(
+    findings: Findings,
+    layout: ResultsLayout,
+    folder: Path,
+    spec: Mapping[str, Any],
+    *,
+    is_own: bool,
+) -> str:
+    """Verify what the store holds of a run.
+
+    Args:
+        is_own: whether the result was trained there, and not accepted from another.
+    """
+    work, path = layout.work(folder.name), folder / "provenance.json"
+    provenance: Mapping[str, Any] = {}
+    if is_own and path.exists():  # what is wrong with it was found before
+        provenance = Findings(Verdict(kind="", id=""), "").read(path, forms.Provenance) or {}
+    looked_at, problems = check_training(work, spec, provenance)
     findings.verdict.problems.extend(problems)
-    return f"{trained}, {looked_at}"
+    if not (work / "ledger").is_dir():
+        return looked_at
+    from shardline.config.before import settings_of, with_before
+    from shardline.config.run_spec import DatasetPlace, RunSpec
+    from shardline.results.verify_ledger import problems_of_ledger
+
+    settings = with_before(spec["settings"], settings_of("train"))
+    datasets = [
+        DatasetPlace(manifest=layout.manifest(key), shards=layout.shards(key), weight=weight)
+        for key, weight in weights_of(spec).items()
+    ]
+    files, problems = problems_of_ledger(
+        work / "ledger", RunSpec.of({**spec, "settings": settings}), datasets, provenance.get("training") or {}
+    )  # fmt: skip
+    about = findings.but("delete the file; no result reads it, and a training writes its own")
+    for problem in problems:
+        about.add(problem)
+    return f"{looked_at}, {count(files, 'file')} of the ledger"
 
 
 def _check_accepted(findings: Findings, folder: Path, identity: str) -> Mapping[str, Any] | None:

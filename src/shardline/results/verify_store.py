@@ -1,6 +1,6 @@
 """Whether what the store holds beside the shards is undamaged: parts, markers, trainings' states and attempts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ from shardline.core.files import read_object
 from shardline.core.forms import problem_of_form
 from shardline.core.seals import check_seal
 from shardline.data.forms import CountedManifest
+from shardline.data.pack_plans import problems_of_plans
 from shardline.data.parts import count_rows, differing_columns, read_part
 from shardline.data.shard_format import Layout
+from shardline.data.shard_map import ShardMap
 from shardline.data.statistics import merge_all
 from shardline.data.statistics_file import read_statistics
 from shardline.supervision.attempts import read_attempts
 
+_BEGUN = ("host", "job", "retry", "started")  # of an attempt, which no later one changes
 _AGAIN = "delete it, and the shard is read again before it is trained on"
 
 
@@ -68,6 +71,16 @@ def check_markers(shards: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"{problem}; {_AGAIN}"
 
 
+def check_plans(shards: Path, manifest: Mapping[str, Any], *, deep: bool) -> Iterator[str]:
+    """Verify the plans of packs against their digests and, if deep, against the rows of the shards."""
+    if any((shards / "packs").glob("*.safetensors")):
+        try:
+            problems = list(problems_of_plans(ShardMap(manifest, shards), deep=deep))
+        except (DataError, LookupError):  # the shards themselves are at fault
+            return
+        yield from (f"{problem}; delete it, and it is made again" for problem in problems)
+
+
 def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
     """Verify the manifest's statistics against the rows of the shards, which are undamaged."""
     if problem := problem_of_form(shards, manifest, CountedManifest):
@@ -90,12 +103,15 @@ def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
     return f"{shards}: the rows of the shards give another {', '.join(wrong)} than the manifest"
 
 
-def check_training(work: Path, spec: Mapping[str, Any]) -> tuple[str, list[str]]:
+def check_training(
+    work: Path, spec: Mapping[str, Any], provenance: Mapping[str, Any]
+) -> tuple[str, list[str]]:
     """Verify the training checkpoints and attempts of a run.
 
     Args:
         work: the run's folder in the store.
         spec: run.json.
+        provenance: provenance.json of the training, where these files are its own; else empty.
 
     Returns:
         What was looked at, and a sentence for each problem.
@@ -106,8 +122,22 @@ def check_training(work: Path, spec: Mapping[str, Any]) -> tuple[str, list[str]]
         remedy = "delete it, and the training resumes from the one before"
         problems += [f"{problem}; {remedy}" for problem in found]
     try:
-        attempts = len(read_attempts(work))
+        attempts = read_attempts(work)
+        problems += _other_attempts(work, attempts, provenance.get("attempt_log") or [])
     except DataError as error:
         problems.append(str(error))
-        attempts = 0
-    return f"{good} training checkpoints, {attempts} attempts", problems
+        attempts = []
+    return f"{good} training checkpoints, {len(attempts)} attempts", problems
+
+
+def _other_attempts(
+    work: Path, found: Sequence[Mapping[str, Any]], sealed: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield a sentence if the attempts are not those that the training sealed."""
+    begun = [[one.get(key) for key in _BEGUN] for one in sealed]
+    if found and [[one.get(key) for key in _BEGUN] for one in found[: len(sealed)]] != begun:
+        path = work / "attempts.jsonl"
+        yield (
+            f"{path} has other attempts than the attempt_log of provenance.json; move the file away to count attempts "
+            "from 1 again"
+        )
