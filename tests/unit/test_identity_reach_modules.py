@@ -195,23 +195,151 @@ def test_other_code_of_shardline_counts_as_the_users(tmp_path: Path) -> None:
     )
 
 
-READERS = (
-    "from pathlib import Path\nHERE = Path(__file__).parent\nclass Net:\n    def f(self): return (HERE / 'data/vocab.txt').read_text()",
-    "import os\nclass Net:\n    text = open(os.path.join(os.path.dirname(__file__), 'data', 'vocab.txt')).read()",
-    "from importlib.resources import files\nclass Net:\n    def f(self): return files(__package__).joinpath('data/vocab.txt')",
-    "import pkgutil\nclass Net:\n    def f(self): return pkgutil.get_data(__name__, 'data/vocab.txt')",
-)
+PATH = "from pathlib import Path\n"
+HERE = PATH + "HERE = Path(__file__).parent\n"
+OPENS = "class Net:\n    def f(self): return {}\n"
+# how data/vocab.txt, or models.txt, is read by pkg.models: its text, and other modules
+READERS: dict[str, tuple[str, Files]] = {
+    "a constant": (HERE + OPENS.format("(HERE / 'data/vocab.txt').read_text()"), {}),
+    "os.path": (
+        "import os\n"
+        + OPENS.format("open(os.path.join(os.path.dirname(__file__), 'data', 'vocab.txt'))"),
+        {},
+    ),
+    "resources": (
+        "from importlib.resources import files\n"
+        + OPENS.format("files(__package__).joinpath('data/vocab.txt')"),
+        {},
+    ),
+    "resources, by name": (
+        "from importlib.resources import files\n" + OPENS.format("files('pkg') / 'data/vocab.txt'"),
+        {},
+    ),
+    "resources, of an import": (
+        "import pkg\nfrom importlib.resources import files\n"
+        + OPENS.format("files(pkg) / 'data/vocab.txt'"),
+        {},
+    ),
+    "pkgutil": (
+        "import pkgutil\n" + OPENS.format("pkgutil.get_data(__name__, 'data/vocab.txt')"),
+        {},
+    ),
+    "pkgutil, of another package": (
+        "import pkgutil\n" + OPENS.format("pkgutil.get_data('lib', 'data.txt')"),
+        {"lib.__init__": ""},
+    ),
+    "with_name": (PATH + OPENS.format("Path(__file__).with_name('models.txt').read_text()"), {}),
+    "with_suffix": (PATH + OPENS.format("Path(__file__).resolve().with_suffix('.txt').open()"), {}),
+    "with_stem": (
+        PATH + OPENS.format("(Path(__file__).parent / 'data/x.txt').with_stem('vocab')"),
+        {},
+    ),
+    "joinpath": (PATH + OPENS.format("Path(__file__).parent.joinpath('data', 'vocab.txt')"), {}),
+    "parents": (
+        "",
+        {"pkg.sub.models": PATH + OPENS.format("Path(__file__).parents[1] / 'data/vocab.txt'")},
+    ),
+    "a step up": (
+        "",
+        {"pkg.sub.models": PATH + OPENS.format("Path(__file__).parent / '../data/vocab.txt'")},
+    ),
+    "replace": (OPENS.format("open(__file__.replace('.py', '.txt'))"), {}),
+    "a slice": (OPENS.format("open(__file__[:-3] + '.txt')"), {}),
+    "splitext": ("import os\n" + OPENS.format("open(os.path.splitext(__file__)[0] + '.txt')"), {}),
+    "rsplit": (OPENS.format("open(__file__.rsplit('/', 1)[0] + '/data/vocab.txt')"), {}),
+    "%": (
+        "import os\n"
+        + OPENS.format("open('%s/data/%s.txt' % (os.path.dirname(__file__), 'vocab'))"),
+        {},
+    ),
+    "format": (
+        "import os\n" + OPENS.format("open('{}/data/vocab.txt'.format(os.path.dirname(__file__)))"),
+        {},
+    ),
+    "a folder of a sibling": (
+        "from pkg.paths import HERE as H\n" + OPENS.format("(H / 'data/vocab.txt').read_text()"),
+        {"pkg.paths": HERE},
+    ),
+    "an attribute of a sibling": (
+        "from . import paths\n" + OPENS.format("(paths.HERE / 'data/vocab.txt').read_text()"),
+        {"pkg.paths": HERE},
+    ),
+    "a folder of the package": (
+        "from pkg import HERE\n" + OPENS.format("open(HERE / 'data/vocab.txt')"),
+        {"pkg.__init__": "from .paths import HERE", "pkg.paths": HERE},
+    ),
+    "a function for the folder": (
+        "from pkg.paths import here\n" + OPENS.format("open(here() / 'data/vocab.txt')"),
+        {"pkg.paths": PATH + "def here(): return Path(__file__).parent"},
+    ),
+    "a helper": (
+        HERE
+        + "def load(name): return open(HERE / name)\n"
+        + OPENS.format("load('data/vocab.txt')"),
+        {},
+    ),
+    "a helper, by a part of the name": (
+        HERE
+        + "def load(*, name): return open(HERE / f'data/{name}.txt')\n"
+        + OPENS.format("load(name='vocab')"),
+        {},
+    ),
+    "a helper of a helper": (
+        HERE
+        + "def path(n): return HERE / n\ndef load(name): return open(path(name))\n"
+        + OPENS.format("load('data/vocab.txt')"),
+        {},
+    ),
+    "a helper of a sibling": (
+        "from pkg.paths import load\n" + OPENS.format("load('data/vocab.txt')"),
+        {"pkg.paths": HERE + "def load(name): return open(HERE / name)"},
+    ),
+    "a method": (
+        HERE
+        + "class Net:\n    def load(self, name): return open(HERE / name)\n    def f(self): return self.load('data/vocab.txt')",
+        {},
+    ),
+    "a class": (
+        HERE
+        + "class Vocab:\n    def __init__(self, name): self.text = open(HERE / name)\n"
+        + OPENS.format("Vocab('data/vocab.txt')"),
+        {},
+    ),
+}
 
 
-@pytest.mark.parametrize("text", READERS)
-def test_a_file_beside_the_module_counts(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_beside_the_module_counts(tmp_path: Path, reader: str) -> None:
+    text, more = READERS[reader]
+    entry = f"{next((name for name in more if name.endswith('.models')), 'pkg.models')}:Net"
     found = []
     for n in (1, 2):
-        files = {"pkg.models": text, "pkg/data/vocab.txt": str(n), "pkg/data/other.txt": str(n)}
-        found.append(reached(tmp_path, files, "pkg.models:Net"))
+        named = ("pkg/data/vocab.txt", "pkg/models.txt", "lib/data.txt", "pkg/data/other.txt")
+        files = {"pkg.models": text, **more, **dict.fromkeys(named, str(n))}
+        found.append(reached(tmp_path, files, entry))
     assert found[0].digest != found[1].digest
-    assert "pkg.models:file data/vocab.txt" in found[0].definitions
-    assert not any("other.txt" in name for name in found[0].definitions)
+    (named_file,) = (name for name in found[0].definitions if ":file " in name)
+    assert named_file.endswith(("vocab.txt", "models.txt", "data.txt"))
+
+
+def test_a_file_elsewhere_and_one_that_no_literal_names_do_not_count(tmp_path: Path) -> None:
+    files = {
+        "pkg.models": HERE + "def load(name): return open(HERE / name)\n"
+        "class Net:\n    def f(self, name):\n        load(name)\n        return open(HERE.parent / 'up.txt')",
+        "pkg.__init__": "",
+    }
+    one, two = ({**files, "up.txt": str(n), "pkg/name.txt": str(n)} for n in (1, 2))
+    assert same(tmp_path, one, two)
+
+
+@pytest.mark.parametrize("base", ["yaml.YAMLObject", "torch.nn.Module"])
+def test_a_class_of_a_base_that_keeps_a_register_counts_unnamed(tmp_path: Path, base: str) -> None:
+    files = {
+        "models": "import tags\nclass Net: pass",
+        "tags": f"import {base.partition('.')[0]}\nclass K({base}):\n    yaml_tag = '!k'\n    x = {{}}",
+    }
+    one, two = ({**files, "tags": files["tags"].format(n)} for n in (1, 2))
+    assert same(tmp_path, one, two) == (base == "torch.nn.Module")
 
 
 def test_a_file_that_is_written_does_not_count(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ _MOST = 64  # texts that one expression is put together to; more is no list that
 _SAME = {"str", "fspath", "as_posix", "list", "tuple", "sorted", "set", "values", "items"}
 _ABSOLUTE = {"abspath", "realpath", "resolve", "absolute"}
 _PATHS = {"Path", "PurePath", "PosixPath", "PurePosixPath"}
-_RESOURCES = {"files", "get_data", "open_binary", "open_text", "read_binary", "read_text"}
+RESOURCES = {"files", "get_data", "open_binary", "open_text", "read_binary", "read_text"}
 _WORKDIR = {"getcwd", "cwd"}
 
 Texts = tuple[str, ...]
@@ -25,13 +25,13 @@ class Bindings:
 
     def __init__(self, nodes: Sequence[ast.AST]) -> None:
         """Take all nodes of the module, which are looked at when the first name is asked for."""
-        self._nodes = nodes
+        self.nodes = nodes
 
     @cached_property
     def by_name(self) -> dict[str, list[ast.expr]]:
         """The expressions by name."""
         found: dict[str, list[ast.expr]] = {}
-        for node in self._nodes:
+        for node in self.nodes:
             for target, value in _bound_by(node):
                 name = getattr(target, "id", getattr(target, "attr", getattr(target, "arg", None)))
                 if isinstance(name, str):
@@ -119,7 +119,7 @@ class Literals:
             yield from self._joined([owner, *node.args])
         elif name == "get":
             yield from (text for part in (owner, *node.args[1:]) for text in self.texts(part))
-        elif name in _RESOURCES and self._is_own_package(node):
+        elif name in RESOURCES and self._is_own_package(node):
             folder = os.path.dirname(self.known["__file__"])  # noqa: PTH120
             rest = self._product(node.args[1:])
             yield from (os.path.join(folder, *parts) for parts in rest)  # noqa: PTH118

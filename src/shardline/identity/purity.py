@@ -69,6 +69,10 @@ INERT_PACKAGES = {
     "lightning", "matplotlib", "numpy", "pandas", "PIL", "pytorch_lightning", "safetensors", "scipy",
     "shardline", "shardline_io", "torch", "torchmetrics", "torchvision", "tqdm", "typing_extensions", "yaml",
 }  # fmt: skip
+# Classes of these that do learn of their subclasses, by a metaclass.
+_REGISTERING = {
+    "pandas.tseries.holiday.AbstractHolidayCalendar", "torch._export.verifier.Verifier", "yaml.YAMLObject",
+}  # fmt: skip
 _INERT_METACLASSES = {"abc.ABCMeta", "enum.EnumMeta", "builtins.type"}
 _SIMPLE = (ast.Constant, ast.Name, ast.Attribute, ast.Lambda, ast.Tuple, ast.List, ast.Set, ast.Dict,
            ast.Starred, ast.IfExp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.JoinedStr, ast.FormattedValue,
@@ -83,6 +87,8 @@ def is_inert(dotted: str) -> bool:
     top, _, rest = dotted.partition(".")
     if top == "builtins":
         return isinstance(getattr(builtins, rest, None), type)
+    if dotted in _REGISTERING:
+        return False
     looks_like_a_class = rest.rpartition(".")[2].lstrip("_")[:1].isupper()
     return looks_like_a_class and (top in INERT_PACKAGES or top in sys.stdlib_module_names)
 

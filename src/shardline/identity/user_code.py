@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardline.core.canonical import short_digest
-from shardline.identity.beside import files_beside
+from shardline.identity.beside import Beside
 from shardline.identity.merkle import Graph
 from shardline.identity.program import Folders, Index, Program
 from shardline.identity.reach import Key, Reach
@@ -117,7 +117,7 @@ def _added(found: Reach, index: Index) -> dict[Path, None]:
 
 
 def _summary(found: Reach, module: str, parts: list[Part]) -> UserCode:
-    files = {key: beside for key in found.units if (beside := _files(found, key))}
+    files = Beside(found).files()
     texts = {key: tuple(beside.values()) for key, beside in files.items()}
     definitions = _definitions(found)
     for (label, _), beside in sorted(files.items()):
@@ -135,16 +135,7 @@ def _summary(found: Reach, module: str, parts: list[Part]) -> UserCode:
 def _paths(found: Reach, files: Mapping[Key, Mapping[str, str]]) -> Iterator[Path]:
     for (label, _), beside in files.items():
         folder = found.program.files[label].parent.resolve()
-        yield from (folder / name for name in beside)
-
-
-def _files(found: Reach, key: Key) -> dict[str, str]:
-    outline, node = found.outline(key[0]), found.unit(key).node
-    if node is None or outline.setting is None:
-        return {}
-    statements = [unit.node for unit in outline.units if unit.node]
-    path, package = found.program.files[key[0]], outline.setting.package
-    return files_beside(node, statements, outline.source, path, package)
+        yield from ((folder / name).resolve() for name in beside)
 
 
 def _definitions(found: Reach) -> dict[str, str]:
