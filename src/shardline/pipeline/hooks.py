@@ -27,6 +27,7 @@ from shardline.pipeline import started
 from shardline.pipeline.links import publish
 from shardline.pipeline.storage import Storage, logs_of, results_of
 from shardline.pipeline.terminal import rows_of_runs
+from shardline.results.staleness import edited_of
 
 
 def open_project(
@@ -80,6 +81,8 @@ def open_project(
         storage.fetch(found)
     record_names(project)
     publish(project)
+    if edited := edited_of(project.runs.values()):
+        logging.getLogger("shardline").warning("%s", edited)
     return project
 
 

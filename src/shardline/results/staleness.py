@@ -22,6 +22,7 @@ from shardline.core.environment import rank_variables
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.variables import cleaned, compared, recorded_variables, row_of
+from shardline.identity.shipped_code import edited_files, sentence_of
 from shardline.results.outcomes import failure_of
 from shardline.results.running import Progress, progress_of
 from shardline.results.states import State, is_trained, sealed_names, state_of
@@ -41,6 +42,7 @@ class Explanation:
         failure: the error with which a job of the run ended, if it failed.
         progress: how far its training is, if it runs.
         variables: names of recorded environment variables that ranks would now have with other values.
+        edited: what is reported of Shardline's own code that was edited, if the run uses it.
     """
 
     run: Run
@@ -50,6 +52,17 @@ class Explanation:
     failure: JobFailure | None = None
     progress: Progress | None = None
     variables: tuple[str, ...] = ()
+    edited: str = ""
+
+
+def edited_of(runs: Iterable[Run]) -> str:
+    """Return what is reported of Shardline's own code that was edited and that runs use; else nothing."""
+    used: set[str] = set()
+    for run in runs:
+        documents = [run.document, run.evaluation_document]
+        documents += [part.dataset.document for part in run.parts]
+        used.update(name for one in documents for name in one["versions"])
+    return sentence_of(edited_files(used))
 
 
 # --- the nearest older document -----------------------------------------------------------------
@@ -62,9 +75,12 @@ def explain(project: Project, run: Run) -> Explanation:
     without an evaluation with the nearest older evaluation of its model.
     """
     state = state_of(run, sealed_names(project.layout))
+    known: dict[str, Any] = {"edited": edited_of([run])}
     if state is State.DONE:
-        return Explanation(run=run, state=state, variables=_other_variables(project, run))
-    known: dict[str, Any] = {
+        return Explanation(
+            run=run, state=state, variables=_other_variables(project, run), **known
+        )
+    known |= {
         "failure": failure_of(run) if state is State.FAILED else None,
         "progress": progress_of(run) if state is State.RUNNING else None,
     }

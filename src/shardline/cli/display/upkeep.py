@@ -98,6 +98,8 @@ def show_explanation(explanation: Explanation) -> None:
     if explanation.causes:
         say("")
         show_causes(explanation.causes)
+    if explanation.edited:
+        say(f"\n{explanation.edited}", style="yellow")
 
 
 def _verdict(explanation: Explanation) -> str:

@@ -1,0 +1,124 @@
+"""Whether Shardline's own code was edited where it is installed, which result versions do not show.
+
+Shipped code counts by result versions, so an edit of it makes no result stale. `shipped_code.json`
+records what each file that decides a value means, comments and layout apart; a test holds it to the
+files, and `pytest --regen tests/unit/test_shipped_code.py` rewrites it. Where a file means something
+else than recorded, the edit is a fork's, and its results need a version of their own.
+"""
+
+import ast
+import hashlib
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from shardline.core.canonical import DIGEST_LENGTH
+from shardline.identity.scopes import DEFINITIONS, is_text
+from shardline.identity.search import LIBRARY
+from shardline.identity.versions import HISTORIES, MODELS, PUBLIC
+
+TABLE = Path(__file__).with_name("shipped_code.json")
+_FOLDERS = ("shardline/data", "shardline/training", "shardline/checkpoints", "shardline_io")
+_OF_MODELS = (
+    "classifier",
+    "losses",
+)  # counted by name of users' models alone, and read by shipped ones
+_SHOWN = 3
+# what differs between Python's versions, or says nothing
+_LEFT_OUT = {"ctx", "kind", "type_comment", "type_ignores", "type_params"}
+
+
+def edited_files(used: Collection[str], library: Path = LIBRARY) -> dict[str, str]:
+    """Return the files that mean something else than recorded, with the history that each counts by.
+
+    Args:
+        used: the histories that count; a file of others is left out, and so is one whose history
+            has a line more than was recorded.
+        library: the folder that holds Shardline's packages.
+    """
+    try:
+        table = json.loads(TABLE.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    found = {}
+    for path in _files(library):
+        name = path.relative_to(library).as_posix()
+        history, content = history_of(name), path.read_bytes()
+        is_newer = len(HISTORIES[history]) > table["versions"].get(history, 0)
+        is_shared = history in _OF_MODELS and not MODELS.keys().isdisjoint(used)
+        if is_newer or not (is_shared or history in used):
+            continue
+        as_bytes, as_meant = table["files"].get(name, "- -").split()
+        if _digest(content) != as_bytes and meaning(content) != as_meant:
+            found[name] = history
+    return found
+
+
+def sentence_of(edited: dict[str, str]) -> str:
+    """Return what is reported of edited files; nothing where there is none."""
+    if not edited:
+        return ""
+    files, histories = list(edited), ", ".join(f'"{one}"' for one in dict.fromkeys(edited.values()))
+    more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
+    return (
+        f"Shardline's own {', '.join(files[:_SHOWN])}{more} is not as it was shipped, and earlier results keep "
+        f"counting, since shipped code counts by its result version; copy what you changed to a class of your own "
+        f"(model: mypkg.nets:Net), or add a line to the history {histories} in shardline/identity/versions.py"
+    )
+
+
+def history_of(name: str) -> str:
+    """Return the history that a file counts by.
+
+    Args:
+        name: path from the library's folder.
+    """
+    module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    if public := PUBLIC.get(module):
+        return public
+    if name.startswith("shardline_io/"):
+        return "io"
+    if name.startswith("shardline/data/"):
+        return "data"
+    return "evaluation" if name.startswith("shardline/training/evaluat") else "training"
+
+
+def table_of(library: Path = LIBRARY) -> dict[str, Any]:
+    """Return what `shipped_code.json` is to hold: digests of bytes and of meaning by file, and lines by history."""
+    contents = {path.relative_to(library).as_posix(): path.read_bytes() for path in _files(library)}
+    return {
+        "files": {
+            name: f"{_digest(content)} {meaning(content)}" for name, content in contents.items()
+        },
+        "versions": {name: len(HISTORIES[name]) for name in sorted({*map(history_of, contents)})},
+    }
+
+
+def meaning(content: bytes) -> str:
+    """Return a digest of statements without comments, docstrings and layout, alike in all versions of Python."""
+    try:
+        return _digest(repr(_written(ast.parse(content))).encode(errors="surrogatepass"))
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+
+
+def _written(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_written(one) for one in node]
+    if not isinstance(node, ast.AST):
+        return node
+    fields = {key: value for key, value in ast.iter_fields(node) if key not in _LEFT_OUT}
+    if isinstance(node, (ast.Module, *DEFINITIONS)) and node.body and is_text(node.body[0]):
+        fields["body"] = node.body[1:]
+    written = [(key, _written(value)) for key, value in fields.items() if value not in (None, [])]
+    return type(node).__name__, written
+
+
+def _files(library: Path) -> Iterator[Path]:
+    for folder in _FOLDERS:
+        yield from sorted((library / folder).rglob("*.py"))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH]
