@@ -29,7 +29,7 @@ from shardline.results.states import State, sealed_names, state_of
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 from tests.support.command_line import shardline
-from tests.support.fake_project import LOCK, WEIGHTS, FakeProject
+from tests.support.fake_project import LOCK, MODEL, WEIGHTS, FakeProject
 
 HERE = ResultsLayout(root=Path())  # the present folder
 
@@ -334,6 +334,32 @@ def test_all_that_another_environment_made_stale_is_accepted_at_once(fake):
     assert not fake.run("other").has_model
     again = shardline("accept", "--all", "--cause", "environment", "--reason", REASON, "--yes")
     assert again.stdout.startswith("Nothing to accept")
+
+
+def test_all_that_a_vouched_change_of_code_made_stale_is_accepted_with_its_definitions(fake):
+    fake.rows = [*fake.rows, {**fake.rows[0], "name": "wide", "seed": 3}]
+    fake.seal_all()
+    fake.workspace.write("mypkg/models.py", MODEL.replace("return x", "return x.clone()"))
+    fake.rows[2]["optim.lr"] = 0.5  # more than the code
+    fake.load()
+    arguments = ("accept", "--all", "--cause", "code", "--reason", REASON)
+    shown = shardline(*arguments)
+    assert (shown.exit_code, fake.run("net").has_model) == (1, False)
+    assert "mypkg.models: Net.forward changed" in " ".join(shown.stdout.split())
+    assert "wide" not in shown.stdout
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardline.results.accept.take.check_model", lambda *_: None)  # no torch model
+        result = shardline(*arguments, "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert not fake.run("wide").has_model
+    accepted = accepted_of(fake.run("net").folder)
+    assert accepted is not None
+    assert [cause["kind"] for cause in accepted["differs"]] == ["code"]
+    assert set(accepted["definitions"]) == {"mypkg.models:Net.forward"}
+    before, after = accepted["definitions"]["mypkg.models:Net.forward"]
+    assert before != after
+    assert verify_run(HERE, fake.run("net").id).problems == []
+    assert shardline(*arguments, "--yes").stdout.startswith("Nothing to accept")
 
 
 def test_diff_and_report_tell_of_an_acceptance(stale):

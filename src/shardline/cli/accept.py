@@ -30,6 +30,8 @@ from shardline.results.accept.take import accept_dataset, accept_run
 from shardline.results.select import find_dataset, find_run
 
 _DATASET = "dataset:"
+# parts of an identity document that may differ, by what --cause names
+_CAUSES = {"environment": {"environment"}, "code": {"code", "code_files", "sample_code"}}
 
 
 @app.command("accept")
@@ -49,7 +51,7 @@ def accept(
         bool, typer.Option("--all", metavar="", help="All that differs by --cause alone.")
     ] = False,
     cause: Annotated[
-        Literal["environment"] | None,
+        Literal["environment", "code"] | None,
         typer.Option("--cause", help="With --all: what alone may differ."),
     ] = None,
     evaluations: Annotated[
@@ -121,10 +123,10 @@ def _candidates(
     if every == (what is not None) or every != (cause is not None) or (every and earlier):
         raise ConfigError(
             "accept takes RUN or dataset:NAME (with --from ID, if another than the nearest is meant), or --all --cause "
-            "environment; name one of them"
+            "environment, or --all --cause code; name one of them"
         )
     if every:
-        yield from find_by_cause(project, {str(cause)})
+        yield from find_by_cause(project, _CAUSES[str(cause)])
     elif what and what.startswith(_DATASET):
         yield find_candidate(find_dataset(project, what.removeprefix(_DATASET)), earlier)
     elif what:

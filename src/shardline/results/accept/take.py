@@ -20,6 +20,7 @@ from shardline.results.accept.candidates import Candidate, read_manifest
 from shardline.results.accept.checks import check_model, check_schema, refuse_damage
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
 from shardline.results.recorded import REMAKE, accepted_of
+from shardline.results.staleness import read_definitions
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
 
@@ -123,6 +124,7 @@ def _record(
 ) -> dict[str, Any]:
     """Return `accepted.json`, unsealed; an earlier acceptance on which this one rests stands in it."""
     before = accepted_of(earlier)
+    definitions = _differing(read_definitions(earlier), candidate.asked.definitions)
     files = [scratch / name for name in _TRAINED if (scratch / name).exists()]
     return {
         "id": candidate.asked.id,
@@ -135,9 +137,21 @@ def _record(
         },
         "reason": reason,
         "differs": [asdict(cause) for cause in candidate.causes],
+        **({"definitions": definitions} if definitions else {}),
         "files": {path.name: file_sha256(path) for path in files},
         "action": action.record(),
     }
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[str | None]]:
+    """Return the definitions of the user's code that differ, each with its digest before and now."""
+    before, after = (
+        {name: of for part in known.values() for name, of in part.get("definitions", {}).items()}
+        for known in (old, new)
+    )
+    names = sorted(before.keys() | after.keys()) if before and after else []
+    pairs = {name: [before.get(name), after.get(name)] for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def fitting_evaluation(run: Run, earlier: Path) -> Path | None:
