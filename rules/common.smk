@@ -91,6 +91,7 @@ wildcard_constraints:
     prediction=r"[0-9a-f]{12}",
     report=r"[0-9a-f]{12}",
     steps=r"[1-9]\d*",
+    number=r"[1-9]\d*",
 
 
 # Jobs are started with --no-hooks, so that this is the main process's alone.

@@ -140,6 +140,39 @@ rule train_first_steps:
         "../scripts/train_first_steps.py"
 
 
+# Asked for by `shardline rerun` alone.
+rule train_again:
+    input:
+        spec=ancient(spec_of_run),
+        manifest=ancient(manifest_of_run),
+        environment=ancient(environment_of_run) if ENVIRONMENT else [],
+        script_environment=(
+            ancient(script_environment_of_run) if SCRIPT_ENVIRONMENTS else []
+        ),
+    output:
+        model="results/reruns/{run}/{number}/model.safetensors",
+        metrics="results/reruns/{run}/{number}/metrics.jsonl",
+        provenance="results/reruns/{run}/{number}/provenance.json",
+    log:
+        "logs/train_again/{run}-{number}.log",
+    benchmark:
+        "benchmarks/train_again/{run}-{number}.tsv"
+    conda:
+        "../envs/train.yaml"
+    container:
+        None if ENVIRONMENT else CONTAINER
+    threads: threads_of_run
+    resources:
+        **RANKS,
+    params:
+        title=title_of_job,
+        rows=rows_of_run,
+    message:
+        "Training {params.title} again"
+    script:
+        "../scripts/train_again.py"
+
+
 # Asked for by name: the runs of all scaling studies, which `all` makes as well.
 rule scaling:
     input:

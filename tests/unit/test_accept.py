@@ -348,7 +348,9 @@ def test_all_that_a_vouched_change_of_code_made_stale_is_accepted_with_its_defin
     assert "mypkg.models: Net.forward changed" in " ".join(shown.stdout.split())
     assert "wide" not in shown.stdout
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardline.results.accept.take.check_model", lambda *_: None)  # no torch model
+        patch.setattr(
+            "shardline.results.accept.take.check_model", lambda *_: None
+        )  # no torch model
         result = shardline(*arguments, "--yes")
     assert result.exit_code == 0, result.stderr
     assert not fake.run("wide").has_model

@@ -19,6 +19,7 @@ def digests(tmp_path: Path, before: Files, after: Files, entry: str = ENTRY) -> 
 
 
 # rule: (text of models.py, before -> after)
+A_METHOD, B_METHOD = "    def a(self): return 1\n", "    def b(self): return 2\n"
 COUNTS = {
     "a function that is called": ("def helper(x): return {}\n" + NET, "x", "x + 1"),
     "a function by way of another": ("def deep(): return {}\ndef helper(x): return deep()\n" + NET, "1", "2"),
@@ -71,6 +72,7 @@ COUNTS = {
     "a definition below its use": ("{}def g(): return 1\n{}class Net: pass", ("", "g()\n"), ("g()\n", "")),
     "the unit of a nested class": ("class Net:\n    class Inner:\n        size = {}", "1", "2"),
     "an import that may have effects": ("{}\nclass Net: pass", "import gym_maze", "import gym_cart"),
+    "the order of methods, which code may read": ("class Net:\n{0[0]}{0[1]}", ((A_METHOD, B_METHOD),), ((B_METHOD, A_METHOD),)),
     "the module's name": ("class Net:\n    where = __name__ + '{}'", "1", "2"),
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
-"""An earlier training taken over in a real pipeline: nothing is trained again, and the report says so."""
+"""An earlier training taken over in a real pipeline; a training that is done again, and one that is removed."""
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,31 @@ def test_an_accepted_training_is_evaluated_and_reported_and_not_trained_again(ti
     crate = json.loads((workspace.path / "results/report/ro-crate-metadata.json").read_text())
     assert any(item["@id"].endswith("/accepted.json") for item in crate["@graph"])
     assert "every number" in shardline(workspace, "replay", "run")
+
+
+@pytest.mark.rotating
+def test_a_run_is_trained_again_beside_its_result_and_after_its_removal(tiny):
+    workspace = tiny(ROW)
+    done = workspace.snakemake()
+    assert done.returncode == 0, done.stdout
+    run = workspace.path / "results/runs" / workspace.identity("run")
+    sealed = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    local = ("--profile", str(REPOSITORY / "profiles/local"))
+    told = shardline(workspace, "rerun", "run", *local)
+    assert f"run ({run.name}): the same weights to the last bit" in told
+    assert "none of " in told
+    again = workspace.path / "results/reruns" / run.name / "1"
+    assert json.loads((again / "provenance.json").read_text())["training"]["resumed_step"] == 0
+    assert sealed == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert not list(workspace.path.glob("store/work/*-rerun-*"))
+    shutil.rmtree(run)  # the finished training checkpoint stays
+    done = workspace.snakemake()
+    assert done.returncode == 0, done.stdout
+    log = (workspace.path / f"logs/train/{run.name}.log").read_text()
+    assert f"`shardline rerun {run.name}` trains the run again" in log
+    assert "nothing was trained" in log
+    shardline(workspace, "rm", "run", "--delete", "--yes")
+    done = workspace.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert "nothing was trained" not in (workspace.path / f"logs/train/{run.name}.log").read_text()
+    assert (run / "model.safetensors").read_bytes() == sealed[run / "model.safetensors"]

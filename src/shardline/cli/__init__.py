@@ -6,6 +6,17 @@ What a command shows is found by a module beside this package (`states`, `why`,
 
 # ruff: noqa: F401, I001 - importing a module adds its commands, in the order in which the help lists them
 from shardline.cli.app import EXIT_CODES, app, main
-from shardline.cli import project, runs, check, predict, accept, upkeep, checking, crate, drill
+from shardline.cli import (
+    project,
+    runs,
+    check,
+    predict,
+    accept,
+    upkeep,
+    remove,
+    checking,
+    crate,
+    drill,
+)
 
 __all__ = ["EXIT_CODES", "app", "main"]

@@ -109,8 +109,8 @@ def _options(
 ) -> None:
     """Inspect the runs of a Shardline project; call it in the project's folder.
 
-    `snakemake` makes the runs. No command trains them, and only `gc --delete` and
-    `verify --repair` delete files.
+    `snakemake` makes the runs. Of the commands only `rerun` trains one, and only
+    `gc --delete`, `rm --delete` and `verify --repair` delete files.
     """
     layout = ResultsLayout(root=Path.cwd())
     check_layout(layout)

@@ -116,6 +116,15 @@ class ResultsLayout:
         """Return the metrics of a training's first steps."""
         return self.results / "first-steps" / f"{run}-{steps}.jsonl"
 
+    @property
+    def all_reruns(self) -> Path:
+        """The folder of trainings that were done again beside their results."""
+        return self.results / "reruns"
+
+    def rerun(self, run: str, number: int | str) -> Path:
+        """Return the model of a training that was done again; metrics and provenance lie beside it."""
+        return self.all_reruns / run / str(number) / "model.safetensors"
+
     # --- links by the names of the config -------------------------------------------------------
 
     @property

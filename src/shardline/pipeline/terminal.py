@@ -1,6 +1,6 @@
 """What a logger plugin writes into its table at the end: a row for each run of this start of Snakemake."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from shardline.core.files import read_json
 from shardline.core.redaction import mask
 from shardline.results.outcomes import failure_of
 from shardline.results.states import warnings_on
+from shardline.supervision.attempts import sealed_again
 
 
 def finished(project: Project, exists: Callable[[Path], bool]) -> frozenset[str]:
@@ -37,11 +38,21 @@ def rows_of_runs(project: Project, before: Collection[str]) -> list[dict[str, An
             "headline": _headline(run),
             "logs": _logs(project, run),
             "cause": _cause(run),
-            "note": "\n".join(f"warning: {one.sentence}" for one in warnings_on(run)),
+            "note": "\n".join(f"warning: {sentence}" for sentence in _notes(run)),
         }
         for key, run in project.runs.items()
         if key not in before
     ]
+
+
+def _notes(run: Run) -> Iterator[str]:
+    yield from (one.sentence for one in warnings_on(run))
+    try:
+        training = read_json(run.folder / "provenance.json", remedy="")["training"]
+        if training["steps"] and training["resumed_step"] == training["steps"]:
+            yield sealed_again(training["steps"], run.id)
+    except (DataError, KeyError, TypeError):
+        pass  # not trained yet, by a script, or damaged
 
 
 def _cause(run: Run) -> str:

@@ -160,6 +160,34 @@ def train_first_steps(
         shutil.rmtree(work, ignore_errors=True)
 
 
+def train_again(
+    config: Mapping[str, Any], run_id: str, number: int, log: Path, model: str, inputs: Inputs,
+    *, rows: Collection[str] | None = None,
+) -> None:  # fmt: skip
+    """Train a run once more beside its result, without trackers.
+
+    Args:
+        number: of the rerun; one that was cut off continues from its training checkpoint.
+        model: where the model is to be; metrics and provenance go beside it.
+        inputs: `spec` and `manifest`.
+        rows: see `find_run`.
+
+    Raises:
+        RankError: a rank failed.
+    """
+    project, run = find_run(config, run_id, rows)
+    work = project.layout.declared.work(f"{run.id}-rerun-{number}")
+    make_folder(work)
+    write_bytes(work / NAME_FILE, run.name.encode())
+    spec = _rank_spec(project, run, inputs, work, "train_again", results=Path(model).parent)
+    runtime = structs.replace(spec.runtime, watch_reads="off")
+    with only_one(work, run.id), attempted(work) as attempt:
+        spec = structs.replace(spec, runtime=runtime, attempt=attempt)
+        path = work / "attempts" / str(attempt) / "rank.json"
+        start_ranks(project, run, spec, path, log, python_of(project, run, inputs), saves=True)
+    shutil.rmtree(work, ignore_errors=True)
+
+
 def _rank_spec(
     project: Project, run: Run, inputs: Inputs, work: Path, rule: str, *, results: Path
 ) -> RankSpec:

@@ -68,6 +68,7 @@ def find_garbage(project: Project, dataset_names: Iterable[str]) -> list[Garbage
     kept_reports = {project.report.parent.name} | ({present.parent.name} if present else set())
     found = [
         *runs.unnamed(layout.folder_of("run")),
+        *runs.unnamed(layout.all_reruns),
         *datasets.unnamed(layout.folder_of("dataset"), unused),
         *_outdated(layout.folder_of("report"), IDENTITY, kept_reports, "earlier report"),
         *_old_evaluations(project),
@@ -126,7 +127,7 @@ class _Known:
                 continue
             name = next((name for name in reversed(had) if name in self._names), None)
             gone = f"{had[-1]}, no longer in the config" if had else "no longer in the config"
-            yield _garbage(path, f"earlier {name}" if name else gone)
+            yield garbage_of(path, f"earlier {name}" if name else gone)
 
 
 def _unused_prefixes(project: Project) -> Iterator[Garbage]:
@@ -139,7 +140,7 @@ def _unused_prefixes(project: Project) -> Iterator[Garbage]:
         if path.name not in kept.keys() | scripts:
             env = path.name.rpartition("-")[0]
             of_script = "no run's script has it" if env in KINDS else "no pin file is of it"
-            yield _garbage(path, f"earlier {env}" if env in kept.values() else of_script)
+            yield garbage_of(path, f"earlier {env}" if env in kept.values() else of_script)
 
 
 def _old_failures(project: Project) -> Iterator[Garbage]:
@@ -154,7 +155,7 @@ def _old_failures(project: Project) -> Iterator[Garbage]:
     for path in sorted(folder.glob("*/*")):
         identity = path.name[:DIGEST_LENGTH]
         if identity in had and identity not in kept:
-            yield _garbage(path, "failure of an earlier run or dataset")
+            yield garbage_of(path, "failure of an earlier run or dataset")
 
 
 def _unneeded_checkpoints(project: Project) -> Iterator[Garbage]:
@@ -193,13 +194,13 @@ def _unused_downloads(project: Project) -> Iterator[Garbage]:
     used = {part for path in files for part in path.parts}
     for path in _entries(project.layout.downloads, _DOWNLOAD):
         if path.name not in used:
-            yield _garbage(path, "download that no dataset reads")
+            yield garbage_of(path, "download that no dataset reads")
 
 
 def _outdated(
     folder: Path, pattern: re.Pattern[str], kept: Collection[str], reason: str
 ) -> Iterator[Garbage]:
-    return (_garbage(path, reason) for path in _entries(folder, pattern) if path.name not in kept)
+    return (garbage_of(path, reason) for path in _entries(folder, pattern) if path.name not in kept)
 
 
 def _entries(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
@@ -220,13 +221,14 @@ def _dangling(project: Project, doomed: set[str]) -> list[Garbage]:
     for link in links:
         target = Path(os.path.realpath(link))
         if link.is_symlink() and not target.exists():
-            found.append(_garbage(link, "link to nothing"))
+            found.append(garbage_of(link, "link to nothing"))
         elif link.is_symlink() and doomed & {str(target), *map(str, target.parents)}:
-            found.append(_garbage(link, "link to a listed item"))
+            found.append(garbage_of(link, "link to a listed item"))
     return found
 
 
-def _garbage(path: Path, reason: str) -> Garbage:
+def garbage_of(path: Path, reason: str) -> Garbage:
+    """Return a folder, file or link that may go, with its size."""
     states = list(_states(path))
     return Garbage(
         path=path,

@@ -45,7 +45,7 @@ def progress_of(run: Run, *, now: float | None = None) -> Progress | None:
         now: seconds since the epoch; the present time if None.
     """
     work = run.layout.work(run.id)
-    heartbeat = _fresh_heartbeat(work, time.time() if now is None else now)
+    heartbeat = fresh_heartbeat(work, time.time() if now is None else now)
     if heartbeat is None:
         return None
     step = int(heartbeat["step"])
@@ -56,7 +56,7 @@ def progress_of(run: Run, *, now: float | None = None) -> Progress | None:
     return Progress(step=step, steps=steps, steps_per_s=rate, left_s=left)
 
 
-def _fresh_heartbeat(work: Path, now: float) -> Mapping[str, Any] | None:
+def fresh_heartbeat(work: Path, now: float) -> Mapping[str, Any] | None:
     """Return the first rank's heartbeat, unless it is old, or the attempt has ended."""
     path = heartbeat_file(work, 0)
     with suppress(OSError, DataError, KeyError, TypeError, ValueError):

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 from shardline.config.dataset import Dataset
 from shardline.config.layout import Kind
+from shardline.config.names import names_that_have_been
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
 from shardline.core.suggest import did_you_mean
+from shardline.results.states import IDENTITY
 
 _MAX_MEANT = 3  # names that begin with a word, or hold it
 
@@ -45,6 +47,29 @@ def _unknown(kind: str, wanted: str, known: Sequence[str]) -> ConfigError:
     nearest = did_you_mean(wanted, known, otherwise="`shardline ls` lists them", cutoff=0.4)
     remedy = f"did you mean {offered}?" if offered else nearest
     return ConfigError(f'the config names no {kind} "{wanted}"; {remedy}')
+
+
+def ids_of_runs(project: Project, names: Sequence[str]) -> list[str]:
+    """Return the ids of runs, of the config or earlier ones of which results or checkpoints are there.
+
+    Raises:
+        ConfigError: a name is unknown; suggests the nearest.
+    """
+    named, layout = project.named_runs(), project.layout
+    known = {
+        **{name: run.id for name, run in named.items()},
+        **{run.id: run.id for run in named.values()},
+    }
+    found = []
+    for name in names:
+        is_id = bool(IDENTITY.fullmatch(name))
+        is_earlier = is_id and (
+            layout.run(name).exists() or name in names_that_have_been(layout, "run")
+        )
+        if name not in known and not is_earlier:
+            raise _unknown("run", name, list(known))
+        found.append(known.get(name, name))
+    return list(dict.fromkeys(found))
 
 
 def find_targets(project: Project, names: Sequence[str]) -> list[tuple[Kind, str]]:

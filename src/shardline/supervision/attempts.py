@@ -173,6 +173,19 @@ def sealed_log(work: Path) -> list[Attempt]:
     return _ended(work, end="sealed", reason="trained to its end", exit_code=0)
 
 
+def sealed_again(steps: int, run: str) -> str:
+    """Return what is reported of a training that resumed from its last step, so that nothing was trained.
+
+    Args:
+        steps: of the whole training.
+        run: its id.
+    """
+    return (
+        f"nothing was trained: the result is sealed from the finished training checkpoint of step {steps:,}; "
+        f"`shardline rerun {run}` trains the run again beside it, `shardline rm {run} --delete` removes both"
+    )
+
+
 def duration_s(attempt: Attempt) -> float:
     """Return the seconds from an attempt's start to its end."""
     return _seconds(attempt["ended"]) - _seconds(attempt["started"])

@@ -32,6 +32,7 @@ from shardline.supervision.attempts import (
     begin_attempt,
     read_attempts,
     record_resumed_step,
+    sealed_again,
     sealed_log,
     started_s,
 )
@@ -186,6 +187,8 @@ def _train(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _
     trained = train(spec, world, rank, [stopwatch, *_callbacks(rank)])
     if trained.resumed_step == trained.steps:  # it was whole, and Lightning began nothing
         note(trained.resumed_step, stopwatch.kept())
+        if world.rank == 0 and trained.steps:
+            print(f"warning: {sealed_again(trained.steps, spec.run)}", flush=True)
     _report_reads(rank, world)
     used = gather({**used_by_rank(world, rank.work), **stepped(timeline.seconds())}, world)
     if world.rank == 0:

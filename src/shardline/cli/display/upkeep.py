@@ -16,9 +16,11 @@ from shardline.core.visible import from_here
 from shardline.results.findings import Verdict, count
 from shardline.results.gc import Garbage
 from shardline.results.outcomes import describe_progress
+from shardline.results.rerun import Rerun
 from shardline.results.staleness import Explanation
 from shardline.results.states import State, last_step
 
+_SHOWN = 3
 _STYLES = {
     State.DONE: "green",
     State.TRAINED: "cyan",
@@ -166,6 +168,23 @@ def show_garbage(garbage: Sequence[Garbage], last_results: Sequence[str], remedy
 def say_freed(num_bytes: int) -> None:
     """Print what a deletion freed."""
     say(f"freed {num_bytes:,} bytes ({decimal(num_bytes)})")
+
+
+def show_rerun(rerun: Rerun) -> None:
+    """Print whether a training that was done again gave the same weights and values."""
+    if rerun.is_equal:
+        say(f"{rerun.title}: the same weights to the last bit ({count(rerun.tensors, 'tensor')})")
+    else:
+        largest = "" if rerun.largest is None else f", by at most {rerun.largest:.2g}"
+        names = ", ".join(rerun.other_tensors[:_SHOWN])
+        of = f"{len(rerun.other_tensors)} of {count(rerun.tensors, 'tensor')}"
+        say(f"{rerun.title}: other weights in {of}{largest} ({names})", style="bold red")
+    for text in rerun.other_values[:_SHOWN]:
+        say(f"  {text}")
+    others = len(rerun.other_values) or "none"
+    say(
+        f"{others} of {rerun.values} recorded values differ; the rerun is in {from_here(str(rerun.folder))}"
+    )
 
 
 def show_verdict(verdict: Verdict, title: str, width: int) -> None:

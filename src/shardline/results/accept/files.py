@@ -49,8 +49,11 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def held(work: Path, title: str) -> Iterator[None]:
+def held(work: Path, title: str, before: str = "an earlier result is accepted") -> Iterator[None]:
     """Hold a run's folder in the store, which a training of it would hold.
+
+    Args:
+        before: what it is held for.
 
     Raises:
         ShardlineError: one does.
@@ -63,8 +66,7 @@ def held(work: Path, title: str) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         raise ShardlineError(
-            f"{title} is being trained; wait for its end, or stop it, before an earlier result is "
-            "accepted"
+            f"{title} is being trained; wait for its end, or stop it, before {before}"
         ) from None
     try:
         yield

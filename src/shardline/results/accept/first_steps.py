@@ -68,7 +68,7 @@ def compare_first_steps(
 def values_of(records: Iterable[Mapping[str, Any]], steps: int) -> dict[_Key, float | None]:
     """Return the values that a file of metrics holds of the first steps."""
     return {
-        (record["step"], record["epoch"], name): value
+        (record["step"], record.get("epoch", 0), name): value
         for record in records
         if record["step"] <= steps
         for name, value in record.items()

@@ -1,0 +1,15 @@
+"""Train a run once more beside its result."""
+
+from shardline.pipeline.common import job
+from shardline.pipeline.training import train_again
+
+with job(snakemake.log[0], snakemake.config) as log:
+    train_again(
+        snakemake.config,
+        snakemake.wildcards.run,
+        int(snakemake.wildcards.number),
+        log,
+        snakemake.output.model,
+        dict(snakemake.input.items()),
+        rows=snakemake.params.rows,
+    )
