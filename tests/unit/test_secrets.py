@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from shardline.core.variables import recorded_variables
 from shardline.core.redaction import mask, mask_values
+from shardline.core.variables import recorded_variables
 from shardline.provenance.actions import Action
 from shardline.provenance.crate.contents import without_secrets
 from tests.support.workspace import REPOSITORY

@@ -32,7 +32,7 @@ def is_hidden(name: str) -> bool:
 
 
 def problem_of(path: str | os.PathLike[str], name: str) -> str:
-    """Return why a file cannot be read, and what to do, as words that follow its name; empty where it can be."""
+    """Return why a file cannot be read, and what to do, as words that follow its name; empty where it can be.
 
     Args:
         path: the file.

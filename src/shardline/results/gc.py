@@ -166,7 +166,7 @@ def _unneeded_checkpoints(project: Project) -> Iterator[Garbage]:
         is_whole = is_trained(run) and (run.folder / "provenance.json").exists()
         if key == run.id and is_whole and not work.is_symlink() and not progress_of(run):
             for path in superfluous(work / "checkpoints", keep):
-                yield _garbage(path, f"training checkpoint of {run.name}, which is sealed")
+                yield garbage_of(path, f"training checkpoint of {run.name}, which is sealed")
 
 
 def _old_evaluations(project: Project) -> Iterator[Garbage]:

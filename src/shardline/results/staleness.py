@@ -77,9 +77,7 @@ def explain(project: Project, run: Run) -> Explanation:
     state = state_of(run, sealed_names(project.layout))
     known: dict[str, Any] = {"edited": edited_of([run])}
     if state is State.DONE:
-        return Explanation(
-            run=run, state=state, variables=_other_variables(project, run), **known
-        )
+        return Explanation(run=run, state=state, variables=_other_variables(project, run), **known)
     known |= {
         "failure": failure_of(run) if state is State.FAILED else None,
         "progress": progress_of(run) if state is State.RUNNING else None,
