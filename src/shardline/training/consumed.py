@@ -1,6 +1,6 @@
 """What a training, a validation and an evaluation have consumed, against what the data holds.
 
-Lightning may be told to stop short by a model's own hooks and callbacks, so nothing is taken from what a
+A model's own hooks and callbacks can make Lightning stop short, so no count comes from what a
 loader or a setting claims.
 """
 
@@ -154,7 +154,7 @@ class Consumed(Callback):
         """Return what is recorded of an ended training: its steps, those of all epochs, and why there are fewer.
 
         Raises:
-            ConfigError: there are fewer, and nothing says why.
+            ConfigError: there are fewer, and no reason is known.
         """
         planned, reasons = self._data.total_steps, [*self._reasons(trainer)]
         total = trainer.fit_loop.epoch_loop.batch_progress.total.ready
