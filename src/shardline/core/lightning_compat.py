@@ -41,14 +41,15 @@ def new_trainer(**given: Any) -> pl.Trainer:
     entry points are named and left out.
     """
     defaults = {name: one.default for name, one in inspect.signature(pl.Trainer).parameters.items()}
-    callback_connector._load_external_callbacks = _left_out_callbacks
+    _CONNECTOR._load_external_callbacks = _left_out_callbacks
     try:
         return pl.Trainer(**{**defaults, **given})
     finally:
-        callback_connector._load_external_callbacks = _LOAD
+        _CONNECTOR._load_external_callbacks = _LOAD
 
 
-_LOAD = callback_connector._load_external_callbacks
+_CONNECTOR: Any = callback_connector
+_LOAD = _CONNECTOR._load_external_callbacks
 
 
 def _left_out_callbacks(_: str) -> list[Any]:

@@ -50,7 +50,7 @@ class Scored(Callback):
             ConfigError: there are more or fewer than the split holds.
         """
         ranks.join()
-        total = sum(ranks.gather(self._samples))
+        total: int = sum(ranks.gather(self._samples))
         if total != num_rows:
             raise ConfigError(
                 f"{what} scored {total} samples, expected the {num_rows} that the split holds; look for a hook or "
