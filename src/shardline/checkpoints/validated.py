@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.strategies import ModelParallelStrategy
 from torch.distributed.tensor import DTensor
 
 from shardline.checkpoints.averaging import check_averaging
@@ -53,7 +54,7 @@ class ValidatedWeights(Callback):
         Raises:
             ConfigError: one of them averages weights in a way that cannot be resumed or sealed.
         """
-        is_sharded = type(trainer.strategy).__name__ == "SteadyFSDPStrategy"
+        is_sharded = isinstance(trainer.strategy, ModelParallelStrategy)
         check_averaging(trainer.callbacks, is_sharded=is_sharded)  # type: ignore[attr-defined]
         # what draws numbers for the first batch comes behind this hook
         after_hook(
