@@ -1,6 +1,10 @@
 """Which of the files that a process reads are reported, and by whom."""
 
+import ctypes
+import json
+import mmap
 import os
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -20,7 +24,10 @@ from shardline.identity.counted_files import Counted, counted, write_counted
 from shardline.identity.watch_reads import Watch, path_of, shown
 from shardline.training import script
 from shardline.training.rank_spec import write_spec
+from tests.support import compiled_files
+from tests.support.compiled_files import FILES
 from tests.support.rank_specs import rank_runtime, rank_spec
+from tests.support.workspace import REPOSITORY
 from tests.unit.test_script_runs import ALONE
 
 # --- which path is reported -----------------------------------------------------------------------
@@ -297,6 +304,66 @@ def test_a_warning_names_ten_files_and_no_secret(watched, monkeypatch):
     assert "***-9" not in warning
     assert "s3cr3t" not in warning
     assert watch_reads.finish() == ""
+
+
+# --- compiled code --------------------------------------------------------------------------------
+
+
+def test_reads_by_compiled_code_are_told_whenever_the_library_was_imported(watched):
+    for name, (write, _) in FILES.items():
+        write(name)
+    command = [sys.executable, "-m", "tests.support.compiled_files"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    fresh = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(fresh.stdout) == {name: [name] for name in FILES}
+    for name, (_, read) in FILES.items():  # imported here before the watch begins
+        watch = watched()
+        read(name)
+        assert names(watch) == [name]
+        (reader,) = watch.found.values()
+        assert reader.startswith(f"{compiled_files.__file__}, line ")
+
+
+def test_a_read_by_compiled_code_fails_under_error_and_what_counts_is_read(watched):
+    write, read = FILES["safetensors.torch.load_file"]
+    write("w.safetensors")
+    watched("error")
+    with pytest.raises(ConfigError, match=r"w\.safetensors \(read by "):
+        read("w.safetensors")
+    assert names(watched("error", "w.safetensors")) == []
+    read("w.safetensors")
+
+
+def test_what_is_wrapped_is_still_the_class(watched):
+    watched()
+    from safetensors import safe_open
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    made = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
+    assert isinstance(made, Tokenizer)
+    assert Tokenizer.from_str(made.to_str()).get_vocab_size() == 1
+    assert isinstance(None, Tokenizer | None)
+    assert not isinstance(made, safe_open)
+    assert issubclass(safe_open.__wrapped__, safe_open)
+    assert pickle.loads(pickle.dumps(safe_open)) is safe_open
+
+
+def test_a_file_that_stays_open_or_mapped_is_told_at_the_constructors_end(watched):
+    for name in ("mapped", "opened", "before", "written"):
+        Path(name).write_text("1234")
+    libc, before = ctypes.CDLL(None), os.open("before", os.O_RDONLY)
+    watch = watched()
+    kept = libc.open(b"opened", os.O_RDONLY), libc.open(b"written", os.O_WRONLY)
+    number = libc.open(b"mapped", os.O_RDONLY)
+    mapped = mmap.mmap(number, 4, prot=mmap.PROT_READ)
+    os.close(number)
+    assert names(watch) == []
+    watch_reads.look()
+    assert sorted(names(watch)) == ["mapped", "opened"]
+    mapped.close()
+    for one in (before, *kept):
+        os.close(one)
 
 
 # --- processes ------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_ranks_are_told_the_same_wherever_the_project_lies(net, monkeypatch, tmp
 
 
 def test_nothing_is_watched_or_written_where_it_is_off(net):
-    net.config["runtime"] = {}
+    net.config["runtime"] = {"watch_reads": "off"}
     project = net.load()
     run = project.named_runs()["net"]
     write_watched_files(project, run)

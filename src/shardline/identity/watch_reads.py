@@ -2,7 +2,7 @@
 
 Python raises an audit event for each file that it opens (PEP 578). A hook cannot be removed, so one
 hook is added per process, and it does nothing while nothing is watched. Reads by compiled code raise
-no event.
+no event: see `compiled_reads`, and `look`.
 
 As a program (`python -m shardline.identity.watch_reads MODE COUNTED SCRIPT ...`) it runs a training script.
 """
@@ -22,6 +22,7 @@ from typing import Any
 
 from shardline.core.errors import ConfigError
 from shardline.core.redaction import mask
+from shardline.identity.compiled_reads import opened_files, wrap_all
 from shardline.identity.counted_files import COUNTED_FILE, Counted, read_counted, source_of
 
 MODEL_REMEDY = "name it in the column code_files, or read it by a literal path beside its module"
@@ -58,6 +59,17 @@ class Watch:
     _passed: set[str] = field(default_factory=set)
     _written: set[str] = field(default_factory=set)
     _process: int = field(default_factory=os.getpid)
+    _before: set[str] = field(default_factory=opened_files)
+
+    def look(self) -> None:
+        """Report what the process has open or mapped by now, and had not when the watch began.
+
+        Raises:
+            ConfigError: as `hear`.
+        """
+        for path in opened_files() - self._before:
+            if not self._is_counted(path):
+                self._report(path)
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Take an audit event.
@@ -186,6 +198,7 @@ def start(watch: Watch | None) -> None:
     _watch = watch
     if watch and not _has_hook:
         sys.addaudithook(_hook)
+        wrap_all(lambda path: _hook("open", (path, None, os.O_RDONLY)))
         _has_hook = True
 
 
@@ -202,8 +215,19 @@ def start_rank(work: Path, mode: str, *, is_spawned: bool = False) -> None:
         start(Watch(known=read_counted(work / COUNTED_FILE), mode=mode, is_spawned=is_spawned))
 
 
+def look() -> None:
+    """Report files that compiled code has open or mapped, where reads are watched.
+
+    Raises:
+        ConfigError: as `Watch.hear`.
+    """
+    if _watch:
+        _watch.look()
+
+
 def found() -> dict[str, str]:
     """Return the files that were reported so far, see `Watch.found`."""
+    look()
     return dict(_watch.found) if _watch else {}
 
 
@@ -226,8 +250,9 @@ def finish(others: Mapping[str, str] | None = None) -> str:
     Raises:
         ConfigError: see `check`.
     """
+    reads = {**(others or {}), **found()}
     check()
-    watch, reads = _watch, {**(others or {}), **found()}
+    watch = _watch
     start(None)
     return mask(watch.message(reads)) if watch and reads else ""
 

@@ -11,6 +11,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.imports import import_class
 from shardline.data.columns import features_of
 from shardline.data.sample_columns import sample_columns
+from shardline.identity import watch_reads
 
 
 def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
@@ -40,7 +41,9 @@ def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
             f'run "{spec.title}": model={spec.model_class} does not take {arguments} ({error}); '
             "change the model_args columns"
         ) from None
-    return cls(**arguments)
+    model: pl.LightningModule = cls(**arguments)
+    watch_reads.look()  # at weights that compiled code has mapped
+    return model
 
 
 def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:

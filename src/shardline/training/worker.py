@@ -219,12 +219,15 @@ def _train_first_steps(rank: RankSpec, first: FirstSteps, spec: RunSpec, world: 
 
 
 def _callbacks(rank: RankSpec) -> list[Any]:
-    """Return what ends a training at its next step where a model has caught the error of a read."""
+    """Return what looks at reads in `setup`, and ends a training where a model has caught the error of a read."""
     from pytorch_lightning.callbacks import LambdaCallback
 
-    if rank.runtime.watch_reads != "error":
+    if rank.runtime.watch_reads == "off":
         return []
-    return [LambdaCallback(on_train_batch_end=lambda *_: watch_reads.check())]
+    looking = LambdaCallback(on_fit_start=lambda *_: watch_reads.look())
+    if rank.runtime.watch_reads == "warn":
+        return [looking]
+    return [looking, LambdaCallback(on_train_batch_end=lambda *_: watch_reads.check())]
 
 
 def _report_reads(rank: RankSpec, world: World) -> None:

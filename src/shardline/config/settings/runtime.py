@@ -60,10 +60,10 @@ class Runtime(Settings, frozen=True, kw_only=True):
     strict_env: Literal["error", "warn"] = "error"
     """What a package is that is installed in another version than the lock's, in the stages whose
     results depend on it."""
-    watch_reads: Literal["off", "warn", "error"] = "off"
+    watch_reads: Literal["off", "warn", "error"] = "warn"
     """What a file is that the code of a model, source or script reads and no identity holds; `warn`
-    names it in the log, `error` ends the stage where it is read. Reads by compiled code are not
-    seen (Shardline's `docs/identity.md`)."""
+    names it in the log, `error` ends the stage where it is read. Which reads by compiled code are
+    seen is in Shardline's `docs/identity.md`."""
     check_sealed: Literal["error", "warn"] = "error"
     """What it is where a fresh model with the weights that are to be sealed gives other values for a
     batch of their validation than were recorded; `warn` seals them with a warning."""
