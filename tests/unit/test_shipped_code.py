@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -42,9 +43,18 @@ def test_the_table_is_of_the_present_code(request: pytest.FixtureRequest) -> Non
 
 
 @pytest.fixture
-def fork(tmp_path: Path) -> Path:
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The table of the present code, which may be edited, in the place of the recorded one."""
+    found = table_of()
+    monkeypatch.setattr(shipped_code, "TABLE", tmp_path / "table.json")
+    (tmp_path / "table.json").write_text(json.dumps(found))
+    return found
+
+
+@pytest.fixture
+def fork(tmp_path: Path, table: dict[str, Any]) -> Path:
     """A copy of the library, in which files may be edited."""
-    for name in json.loads(TABLE.read_bytes())["files"]:
+    for name in table["files"]:
         (tmp_path / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(LIBRARY / name, tmp_path / "lib" / name)
     return tmp_path / "lib"
@@ -75,7 +85,7 @@ def test_an_edit_that_means_something_is_found_for_those_that_use_it(fork: Path)
     assert edited_files({"report"}, fork) == {}
     sentence = sentence_of(edited_files(ALL, fork))
     assert sentence.count("\n") == 0
-    assert "and 2 more is not as it was shipped" in sentence
+    assert "and 2 more)" in sentence
     for way in ("copy what you changed to a class of your own", "add a line to the history"):
         assert way in sentence
 
@@ -102,21 +112,20 @@ def test_meaning_does_not_depend_on_layout() -> None:
 
 
 def test_start_and_why_report_it_in_one_line(
-    fake: FakeProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    fake: FakeProject, table: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
-    table = json.loads(TABLE.read_bytes())
     table["files"]["shardline/training/models/linear.py"] = "other other"
-    (tmp_path / "table.json").write_text(json.dumps(table))
-    monkeypatch.setattr(shipped_code, "TABLE", tmp_path / "table.json")
+    shipped_code.TABLE.write_text(json.dumps(table))
     fake.seal_all()
     with caplog.at_level(logging.WARNING, logger="shardline"):
         open_project(
             fake.config, None, is_main=True, is_making=True, is_remote=False, is_apart=False
         )
-    (record,) = (one for one in caplog.records if "not as it was shipped" in one.getMessage())
+    (record,) = (
+        one for one in caplog.records if "was changed since it was shipped" in one.getMessage()
+    )
     assert "shardline/training/models/linear.py" in record.getMessage()
     assert '"linear"' in record.getMessage()
     said = CliRunner().invoke(app, ["why", "flat"]).stdout
-    assert said.count("is not as it was shipped") == 1
-    assert "is not as it was shipped" not in CliRunner().invoke(app, ["why", "net"]).stdout
+    assert said.count("was changed since it was shipped") == 1
+    assert "was changed since it was shipped" not in CliRunner().invoke(app, ["why", "net"]).stdout

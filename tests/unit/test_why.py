@@ -105,18 +105,6 @@ def test_a_module_that_counts_as_a_whole_says_why():
     assert [cause.text for cause in causes] == [told]
 
 
-def test_methods_in_another_order_are_said_to_be_that(fake):
-    fake.seal_all()
-    before, after = "    def forward", "    def __init__"
-    first, _, rest = MODEL.partition(after)
-    init, _, forward = rest.partition(before)
-    fake.workspace.write("mypkg/models.py", f"{first}{before}{forward}\n{after}{init}")
-    (text,) = fake.why("net")
-    assert text == (
-        "code of the model: no definition changed but their order, such as of a class's methods"
-    )
-
-
 def test_a_result_version_says_what_changed(monkeypatch):
     lines = [ResultVersion(changed=text) for text in ("first version", "sums in 64 bits", "seeds")]
     monkeypatch.setitem(HISTORIES, "training", tuple(lines))

@@ -228,9 +228,7 @@ def _code(
             continue  # else the model's or source's name shows it
         texts = list(_changed_modules(*(_part(known, part) for known in definitions)))
         yield from (f"code of the {part}: {text}" for text in texts)
-        if not texts and all(_part(_part(known, part), "definitions") for known in definitions):
-            yield f"code of the {part}: no definition changed but their order, such as of a class's methods"
-        elif not texts:
+        if not texts:
             yield f"code of the {part} changed"
 
 

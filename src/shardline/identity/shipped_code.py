@@ -25,7 +25,7 @@ _OF_MODELS = (
     "losses",
 )  # counted by name of users' models alone, and read by shipped ones
 _SHOWN = 3
-# what differs between Python's versions, or says nothing
+# what differs between versions of Python, or means nothing
 _LEFT_OUT = {"ctx", "kind", "type_comment", "type_ignores", "type_params"}
 
 
@@ -62,8 +62,8 @@ def sentence_of(edited: dict[str, str]) -> str:
     files, histories = list(edited), ", ".join(f'"{one}"' for one in dict.fromkeys(edited.values()))
     more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
     return (
-        f"Shardline's own {', '.join(files[:_SHOWN])}{more} is not as it was shipped, and earlier results keep "
-        f"counting, since shipped code counts by its result version; copy what you changed to a class of your own "
+        f"Shardline's own code was changed since it was shipped ({', '.join(files[:_SHOWN])}{more}), but earlier "
+        f"results stay, since shipped code counts by its result version; copy what you changed to a class of your own "
         f"(model: mypkg.nets:Net), or add a line to the history {histories} in shardline/identity/versions.py"
     )
 
