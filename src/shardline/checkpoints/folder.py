@@ -309,7 +309,7 @@ def discard_from(folder: Path, step: int) -> None:
 def superfluous(folder: Path, keep: AfterSealing) -> list[Path]:
     """Return what the training checkpoints of a sealed run hold beyond what is to stay.
 
-    A script's own checkpoints, which have no manifest, are judged by `none` alone.
+    A script's own checkpoints have no manifest: only `none` concerns them.
 
     Args:
         folder: `checkpoints/` of the run's folder in the store.
