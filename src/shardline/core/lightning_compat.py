@@ -78,7 +78,7 @@ def dump_state(trainer: pl.Trainer) -> dict[str, Any]:
 
 def set_place(trainer: pl.Trainer, *, epoch: int, step: int) -> None:
     """Have a trainer that trains nothing show an epoch and a number of optimiser steps."""
-    loop = trainer.fit_loop
+    loop: Any = trainer.fit_loop
     loop.epoch_progress.current.processed = loop.epoch_progress.current.completed = epoch
     loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
     loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = step
@@ -245,7 +245,7 @@ def set_device_mesh(module: pl.LightningModule, mesh: Any) -> None:
 def average_of(callback: Any) -> torch.nn.Module | None:
     """Return the model that a `WeightAveraging` holds, None before a training."""
     average = callback._average_model
-    return None if average is None else average.module  # type: ignore[no-any-return]
+    return None if average is None else average.module
 
 
 def latest_update_epoch(callback: Any) -> int:

@@ -105,7 +105,7 @@ def _evaluate(
     model = make_model(spec, data.manifest["schema"])
     if settings.precision == "64-true":
         model.double()
-    model.configure_callbacks = list  # type: ignore[method-assign,assignment]  # weights alone, nothing around them
+    model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, nothing around them
     again = _Again(best, record)
     trainer = make_trainer(settings, world, [again], DummyLogger(), 1, timeout_s)
     ignore_signals(trainer)

@@ -59,7 +59,7 @@ class _SteadyBuckets(DistributedDataParallel):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Do a step, or name the parameters that the step before gave no gradient."""
         with self.naming_unused():
-            return super().forward(*args, **kwargs)
+            return super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def naming_unused(self) -> Iterator[None]:
