@@ -4,7 +4,7 @@ import ast
 import os.path
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from shardline.core.canonical import DIGEST_LENGTH
@@ -134,6 +134,9 @@ class Beside:
             self._sources[label] = Source(nodes=nodes, literals=literals)
         return self._sources[label]
 
+    def _literals(self, label: str) -> PathLiterals:
+        return self._source(label).literals
+
     def _elsewhere(self, outline: Outline) -> Elsewhere:
         """Return what looks a name up in the modules that a module imports."""
 
@@ -169,7 +172,7 @@ class Beside:
         for label, outline in self.found.run.items():
             for unit in outline.units:
                 for name, call in calls_in(unit.node):
-                    place = Call(call, lambda label=label: self._source(label).literals)
+                    place = Call(call, partial(self._literals, label))
                     found.setdefault(name, []).append(place)
         return found
 

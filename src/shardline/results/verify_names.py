@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from shardline.config.layout import Kind, ResultsLayout
-from shardline.config.names import identities_of, names_that_have_been
+from shardline.config import layout as layouts
+from shardline.config.layout import ResultsLayout
+from shardline.config.names import Kind, identities_of, names_that_have_been
 from shardline.core.canonical import digest
 from shardline.results.findings import Findings, Verdict, count
 from shardline.results.states import IDENTITY
@@ -40,7 +41,9 @@ def verify_names(layout: ResultsLayout, *, deep: bool = False) -> Verdict:
 
 def _links(layout: ResultsLayout) -> Iterator[tuple[Path, str, Kind | None, str]]:
     """Yield each place of a link, the pattern of where it leads to, and what has had which name."""
-    runs, datasets, reports = (re.escape(str(layout.folder_of(kind))) for kind in get_args(Kind))
+    runs, datasets, reports = (
+        re.escape(str(layout.folder_of(kind))) for kind in get_args(layouts.Kind)
+    )
     yield layout.latest_report, f"{reports}/{_ID}", None, ""
     for link in sorted(layout.latest_runs.glob("*")):
         name = link.name.removesuffix(_EVALUATION)
