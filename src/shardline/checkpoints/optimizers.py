@@ -58,7 +58,7 @@ def nameless(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
     """Return the parameters that optimisers alone have, by type and shape; no `state_dict` holds them.
 
     Raises:
-        ConfigError: two of them could not be told apart at a resume.
+        ConfigError: two of them could not be distinguished at a resume.
     """
     names, found = names_of(trainer.lightning_module), dict[str, torch.Tensor]()
     for number, optimizer in enumerate(trainer.optimizers):
@@ -69,7 +69,7 @@ def nameless(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
             if key in found:
                 raise ConfigError(
                     f"optimizer {number} ({type(optimizer).__qualname__}) has two parameters of {key} that the model "
-                    "has no names for, which cannot be told apart when the training is resumed; register them in the "
+                    "has no names for, which cannot be distinguished when the training is resumed; register them in the "
                     "model (nn.Parameter, nn.ParameterList, nn.ModuleList in the place of a plain list)"
                 )
             found[key] = parameter

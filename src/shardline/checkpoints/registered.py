@@ -103,7 +103,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _class_of(part: nn.Module) -> str:
-    # without its module, since a class may move; torch's own tell what they were made with
+    # without its module, since a class may move; torch's own list their arguments
     name = type(part).__qualname__
     return f"{name}({part.extra_repr()})" if type(part).__module__.startswith("torch.nn.") else name
 
@@ -230,7 +230,7 @@ def remarks(there: Record, here: Record) -> list[str]:
     if turned:
         found.append(
             f"the model's attribute {turned[0]} has its items in another order than in the process that began this "
-            "training; if it says which layer is which, the restored layers have changed places: use sorted(...)"
+            "training; if it decides which layer is which, the restored layers have changed places: use sorted(...)"
         )
     if not found and there["processor"] == here["processor"]:
         before, now = there["values"], here["values"]
