@@ -239,8 +239,9 @@ def other_shapes(states: Sequence[Any], here: Sequence[Described]) -> tuple[str,
             kept = state["state"].get(number, {})
             shapes[_spelt(["", *form[1:]])] += bool(kept)
             for key, value in kept.items():
-                if key in _LIKE_PARAMETER and [*getattr(value, "shape", form[2])] != form[2]:
-                    other = f"{key} of {[*value.shape]}"
+                is_like = key in _LIKE_PARAMETER and isinstance(value, torch.Tensor)
+                if is_like and list(value.shape) != form[2]:
+                    other = f"{key} of {list(value.shape)}"
                     return (
                         f"the state of parameter {_spelt(form)} of optimizer {i} holds {other}",
                         True,

@@ -234,10 +234,10 @@ def remarks(there: Record, here: Record) -> list[str]:
         )
     if not found and there["processor"] == here["processor"]:
         before, now = there["values"], here["values"]
-        other = [name for name in before if before[name] != now.get(name) and " " not in name]
-        if other:
+        others = [name for name in before if before[name] != now.get(name) and " " not in name]
+        if others:
             found.append(
-                f"the constructor gives {other[0]} other initial values than in the process that began this training, "
+                f"the constructor gives {others[0]} other initial values than in the process that began this training, "
                 "which does not matter if all of them are restored: it reads changed files, or draws without the seed"
             )
     return found
