@@ -69,7 +69,7 @@ def nameless(trainer: pl.Trainer) -> dict[str, torch.Tensor]:
             if key in found:
                 raise ConfigError(
                     f"optimizer {number} ({type(optimizer).__qualname__}) has two parameters of {key} that the model "
-                    "has no names for, which cannot be distinguished when the training is resumed; register them in the "
+                    "has no names for, which cannot be distinguished at a resume; register them in the "
                     "model (nn.Parameter, nn.ParameterList, nn.ModuleList in the place of a plain list)"
                 )
             found[key] = parameter
