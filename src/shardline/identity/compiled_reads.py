@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from inspect import getattr_static
-from itertools import islice
+from itertools import islice, product
 from types import ModuleType
 from typing import Any
 
@@ -37,7 +37,8 @@ OPENERS: dict[str, tuple[str, ...]] = {
     "torch.jit._serialization": ("load", "jit_module_from_flatbuffer"),
 }
 _MOST_BELOW = 1000  # files of a folder that is read as one dataset
-_hear: Callable[[str], None] | None = None
+# what hears of a path, once there is one
+_hearing: list[Callable[[str], None]] = []
 
 
 def wrap_all(hear: Callable[[str], None]) -> None:
@@ -46,8 +47,7 @@ def wrap_all(hear: Callable[[str], None]) -> None:
     Args:
         hear: is given each path, as it was written; it may raise.
     """
-    global _hear
-    _hear = hear
+    _hearing[:] = [hear]
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
         for name in OPENERS.keys() & sys.modules.keys():
@@ -90,7 +90,7 @@ class _Finder:
             if find and (spec := find(name, path, target)):
                 if loader := spec.loader:
                     with suppress(AttributeError):  # of a loader that cannot be given one
-                        loader.exec_module = _then_wrapped(loader.exec_module)  # type: ignore[method-assign]
+                        loader.exec_module = _then_wrapped(loader.exec_module)
                 found: ModuleSpec = spec
                 return found
         return None
@@ -171,8 +171,8 @@ def _report(arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     for given in (*arguments[:1], *named.values()):
         for path in given if isinstance(given, list | tuple | set) else [given]:
             if isinstance(path, str | bytes | os.PathLike):
-                for file in _files(path) if _hear else ():
-                    _hear(file)
+                for file, hear in product(_files(path), _hearing):
+                    hear(file)
 
 
 def _files(path: Any) -> Iterator[str]:
