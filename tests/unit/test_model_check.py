@@ -80,7 +80,10 @@ def check(tmp_path, monkeypatch):
 def test_a_model_that_is_well_is_found_well_with_its_sizes(check):
     found = check(**{"model_args.width": 16})
     assert found == ModelResult(
-        weights_bytes=found.weights_bytes, state_bytes=found.state_bytes, num_rows=800
+        weights_bytes=found.weights_bytes,
+        state_bytes=found.state_bytes,
+        num_rows=800,
+        inferred={"rings": {"files": 1}},
     )
     assert found.weights_bytes == 4 * (2 * 16 + 16 + 16 * 2 + 2)
     assert found.state_bytes > 3 * found.weights_bytes, "Adam has two values for each weight"
@@ -259,7 +262,7 @@ def test_one_row_and_no_row(check, tmp_path):
     assert not check(file=few).problems, "a shard has one row"
     found = check(("yield Table", "return\n        yield Table"))
     assert found.problems == [
-        "source Rings has no rows, expected one at least; check what it reads"
+        "source Rings has no rows, expected at least one; check what it reads"
     ]
 
 
