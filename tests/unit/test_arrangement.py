@@ -44,7 +44,9 @@ PLACES = ["model.training_step", "callback.on_after_backward", "callback.on_vali
 def case(model: str) -> Case:
     settings = {"trainer.gradient_clip": 0.1} if model == "clipped" else {}
     name = "Arranged" if model == "clipped" else model
-    return Case(name=model, model=f"tests.support.arranged_models:{name}", settings=settings)
+    return Case(  # its buffer `high` is in training checkpoints and in no sealed weights
+        name=model, model=f"tests.support.arranged_models:{name}", settings=settings, check_sealed="warn"
+    )  # fmt: skip
 
 
 class Arrangements(Chain):
@@ -111,7 +113,7 @@ def test_the_norm_of_groups_in_another_order_adds_in_another_order(chain):
     """Which is all that may differ: the last bits."""
     one = Case(
         name="norm", model="tests.support.arranged_models:Groups",
-        settings={"trainer.gradient_clip": 0.1},
+        settings={"trainer.gradient_clip": 0.1}, check_sealed="warn",
     )  # fmt: skip
     unbroken, killed = chain(one, 1).run([]), chain(one, 1, 2, 3).run(at(3, 9))
     weights = (load(unbroken.model), load(killed.model))

@@ -235,6 +235,8 @@ def test_why_as_json(fake):
         "causes": [{"kind": "settings", "text": "model_args.hidden unset -> 64"}],
         "failure": None,
         "progress": None,
+        "variables": [],
+        "edited": "",
     }
 
 

@@ -151,7 +151,7 @@ def test_files_inside_and_outside_the_project_keep_their_names_when_it_moves(
 
 
 def test_source_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"source file .*a.csv: cannot be read \(No such file"):
+    with pytest.raises(DataError, match=r"source file .*a.csv: is not there \(No such file"):
         FileDigests(tmp_path / "digests.json").digest(tmp_path / "a.csv")
 
 

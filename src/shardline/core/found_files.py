@@ -42,6 +42,8 @@ def problem_of(path: str | os.PathLike[str], name: str) -> str:
         return "its name is not UTF-8, expected UTF-8 since names count; rename it"
     if os.path.isfile(path):  # noqa: PTH113 (a Path of each of 100,000 costs more than the question)
         return ""
+    if not os.path.lexists(path):
+        return "is not there (No such file or directory); restore it, or drop it from source.files"
     if not os.path.islink(path):  # noqa: PTH114
         return "is no plain file, expected one; move it elsewhere"
     target = shown(os.readlink(path))  # noqa: PTH115
