@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.workspace import TINY_CONFIG, Workspace
 
@@ -26,6 +27,13 @@ _NAMES = {
 _PREFIXES = ("LT_", "MLFLOW_", "OMPI_", "PL_", "SLURM_", "WANDB_")
 for _name in [name for name in os.environ if name in _NAMES or name.startswith(_PREFIXES)]:
     del os.environ[_name]
+
+
+# Hypothesis gives an example 200 ms: no matter of a test, on a busy machine.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -52,7 +52,7 @@ def test_completion_is_installed_by_one_command_and_completes(tmp_path, monkeypa
     env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": ""}
     program = Path(sys.executable).with_name("shardline")
     # from a shell, which the command asks for its name
-    command = ["bash", "-c", f"{program} --install-completion; exit $?"]
+    command = ["bash", "-c", f"'{program}' --install-completion; exit $?"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert "bash completion installed" in done.stdout
     assert ".bash_completions/shardline.sh" in (tmp_path / ".bashrc").read_text()

@@ -28,7 +28,7 @@ def test_listed_hosts_get_the_values_by_the_input_of_the_remote_shell(tmp_path):
     """The whole way, with a remote shell that runs the command here and notes its words."""
     shell = tmp_path / "shell"
     shell.write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$*" >> {tmp_path}/words\nshift\nexec sh -c "$*"\n'
+        f"""#!/bin/sh\nprintf "%s\\n" "$*" >> '{tmp_path}/words'\nshift\nexec sh -c "$*"\n"""
     )
     shell.chmod(0o755)
     show = f"import os; open('{tmp_path}/' + os.environ['RANK'], 'w').write(os.environ['HF_TOKEN'])"

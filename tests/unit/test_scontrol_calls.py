@@ -12,7 +12,7 @@ def test_a_launch_asks_scontrol_once_and_a_deadline_asks_again(tmp_path: Path, m
     calls, answer = tmp_path / "calls", tmp_path / "answer"
     answer.write_text(JOB)
     program = tmp_path / "scontrol"
-    program.write_text(f"#!/bin/sh\necho $@ >> {calls}\ncat {answer}\n")
+    program.write_text(f"#!/bin/sh\necho $@ >> '{calls}'\ncat '{answer}'\n")
     program.chmod(0o755)
     env = {"SLURM_JOB_ID": "17", "PATH": f"{tmp_path}:/usr/bin:/bin"}
     monkeypatch.setenv("PATH", env["PATH"])

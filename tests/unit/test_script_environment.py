@@ -194,7 +194,7 @@ def test_an_image_is_asked_where_a_tool_runs_images_and_elsewhere_only_slurm_goe
 
     tool = tmp_path / "podman"  # has Python behind the image's name
     tool.write_text(
-        f'#!/bin/sh\nwhile [ "$1" != python3 ]; do shift; done; shift\nexec {OWN} "$@"\n'
+        f"""#!/bin/sh\nwhile [ "$1" != python3 ]; do shift; done; shift\nexec '{OWN}' "$@"\n"""
     )
     tool.chmod(0o755)
     assert make_environment(fake.load(), environment)["python"] == ask(OWN, "own").python

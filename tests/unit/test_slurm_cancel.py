@@ -58,7 +58,7 @@ def test_a_refusal_is_told_with_what_to_do(
 def test_what_waits_to_be_submitted_is_not_and_nothing_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    scancel(tmp_path, f"echo >>{tmp_path}/asked", monkeypatch)
+    scancel(tmp_path, f"echo >>'{tmp_path}/asked'", monkeypatch)
     stopped, is_answered = executor(), threading.Event()
     under_way, waiting = (
         stopped._job_submission_executor.submit(is_answered.wait) for _ in range(2)
@@ -77,9 +77,9 @@ def test_what_waits_to_be_submitted_is_not_and_nothing_waits_for_it(
 def test_a_submission_that_does_not_heed_the_request_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    scancel(tmp_path, f"echo >>{tmp_path}/asked", monkeypatch)
+    scancel(tmp_path, f"echo >>'{tmp_path}/asked'", monkeypatch)
     monkeypatch.setattr(slurm_cancel, "_SUBMISSION_S", 0.2)
-    write_program(tmp_path / "sbatch", f"trap '' INT TERM\nsleep 1000 &\n>{tmp_path}/begun\nwait")
+    write_program(tmp_path / "sbatch", f"trap '' INT TERM\nsleep 1000 &\n>'{tmp_path}/begun'\nwait")
     stopped, started = executor(), []
 
     def submit() -> None:  # as the plugin does

@@ -180,7 +180,7 @@ def test_a_replay_starts_in_the_environment_that_the_profile_names(project):
     assert missing.exit_code == 3
     assert "results/envs/train/environment.json cannot be read" in missing.stderr
     python = project.write(
-        "prefix/bin/python", f'#!/bin/sh\ntouch used\nexec {sys.executable} "$@"'
+        "prefix/bin/python", f"""#!/bin/sh\ntouch used\nexec '{sys.executable}' "$@"\n"""
     )
     python.chmod(0o755)
     write_json(

@@ -118,7 +118,7 @@ def add_conda(folder: Path) -> dict[str, str]:
     (folder / "bin").mkdir(parents=True)
     (folder / "conda.py").write_text(CONDA)
     program = folder / "bin" / "conda"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {folder / "conda.py"} "$@"\n')
+    program.write_text(f"""#!/bin/sh\nexec '{sys.executable}' '{folder / "conda.py"}' "$@"\n""")
     program.chmod(0o755)
     (folder / "bin" / "activate").write_text('export PATH="$1/bin:$PATH" CONDA_PREFIX="$1"\n')
     return {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
