@@ -66,7 +66,7 @@ class Counted:
 
 
 def _deepest(folders: Mapping[str, bool], real: str) -> bool:
-    """Return what the deepest folder around a real path says; True in a folder of installed packages."""
+    """Return the value of the deepest folder around a real path; True in a folder of installed packages."""
     while real not in folders:
         parent, name = os.path.split(real)
         if name in INSTALLED:
