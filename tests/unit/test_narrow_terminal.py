@@ -107,7 +107,7 @@ def test_why_a_run_has_failed(printed, causes, sentence, name):
     failure = SimpleNamespace(sentence=sentence, log="logs/train/a.log", rule="train", when="now")
     explanation = SimpleNamespace(
         run=SimpleNamespace(name=name, id="a77ef5251890"), state=State.FAILED, compared_with=None,
-        causes=causes, failure=failure, progress=None,
+        causes=causes, failure=failure, progress=None, variables=(), edited="",
     )  # fmt: skip
     shown = printed(lambda: show_explanation(explanation))
     holds(shown, sentence, *(one.text for one in causes))
