@@ -60,6 +60,7 @@ NEUTRAL_IN = {
     "evaluation": NEUTRAL | MASKING | WANTED,
     "prediction": NEUTRAL | MASKING | WANTED,
     "samples": NEUTRAL | MASKING | WANTED,
+    "report": NEUTRAL | {"markupsafe": "the type of jinja2's escaped text"},
     **dict.fromkeys(("jsonl", "text"), NEUTRAL | TOKENS),
 }
 CLASSES = SHIPPED_MODELS | SHIPPED_SOURCES

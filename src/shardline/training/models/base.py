@@ -7,6 +7,8 @@ from pytorch_lightning import LightningModule
 from torch.nn import functional
 from torchmetrics import MeanMetric
 
+from shardline.core.errors import ConfigError
+
 Batch = tuple[torch.Tensor, ...] | dict[str, Any]
 
 
@@ -55,3 +57,20 @@ class Classifier(LightningModule):
             return batch
         weights = [batch["weights"]] if "weights" in batch else []
         return batch[self.column], batch["labels"].long(), *weights
+
+
+def refuse_numbers(model: str, num_classes: int) -> None:
+    """Refuse a dataset without classes, whose labels a model that tells classes apart cannot predict.
+
+    Args:
+        model: its name, for the message.
+
+    Raises:
+        ConfigError: there are no classes.
+    """
+    if num_classes < 1:
+        raise ConfigError(
+            f"model={model} predicts a class for each row, but the dataset has none: its labels are numbers "
+            "(task: regression); if they stand for classes, set source.task: classification and source.num_classes, "
+            "else write a model class with one output for each row (docs/own-model.md)"
+        )

@@ -90,23 +90,6 @@ def image_shape(columns: SampleColumns, name: str, key: str) -> tuple[int, int, 
     return shape[2], shape[0], shape[1]
 
 
-def refuse_numbers(model: str, num_classes: int) -> None:
-    """Refuse a dataset without classes, whose labels a model that tells classes apart cannot predict.
-
-    Args:
-        model: its name, for the message.
-
-    Raises:
-        ConfigError: there are no classes.
-    """
-    if num_classes < 1:
-        raise ConfigError(
-            f"model={model} predicts a class for each row, but the dataset has none: its labels are numbers "
-            "(task: regression); if they stand for classes, set source.task: classification and source.num_classes, "
-            "else write a model class with one output for each row (docs/own-model.md)"
-        )
-
-
 def labelled_images(
     columns: SampleColumns, column: str, num_classes: int, model: str
 ) -> tuple[int, int, int] | None:

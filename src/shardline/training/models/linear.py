@@ -5,8 +5,7 @@ import math
 import torch
 from torch import nn
 
-from shardline.training.models.base import Classifier
-from shardline.training.models.inputs import refuse_numbers
+from shardline.training.models.base import Classifier, refuse_numbers
 
 
 class Linear(Classifier):
