@@ -49,6 +49,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "dtype": {"dtype": "float64"},
     "on_bad": {"on_bad": "skip"},
     "delimiter": {"delimiter": ";"},
+    "decimal": {"decimal": ",", "delimiter": ";"},
     "version": {"version": 0},
     "size": {"size": [8, 9]},
     "mode": {"mode": "L"},

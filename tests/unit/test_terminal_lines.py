@@ -392,7 +392,6 @@ def test_of_two_jobs_of_a_row_one_that_failed_decides(shown):
 
 def test_a_locked_folder_comes_with_what_to_type(shown):
     locked = record(LogEvent.ERROR, str(LockException()), logging.ERROR, exception="LockException")
-    locked.pathname = "/env/site-packages/snakemake/exceptions.py"
     shown.display.take(locked)
     assert shown.text().startswith(
         f"{Path.cwd()} is locked: another snakemake runs here, or one was killed"
