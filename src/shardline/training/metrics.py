@@ -67,7 +67,7 @@ class JsonLinesLogger(Logger):
     @property
     @rank_zero_experiment
     def experiment(self) -> NoWriter:
-        """What says how to log instead, to a model that calls a tracker's method."""
+        """An object that names `self.log` to a model that calls a method of a tracker."""
         return NoWriter()
 
     @rank_zero_only
