@@ -140,6 +140,7 @@ class _Opener:
 
     def __init__(self, original: Any) -> None:
         self.__wrapped__ = original
+        self.__module__ = original.__module__  # by which it is pickled
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         _report(arguments, named)
