@@ -103,7 +103,8 @@ def test_resumes_in_other_orders_end_with_the_same_bits(chain, number):
     drawn = random.Random(f"{SEED}/{number}")
     one = case(MODELS[number % len(MODELS)])
     orders = [drawn.randrange(1000) for _ in range(3)]
-    steps = sorted(drawn.sample(range(2, 16), 2))
+    # behind the first state: a training that begins again in another order is another training
+    steps = sorted(drawn.sample(range(6, 16), 2))
     kills = [Kill(place=drawn.choice(PLACES), step=step) for step in steps]
     unbroken = chain(one, orders[0]).run([])
     assert results(chain(one, *orders, every_steps=drawn.randint(1, 3)).run(kills), unbroken) == []
