@@ -129,7 +129,7 @@ def main() -> int:
     if sys.argv[1:] == ["--name"]:
         return 0
     start: list[str] = []
-    env, root, workers = dict(os.environ), ROOT, 1
+    env, root, workers = dict(os.environ), ROOT, (os.cpu_count() or 1) + 1
     temporary = Path("/tmp" if name == "user" else tempfile.gettempdir())
     if name == "folder" and temporary.stat().st_dev != ROOT.stat().st_dev:
         temporary = ROOT.parent  # for the links
