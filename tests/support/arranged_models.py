@@ -344,13 +344,3 @@ class Frozen(Arranged):
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
         self.tied.requires_grad_(self.current_epoch > 0)
-
-
-class Hooked(Arranged):
-    """Modules have hooks."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__(num_classes)
-        self.body = self.twin  # a third name
-        for part in self.children():
-            part.register_forward_hook(lambda *_: None)
