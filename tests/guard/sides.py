@@ -89,7 +89,9 @@ def _make(project: Path, root: Path, programs: Path, place: Path) -> dict[str, R
     if (root / "src/shardline/results/check").is_dir():  # which takes seconds, and changes no value
         command += ["--config", "runtime={check: false}"]
     env = {k: v for k, v in os.environ.items() if k not in _FOREIGN} | _SAME
-    env |= {"PYTHONPATH": str(root / "src")}
+    # an earlier Shardline's logger plugin too: one that is installed asks for modules of the present one
+    logger = root / "plugins/snakemake-logger-plugin-shardline/src"
+    env |= {"PYTHONPATH": os.pathsep.join(map(str, (root / "src", logger)))}
     done = subprocess.run(
         command, cwd=root, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )  # fmt: skip

@@ -107,8 +107,8 @@ def read_run(folder: Path, id: str, name: str, *datasets: str) -> list[Result]:
     """Return a training and its evaluation."""
     results, work = folder / "results/runs" / id, folder / "store/work" / id
     ended = _json(results / "provenance.json")["training"]
-    # where it resumed from is progress, and causes are told in words
-    told = {k: ended[k] for k in ended.keys() - {"checkpoint_s", "resumed_step"}}
+    # where it resumed from is progress, what it consumed is in the ledger, and causes are told in words
+    told = {k: ended[k] for k in ended.keys() - {"checkpoint_s", "consumed", "resumed_step"}}
     for one in told.get("interventions", []):
         del one["cause"]
     trained = {

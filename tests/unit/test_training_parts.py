@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torchmetrics
 from msgspec.structs import replace
 from pytorch_lightning import LightningModule
 from safetensors.torch import save_file
@@ -22,7 +23,7 @@ from shardline.training.agreement import Agreement
 from shardline.training.divergence import GoBack, LossWatch, check_policy
 from shardline.training.fit import Trained, seal_model
 from shardline.training.metrics import JsonLinesLogger
-from shardline.training.model import make_model
+from shardline.training.model import make_model, set_precision
 from shardline.training.models.linear import Linear
 from shardline.training.optim import attach_optimizer, lr_factor, make_optimizer
 from shardline.training.trainer import resolve_accelerator
@@ -50,6 +51,15 @@ def test_shipped_models_take_the_datasets_shape():
     for name, shape in (("linear:Linear", (10,)), ("mlp:MLP", (10,)), ("cnn:CNN", (10,))):
         model = make_model(spec(f"shardline.training.models.{name}"), SCHEMA)
         assert model(torch.zeros(3, 8, 8)).shape == (3, *shape)
+
+
+def test_metrics_compute_in_64_bits_from_their_first_batch_on_where_the_model_does():
+    model = make_model(spec(), SCHEMA)
+    model.counts = torchmetrics.ConfusionMatrix("multiclass", num_classes=3)
+    set_precision(model, "64-true")
+    assert [one.dtype for one in (model.val_loss, model.counts)] == [torch.float64] * 2
+    assert (model.layer.weight.dtype, model.counts.confmat.dtype) == (torch.float64, torch.int64)
+    assert torch.get_default_dtype() == torch.float32
 
 
 @pytest.mark.parametrize(
