@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load
 
@@ -16,7 +17,7 @@ import signal
 from pathlib import Path
 
 import torch
-from pytorch_lightning.callbacks import EMAWeightAveraging
+from pytorch_lightning.callbacks import EMAWeightAveraging, StochasticWeightAveraging
 
 from shardline.training.models.linear import Linear
 
@@ -27,7 +28,7 @@ class Average(Linear):
         self.norm = torch.nn.BatchNorm1d(feature_shape[0])
 
     def configure_callbacks(self):
-        return [EMAWeightAveraging(decay=0.8)]
+        return [CALLBACK]
 
     def forward(self, features):
         return super().forward(self.norm(features))
@@ -45,8 +46,16 @@ def records(ranks, name):
     return [{**json.loads(line), "wall_s": 0} for line in lines]
 
 
-def test_averages_are_validated_sealed_and_resumed(prepare, tmp_path):
-    (tmp_path / "average.py").write_text(MODEL)
+@pytest.mark.parametrize(
+    ("callback", "validations"),
+    [
+        ("EMAWeightAveraging(decay=0.8)", 3),
+        ("StochasticWeightAveraging(0.05, swa_epoch_start=1)", 4),
+    ],
+    ids=["moving", "stochastic"],
+)
+def test_averages_are_validated_sealed_and_resumed(prepare, tmp_path, callback, validations):
+    (tmp_path / "average.py").write_text(MODEL.replace("CALLBACK", callback))
     ranks = prepare(5, model="average:Average", devices=2, **{"trainer.max_epochs": 3})
     ranks.train("whole")
     Path("dies").touch()
@@ -57,6 +66,7 @@ def test_averages_are_validated_sealed_and_resumed(prepare, tmp_path):
     assert "resuming from step" in ranks.train("killed")
     assert ranks.model("killed") == ranks.model("whole")
     assert records(ranks, "killed") == records(ranks, "whole")
+    assert sum("val_loss" in one for one in records(ranks, "whole")) == validations
     for name in ("killed", "whole"):
         check = ranks.provenance(name)["sealed_check"]
         assert check["is_repeated"], check

@@ -5,7 +5,11 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EMAWeightAveraging, WeightAveraging
+from pytorch_lightning.callbacks import (
+    EMAWeightAveraging,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from torch import nn
 
 from tests.support.killed_models import Recorded
@@ -46,6 +50,34 @@ class ByEpochs(Recorded):
 
     def configure_callbacks(self) -> list[pl.Callback]:
         return [*super().configure_callbacks(), EachEpoch(use_buffers=False)]
+
+
+class Stochastic(Recorded):
+    """Lightning's average of epochs' weights, put in when the training ends, with statistics of its own."""
+
+    def configure_callbacks(self) -> list[pl.Callback]:
+        average = StochasticWeightAveraging(0.05, swa_epoch_start=2, annealing_epochs=3)
+        return [*super().configure_callbacks(), average]
+
+
+class StochasticPlain(Stochastic):
+    """The same without BatchNorm, and with a schedule of its own before it."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.body[1] = nn.LayerNorm(5)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.02)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)]
+
+
+class StochasticBest(Stochastic):
+    """The averages are the best that was validated."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        is_early = self.trainer.current_epoch < self.trainer.max_epochs
+        self.log("val_loss", self.loss(batch) + is_early)
 
 
 def exchange(mine: nn.Module, other: nn.Module) -> None:

@@ -395,6 +395,7 @@ CALLBACKS = """    def configure_callbacks(self):
     [
         'callbacks.ModelCheckpoint(monitor="val_loss")',
         "callbacks.ModelCheckpoint(), callbacks.EMAWeightAveraging(decay=0.9)",
+        "callbacks.StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)",
     ],
 )
 def test_callbacks_of_a_model_that_trains_with_them_pass(check, callback):
@@ -404,7 +405,7 @@ def test_callbacks_of_a_model_that_trains_with_them_pass(check, callback):
 @pytest.mark.parametrize(
     ("callback", "settings", "message"),
     [
-        ("callbacks.StochasticWeightAveraging(swa_lrs=0.1)", {}, "a StochasticWeightAveraging, .*: use EMAWeight"),
+        ("callbacks.StochasticWeightAveraging(swa_lrs=0.1)", {"strategy": "fsdp"}, "Stochastic.*strategy: ddp"),
         ("callbacks.WeightAveraging()", {"strategy": "fsdp"}, "WeightAveraging, .* strategy=fsdp .*strategy: ddp"),
         ("callbacks.WeightAveraging(), callbacks.EMAWeightAveraging()", {}, "WeightAveraging and EMAWeightAveraging, "),
     ],

@@ -16,7 +16,10 @@ from tests.support.campaigns import campaign_seed
 from tests.support.simulated_kills import ALONE, Case, Chain, Kill, Trainings, build_trainings
 
 MODELS = "tests.support.swapping_models"
-SWAPPING = ["Averaging", "Hides", "ByEpochs", "ByCallback", "ByHooks", "SecondModule"]
+SWAPPING = [
+    "Averaging", "Hides", "ByEpochs", "ByCallback", "ByHooks", "SecondModule", "Stochastic",
+    "StochasticPlain", "StochasticBest",
+]  # fmt: skip
 
 
 def case(model: str) -> Case:
@@ -55,6 +58,7 @@ def test_the_sealed_weights_measure_what_was_recorded(trainings, model):
 KILLS = [
     Kill(place="model.validation_step", step=8),
     Kill(place="callback.on_validation_epoch_end", step=12),
+    Kill(place="model.on_fit_end", step=16),
 ]
 
 

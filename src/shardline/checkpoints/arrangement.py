@@ -12,7 +12,7 @@ import torch.distributed as dist
 from blake3 import blake3
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from shardline.checkpoints import optimizers
+from shardline.checkpoints import averaging, optimizers
 from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.registered import (
     ONE_ORDER,
@@ -121,6 +121,7 @@ class Arrangement:
 
         def load_in_order(checkpoint: dict[str, Any]) -> None:
             folder = f"of step {checkpoint['global_step']}"
+            averaging.resume_schedules(trainer, checkpoint)
             saved = self._saved
             if saved is None:
                 self._compare_shapes(checkpoint, trainer, folder)

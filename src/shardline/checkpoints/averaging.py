@@ -1,34 +1,34 @@
 """Lightning's callbacks that average weights: which of them can be resumed, and what their states leave out."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 
 from shardline.checkpoints.model_extras import hidden_buffers, own_buffers, set_buffers
 from shardline.core.errors import ConfigError
-from shardline.core.lightning_compat import average_of, latest_update_epoch, set_latest_update_epoch
+from shardline.core.lightning_compat import (
+    average_of,
+    begin_averaging,
+    latest_update_epoch,
+    set_latest_update_epoch,
+    training_steps,
+)
+from shardline_io import heartbeat_memory
 
 State = list[dict[str, Any]]
 
 
 def check_averaging(callbacks: Iterable[Any], *, is_sharded: bool) -> None:
-    """Refuse callbacks whose averages could not be resumed, validated or sealed.
+    """Refuse callbacks whose averages could not be resumed, validated or sealed, and prepare the others.
 
     Raises:
         ConfigError: names the callback, and what to use in its place.
     """
-    callbacks = [*callbacks]
-    for callback in callbacks:
-        if _is_a(callback, "StochasticWeightAveraging"):
-            raise ConfigError(
-                f"configure_callbacks gives a {type(callback).__name__}, whose averages are put in when the training "
-                "ends, where no validation chooses them, and whose schedule is lost at a resume; expected averages "
-                "that are validated: use EMAWeightAveraging, or WeightAveraging with a should_update that returns "
-                "True at epochs' ends"
-            )
-    averaging = [type(one).__name__ for one in callbacks if _is_a(one, "WeightAveraging")]
+    found = [one for one in callbacks if _is_a(one, "WeightAveraging") or _is_stochastic(one)]
+    averaging = [type(one).__name__ for one in found]
     if averaging and is_sharded:
         raise ConfigError(
             f"configure_callbacks gives {averaging[0]}, which holds the weights as a whole, and strategy=fsdp has "
@@ -39,6 +39,14 @@ def check_averaging(callbacks: Iterable[Any], *, is_sharded: bool) -> None:
             f"configure_callbacks gives {' and '.join(averaging)}, which would exchange each other's averages; "
             "expected one callback that averages weights"
         )
+
+    for callback in filter(_is_stochastic, found):
+        # its epoch for the statistics of BatchNorm would count as one of the training's; see `refresh_statistics`
+        callback.pl_module_contains_batch_norm = lambda _: False
+
+
+def _is_stochastic(callback: Any) -> bool:
+    return _is_a(callback, "StochasticWeightAveraging")
 
 
 def _is_a(callback: Any, name: str) -> bool:
@@ -81,3 +89,58 @@ def _averages(trainer: pl.Trainer) -> Iterator[tuple[Any, torch.nn.Module]]:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]  # not declared there
         if _is_a(callback, "WeightAveraging") and (average := average_of(callback)) is not None:
             yield callback, average
+
+
+# ---- averages that are put in when the training ends
+
+
+def resume_schedules(trainer: pl.Trainer, checkpoint: Mapping[str, Any]) -> None:
+    """Make the schedule of a `StochasticWeightAveraging` again, before states of optimisers and schedules are restored.
+
+    Lightning takes the model's own away, and makes this one at the next epoch's start: what is left of the present
+    epoch would have none, and making it changes the learning rates that were restored.
+    """
+    for callback in _stochastic(trainer):
+        state = checkpoint["callbacks"].get(callback.state_key) or {}
+        if state.get("scheduler_state"):
+            begin_averaging(callback, trainer)
+
+
+def _stochastic(trainer: pl.Trainer) -> list[Any]:
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # not declared there
+    return [one for one in callbacks if _is_stochastic(one)]
+
+
+def refresh_statistics(trainer: pl.Trainer) -> bool:
+    """Take the statistics of BatchNorm for averages that a training's end has put in, by its last epoch's batches.
+
+    Returns:
+        Whether a callback may have put averages in.
+
+    Raises:
+        ConfigError: the model takes its steps itself, so that no batch can be computed without one.
+    """
+    module = trainer.lightning_module
+    found = _stochastic(trainer)
+    norms = [
+        one for one in module.modules() if isinstance(one, torch.nn.modules.batchnorm._BatchNorm)
+    ]
+    if not found or not norms:
+        return bool(found)
+    if not module.automatic_optimization:
+        raise ConfigError(
+            f"{type(found[0]).__name__} needs new statistics of BatchNorm for its averages, and the model, with "
+            "automatic_optimization = False, takes optimizer steps in training_step; use EMAWeightAveraging, or a "
+            "norm without running statistics, such as GroupNorm"
+        )
+    found[0].reset_batch_norm_and_save_state(module)
+    memory = heartbeat_memory.mine()
+    loader: Any = trainer.train_dataloader
+    for _ in training_steps(trainer, loader.again()):
+        memory.tick(trainer.global_step, "validation")
+    found[0].reset_momenta()
+    if trainer.world_size > 1:
+        for norm in norms:  # each rank had other samples
+            for buffer in norm.buffers():
+                dist.broadcast(buffer, 0)
+    return True

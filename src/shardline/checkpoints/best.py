@@ -57,6 +57,15 @@ class BestCheckpoint(ModelCheckpoint):
         """Whether there are best weights that no training checkpoint has taken yet."""
         return bool(self._new)
 
+    def end_training(self, trainer: pl.Trainer) -> bool:
+        """Have averages that the training's end has put in validated, and chosen if they are the best.
+
+        Returns:
+            Whether there are any.
+        """
+        self._last_global_step_saved = 0  # Lightning chooses once at a step
+        return self._validated.end_training(trainer)
+
     def take_new(self) -> dict[str, Weights]:
         """Return the best weights that no training checkpoint has taken yet, by file name."""
         new, self._new = self._new, {}

@@ -70,7 +70,7 @@ class CheckpointManager(Callback):
         self._step, self._is_mid_epoch = 0, False
         self._resumed_folder: Path | None = None
         self._resumed: dict[str, Any] = {}
-        self._stopped = False
+        self._stopped = self._has_averages = False
 
     @property
     def state_key(self) -> str:
@@ -127,7 +127,9 @@ class CheckpointManager(Callback):
         # one that was stopped early stays stopped, which Lightning does not keep
         trainer.should_stop = trainer.should_stop or own["stopped"]
         settle(checkpoint, is_mid_epoch=self._is_mid_epoch, folder=str(self._resumed_folder))
-        self._guards.on_resume(steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch))
+        recorded = steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch)
+        # their validation is recorded behind the last step
+        self._guards.on_resume(recorded + own.get("has_averages", False))
 
     def _restore(self, trainer: pl.Trainer) -> None:
         extras = self._resumed.get(_EXTRAS)  # earlier versions saved none
@@ -181,6 +183,7 @@ class CheckpointManager(Callback):
         Raises:
             DataError, Diverged: it cannot be saved, so that what would be sealed could be of another state.
         """
+        self._has_averages = self._best.end_training(trainer)
         self._stopped = trainer.should_stop
         if self.save(trainer, wait=True):
             return
@@ -274,6 +277,8 @@ class CheckpointManager(Callback):
         state = dump_state(trainer)
         state.pop(_HYPER_PARAMETERS, None)
         own = {"is_mid_epoch": is_mid_epoch, "stopped": self._stopped}
+        if self._has_averages:
+            own["has_averages"] = True
         state["callbacks"][self.state_key] = own
         state[_EXTRAS] = model_extras.collect(trainer.lightning_module)
         state[_AVERAGES] = averaging.collect(trainer)

@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import ModelParallelStrategy
 from torch.distributed.tensor import DTensor
 
-from shardline.checkpoints.averaging import check_averaging
+from shardline.checkpoints.averaging import check_averaging, refresh_statistics
 from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.first_batch import FirstBatch
 from shardline.checkpoints.sharded import gather_weights
@@ -28,6 +28,7 @@ from shardline.checkpoints.weights import (
 )
 from shardline.checkpoints.writer import Weights
 from shardline.core.errors import ConfigError
+from shardline.core.lightning_compat import validate_again
 
 _WITHIN = ("on_validation_batch_start", "validation_step", "on_validation_batch_end")
 _BEHIND = ("on_validation_epoch_end", "on_validation_end")
@@ -45,6 +46,7 @@ class ValidatedWeights(Callback):
         self._before: Fingerprint = {}
         self._at_first_batch: Fingerprint = {}
         self._seen: Fingerprint = {}
+        self._at_end: Fingerprint = {}
         self._exchanged: Weights = {}
         self._has_compared_ranks = False
 
@@ -94,6 +96,30 @@ class ValidatedWeights(Callback):
         self._copy_exchanged(trainer, weights)
         if trainer.world_size > 1 and not self._has_compared_ranks:
             self._compare_ranks(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Look at the weights that the last step left, before callbacks put averages in."""
+        self._at_end = fingerprint(watched_weights(pl_module))
+
+    def end_training(self, trainer: pl.Trainer) -> bool:
+        """Validate once more where averages were put in behind the last validation; each rank calls this.
+
+        Returns:
+            Whether it did.
+
+        Raises:
+            ConfigError: they cannot be validated.
+        """
+        module = trainer.lightning_module
+        is_changed = bool(
+            _parameters(module, changed(self._at_end, fingerprint(watched_weights(module))))
+        )
+        if not trainer.strategy.reduce_boolean_decision(is_changed, all=False):
+            return False
+        if not refresh_statistics(trainer):
+            return False
+        validate_again(trainer)
+        return True
 
     def _copy_exchanged(self, trainer: pl.Trainer, weights: Weights) -> None:
         names = changed(self._seen, self._before)

@@ -6,8 +6,9 @@ written against and fails where another version has changed it. What Shardline o
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 from typing import Any
 
 import pytorch_lightning as pl
@@ -20,6 +21,7 @@ from pytorch_lightning.trainer.connectors.logger_connector.result import (
     _ResultMetric,
     _Sync,
 )
+from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import Metric
 
@@ -256,3 +258,45 @@ def latest_update_epoch(callback: Any) -> int:
 def set_latest_update_epoch(callback: Any, epoch: int) -> None:
     """Restore what `latest_update_epoch` has returned."""
     callback._latest_update_epoch = epoch
+
+
+def begin_averaging(callback: Any, trainer: pl.Trainer) -> None:
+    """Have a `StochasticWeightAveraging` make its schedule as in the epoch in which it began."""
+    began = SimpleNamespace(
+        current_epoch=callback.swa_start, max_epochs=trainer.max_epochs, optimizers=trainer.optimizers,
+        lr_scheduler_configs=trainer.lr_scheduler_configs,
+    )  # fmt: skip
+    callback.on_train_epoch_start(began, trainer.lightning_module)
+
+
+# ---- passes within a training's end
+
+
+def training_steps(trainer: pl.Trainer, batches: Iterable[Any]) -> Iterator[None]:
+    """Compute the training steps of batches without gradients and hooks, and log nothing."""
+    module, plugin = trainer.lightning_module, trainer.precision_plugin
+    has_index = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
+    module.train()
+    module.log = module.log_dict = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    try:
+        with torch.no_grad(), plugin.train_step_context():
+            for number, batch in enumerate(batches):
+                here = trainer.strategy.batch_to_device(plugin.convert_input(batch))
+                module.training_step(here, *([number] if has_index else []))
+                yield
+    finally:
+        del module.log, module.log_dict
+
+
+def validate_again(trainer: pl.Trainer) -> None:
+    """Run the training's validation, with all its hooks; nothing that it finds stops the training."""
+    kept = (
+        trainer.should_stop,
+        [(one, one.state_dict()) for one in trainer.early_stopping_callbacks],
+    )
+    trainer.validating = True
+    trainer.fit_loop.epoch_loop.val_loop.run()
+    trainer.training = True
+    trainer.should_stop = kept[0]
+    for one, state in kept[1]:
+        one.load_state_dict(state)

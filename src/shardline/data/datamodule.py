@@ -127,6 +127,10 @@ class TrainLoader:
         # iterator before it tells the epoch, and takes no other
         yield from self.stream.batches(self._epoch, self._first_batch)
 
+    def again(self) -> Iterator[Batch]:
+        """Return the present epoch's batches from its beginning, for a pass that is no training."""
+        return self.stream.batches(self._epoch, 0)
+
     def state_dict(self) -> dict[str, int]:
         """Return the epoch and the samples of it that all ranks together have consumed."""
         samples = self.stream.position * self._order.global_batch // self._order.accumulate
