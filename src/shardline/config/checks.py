@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
+from math import lcm
 from pathlib import Path
 
 from shardline.config.geometry import REMEDY as ELASTIC
@@ -46,9 +47,10 @@ def check_geometry(settings: RunSettings, where: str) -> None:
     """Refuse a batch that the ranks cannot share, and strategies that cannot run."""
     nodes, devices = settings.nodes, settings.devices
     accumulate, batch = settings.trainer.accumulate, settings.global_batch
-    parts = nodes * devices * accumulate
+    parts, streams = nodes * devices * accumulate, settings.data.streams
+    both = lcm(parts, streams)  # else the remedy of one check leads to the other
+    lower, upper = batch // both * both, (batch // both + 1) * both
     if batch % parts:
-        lower, upper = batch // parts * parts, (batch // parts + 1) * parts
         over = f"{nodes * devices} ranks (nodes={nodes} x devices={devices})"
         if accumulate > 1:
             over += f" in trainer.accumulate={accumulate} parts each"
@@ -57,11 +59,10 @@ def check_geometry(settings: RunSettings, where: str) -> None:
             f"{where}: global_batch={batch} cannot be split over {over}; "
             f"use {sizes}, or change nodes/devices"
         )
-    streams = settings.data.streams
     if batch % streams:
         raise ConfigError(
             f"{where}: global_batch={batch} cannot be shared by data.streams={streams}; "
-            f"use {(batch // streams + 1) * streams}, or change data.streams"
+            f"use {upper}, or change data.streams"
         )
     every, epochs = settings.trainer.validate_every_epochs, settings.trainer.max_epochs
     if every > epochs:
