@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -245,7 +246,7 @@ TABLE_CASES = {
     "no name": cell("name", "", "name=empty is not given", "fill it in", "a"),
 }  # fmt: skip
 
-# --- values and keys, of which test_a_literal_remedy_leads_to_success has many more ------------------
+# --- values and keys, of which test_config_remedies.py has many more -----------------------------
 
 VALUE_CASES = {
     "no datasets": case({"datasets": {}}, "datasets is empty", "add an entry", {"datasets.digits": DIGITS}),
@@ -274,6 +275,10 @@ VALUE_CASES = {
         {"datasets": {"digits": DIGITS, "d" * 150: DIGITS}},
     ),
     "another form": cell("optim.lr", "fast", "is not a number", "such as (.+)", "$1"),
+    "a column's type": case(
+        ROWS | {"datasets.digits.source.columns": {"x": "Float"}}, "columns.x=Float is not a type such as",
+        "see docs/columns.md", {"datasets.digits.source.columns": {"x": "float32"}},
+    ),
     "an empty value": case(
         {"defaults.seed": None}, "seed=empty", "fill it in or drop the line", {"defaults.seed": DROP}
     ),
@@ -281,6 +286,9 @@ VALUE_CASES = {
     "no text": cell("code_files", "1", "is not text", "put it in quotes", "'1'", passes=False),
     "no list": case(
         {"runtime.hosts": "a"}, "is not a list", "put it in square brackets", {"runtime.hosts": ["a"]}
+    ),
+    "no list in a cell": cell(
+        "evaluation.metrics", "CohenKappa", "is not a list", "two pairs of square brackets", "[[CohenKappa]]"
     ),
     "a whole number": cell("seed", "1.5", "is not a whole number", "write (1) or 2", "$1"),
     "a number written otherwise": cell("optim.lr", "1/4", "is not a number", "write (.+)", "$1"),
@@ -345,6 +353,10 @@ SETTING_CASES = {
     "fewer shards in an epoch than ranks": case(
         {"@data.streams": "2", "@data.epoch": "partition"}, "data.partition_shards=1 is too few",
         r"use at least (\d+)", {"@data.partition_shards": "$1"},
+    ),
+    "fewer shards than ranks, of which an epoch visits some": case(
+        {"@data.streams": "2", "@devices": "4", "@data.epoch": "partition"}, "datasets.digits.shards=2 is too few",
+        r"use at least (\d+)", {"datasets.digits.shards": "$1", "@data.partition_shards": "$1"},
     ),
     "ranks without a launcher": case(
         {"runtime.launcher": "none"}, "starts one rank", r"use devices=(\d)", {"@devices": "$1"}
@@ -821,7 +833,7 @@ ELSEWHERE = {
     "argument_paths.uncounted_paths": 2,
 }  # fmt: skip
 # Modules whose texts tell of differences, results and ranks, or that test_sources_remedies.py holds.
-NO_ERRORS = {"causes", "described", "geometry", "model_warnings", "reference"}
+NO_ERRORS = {"causes", "described", "geometry", "model_warnings", "reference", "source_base"}
 OF_SOURCES = {"found_files", "source_checks", "source_files", "sources"}
 
 
@@ -831,7 +843,7 @@ def pattern_of(text: ast.JoinedStr | ast.Constant) -> str:
     written = [str(one.value) if isinstance(one, ast.Constant) else "" for one in parts]
     if not re.search("[a-z]{2} |; [a-z]| [a-z]{2}", " ".join(written)):
         return ""
-    return ".*".join(map(re.escape, written))
+    return ".*".join(re.escape(one) for one, _ in groupby(written))  # no values side by side
 
 
 def errors_in(path: Path) -> Iterator[tuple[str, range | str]]:

@@ -108,11 +108,13 @@ def check_shards(settings: RunSettings, dataset: str, shards: int, where: str) -
     if data.streams == 1:
         return
     visited = data.partition_shards if data.epoch == "partition" else shards
-    what = f"datasets.{dataset}.shards" if visited == shards else "data.partition_shards"
     needed = max(data.streams, ranks)
     if visited < needed:
+        what = f"data.partition_shards={visited}"
+        if shards < needed:  # which an epoch cannot have more of
+            what = f"datasets.{dataset}.shards={shards}"
         raise ConfigError(
-            f"{where}: {what}={visited} is too few for data.streams={data.streams} read by {ranks} ranks, "
+            f"{where}: {what} is too few for data.streams={data.streams} read by {ranks} ranks, "
             f"each of which needs a shard of its own; use at least {needed}, or data.streams=1"
         )
 

@@ -245,7 +245,11 @@ def _remedy(value: Any, form: Form, key: str, in_table: bool) -> str:
     is_scalar = not isinstance(value, list | Mapping)
     if "string" in kinds:
         return "put it in quotes" if is_scalar else ""
-    return "put it in square brackets" if "array" in kinds and is_scalar else ""
+    if "array" not in kinds or not is_scalar:
+        return ""
+    if in_table:  # whose cells are lists where they are grids
+        return "put it in two pairs of square brackets, since one pair makes a run of each value"
+    return "put it in square brackets"
 
 
 def _example(form: Form, whole: bool) -> str:
