@@ -72,9 +72,9 @@
     const settings = titles.slice(3, titles.indexOf("Held-out score")).reverse();
     const order = [...LEAST_TELLING, ...settings.slice(0, -1)].map((title) => titles.indexOf(title));
     const first = [...boxes].filter(([, box]) => box.checked).map(([index]) => index);
-    const frame = byId("leaderboard").parentElement;
+    const frame = byId("leaderboard")?.parentElement; // there is none where every run failed
     const fitColumns = () => {
-      if (hasChosen) return;
+      if (hasChosen || !frame) return;
       first.forEach((index) => show(index, true));
       order.filter((index) => first.includes(index)).forEach((index) => {
         if (frame.scrollWidth > frame.clientWidth) show(index, false);

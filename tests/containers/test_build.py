@@ -55,6 +55,7 @@ def layers(engine, image):
     return engine.image(image)["RootFS"]["Layers"]
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_the_same_lock_gives_the_same_layers_and_an_edit_of_code_the_last_one_anew(
     engine, build, checkout, monkeypatch

@@ -11,6 +11,7 @@ from tests.support.slurm.pipeline import FAST, SHIPPED
 from tests.support.workspace import REPOSITORY
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_killed_and_stopped_program_ends_as_an_uninterrupted_one_by_the_samples_of_lightning(
     framework, on_one_machine, record

@@ -15,10 +15,8 @@ from tests.support.workspace import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-ROTATING = [
-    path for path in PROJECTS if path.name in ("hub", "models", "ranks", "samples", "shrunk")
-]  # launchers, for two minutes of each side
-ALWAYS = [path for path in PROJECTS if path not in ROTATING]
+ALWAYS = [path for path in PROJECTS if path.name in ("edges", "scripts")]
+ROTATING = [path for path in PROJECTS if path not in ALWAYS]  # two minutes and more of each side
 
 
 @pytest.mark.parametrize("project", [*ALWAYS, *rotating(*ROTATING)], ids=lambda path: path.name)

@@ -106,7 +106,7 @@ def goes_on(lan, ranks, record_property):
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("launcher", ["none", *rotating("torchrun", "mpirun")])
+@pytest.mark.parametrize("launcher", rotating("none", "torchrun", "mpirun"))
 def test_a_network_that_drops_is_named_and_the_same_command_goes_on(
     lan, cut_off, ranks, goes_on, launcher
 ):

@@ -22,6 +22,7 @@ from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline_io.order.blocks import BlockOrder
 from shardline_io.order.pieces import Piece
 from tests.support.evaluated_model import Flat, Rows, sealed_model
+from tests.support.rotation import rotating
 
 F1 = {"type": "torchmetrics.classification:MulticlassF1Score", "num_classes": 3, "name": "f1"}
 
@@ -118,7 +119,7 @@ def test_two_and_three_ranks_find_what_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [16, 60])
+@pytest.mark.parametrize("batch", [16, *rotating(60)])
 def test_what_a_test_step_logs_is_combined_over_ranks(tmp_path: Path, batch: int) -> None:
     """Of two blocks the third rank has none."""
     source = Rows(num_shards=2, shape=(3,), dtype="float32")

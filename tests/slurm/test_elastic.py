@@ -8,6 +8,7 @@ from tests.support.slurm.pipeline import Pipeline
 from tests.support.workspace import Workspace
 
 
+@pytest.mark.rotating
 @pytest.mark.fault
 @pytest.mark.slow
 def test_a_job_that_is_queued_again_with_a_node_less_goes_on(

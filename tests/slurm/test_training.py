@@ -22,6 +22,7 @@ def on_two_nodes(slurm, tmp_path_factory):
     return pipeline
 
 
+@pytest.mark.rotating
 def test_a_preflight_check_alone(on_two_nodes, tmp_path: Path):
     shardline = Path(sys.executable).with_name("shardline")
     done = on_two_nodes.cluster.login.run(

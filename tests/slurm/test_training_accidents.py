@@ -282,7 +282,7 @@ def trainings(
         yield {name: pool.submit(train, name) for name in names}
 
 
-@pytest.mark.parametrize("name", ["limited", *rotating("repaired", "failed")])
+@pytest.mark.parametrize("name", rotating("limited", "repaired", "failed"))
 def test_a_training_ends_with_the_bits_of_an_unbroken_one(
     name: str, trainings: dict[str, Future[Pipeline]]
 ):

@@ -7,6 +7,7 @@ from tests.support.workspace import REPOSITORY
 ROW = {"name": "own", "dataset": "table", "model": "mypkg.models:Net", "devices": 1}
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_nothing_is_built_for_a_model_that_cannot_be_trained(tiny):
     workspace = tiny(ROW, runtime={"check": True})

@@ -104,6 +104,7 @@ def test_a_replay_finds_every_number_again_and_writes_nothing(project):
     assert content_of(project.path) == before
 
 
+@pytest.mark.rotating
 def test_a_number_that_does_not_come_out_again_is_code_3_unless_it_is_within_the_tolerance(project):
     def change(document):
         document["metrics"]["loss"] *= 1 + 1e-9

@@ -19,6 +19,7 @@ ROW = {
 }
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_the_language_model_of_the_docs_is_trained_evaluated_reported_and_up_to_date(
     tiny, monkeypatch

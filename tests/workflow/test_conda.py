@@ -56,6 +56,7 @@ def channels(workspace: Workspace) -> list[str]:
     return list(config["conda"]["channels"])
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_ranks_train_in_an_environment_that_the_pipeline_makes(project):
     configure(project, environment="conda", channels=channels(project))
@@ -124,6 +125,7 @@ def add_conda(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_snakemakes_own_conda_environments(project, tmp_path_factory):
     """Pin files and post-deploy scripts do for Snakemake what create_env does without a conda."""

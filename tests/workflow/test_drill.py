@@ -69,6 +69,7 @@ def test_a_fault_is_survived_and_its_cost_is_reported(project, name, commands):
     assert not list(project.path.glob("results/runs/*")), "the user's own runs are not touched"
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_resume_writes_the_certificate_and_prints_a_table(project):
     done = drill(project, "resume", "--interruptions", "1")

@@ -11,6 +11,7 @@ from tests.support.workspace import REPOSITORY
 ROW = {"name": "run", "dataset": "digits", "model": "linear", "devices": 2, "trainer.max_epochs": 1}
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_another_version_than_the_locks_stops_training_unless_it_is_allowed(tiny):
     installed = importlib.metadata.version("tqdm")

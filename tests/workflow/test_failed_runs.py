@@ -38,6 +38,7 @@ def outcomes(folder: Path) -> dict[str, dict]:
     return {name: one for one in document.get("outcomes", ()) for name in one["names"]}
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_a_failed_run_is_in_the_report_and_tried_once(tiny):
     workspace = tiny(

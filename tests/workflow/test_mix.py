@@ -41,6 +41,7 @@ def shardline(workspace: Workspace, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_a_mix_is_trained_evaluated_reported_and_known_by_its_datasets(tiny) -> None:
     datasets = {

@@ -20,6 +20,7 @@ from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from tests.support.crate_profile import issues
 from tests.support.planted_secrets import Planted, plant
+from tests.support.rotation import rotating
 from tests.support.workspace import TINY_CONFIG, Workspace
 
 SECRET = "geh3im"  # every planted secret begins with it
@@ -237,7 +238,7 @@ def test_nothing_that_was_written_holds_a_secret(made):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--with-data"]], ids=["small", "data"])
+@pytest.mark.parametrize("options", [[], *rotating(["--with-data"])], ids=["small", "data"])
 def test_the_crate_conforms_to_its_profile(made, options, tmp_path):
     crate = tmp_path / "crate"
     for name in ("first.zip", "second.zip"):

@@ -27,6 +27,7 @@ def sealed(workspace) -> dict[str, tuple[bytes, int]]:
     return {str(f): (f.read_bytes(), f.stat().st_mtime_ns) for f in files}
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_a_damaged_shard_is_repaired_by_its_own_parts_job_alone(tiny):
     workspace = tiny(ROW)

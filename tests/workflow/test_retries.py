@@ -146,6 +146,7 @@ def test_ctrl_c_saves_and_a_job_told_to_end_is_started_again_by_snakemake(traini
     assert resumed == [0, int(saved), training.attempts()[1]["last_step"]]
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 def test_the_same_error_at_the_same_place_is_not_tried_for_ever(training):
     training.hurry()
@@ -168,6 +169,7 @@ def test_the_same_error_at_the_same_place_is_not_tried_for_ever(training):
     assert [(one["end"], one["retry"]) for one in training.attempts()][2:] == [("sealed", 0)]
 
 
+@pytest.mark.rotating
 @pytest.mark.fault
 @pytest.mark.slow
 def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training, tell_cost):
@@ -196,6 +198,7 @@ def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training, tell_cos
     tell_cost(training)
 
 
+@pytest.mark.rotating
 @pytest.mark.fault
 @pytest.mark.slow
 def test_two_controllers_of_one_store_train_a_run_once(training, tell_cost, tmp_path):
