@@ -15,7 +15,12 @@ import pytest
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import (
+    EarlyStopping,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
 from torch.nn.parallel import DistributedDataParallel
@@ -187,6 +192,128 @@ def test_hooks_of_a_module_are_counted():
     layer.register_full_backward_pre_hook(lambda *_: None)
     layer.register_full_backward_hook(lambda *_: None)
     assert compat.num_hooks(layer) == 4
+
+
+class Validated(Model):
+    """Ends its training by what a test gives, where Lightning has no loop for it."""
+
+    def __init__(self, at_end=lambda trainer: None):
+        super().__init__()
+        self.at_end, self.validations = at_end, 0
+
+    def on_validation_epoch_end(self):
+        self.validations += 1
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.layer(batch[0]).square().mean())
+
+    def on_train_end(self):
+        self.at_end(self.trainer)
+
+
+def fit_validated(at_end, *callbacks, epochs=1):
+    trainer = pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", logger=DummyLogger(), enable_checkpointing=False, log_every_n_steps=1,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, callbacks=[*callbacks],
+    )  # fmt: skip
+    rows = DataLoader(TensorDataset(torch.ones(4, 4)), batch_size=1)
+    trainer.fit(Validated(at_end), rows, rows)
+    return trainer
+
+
+def test_a_trainer_that_trains_nothing_stands_where_it_is_told():
+    seen = {}
+
+    class Look(pl.Callback):
+        def on_validation_batch_end(self, trainer, *_):
+            seen.update(
+                place=(trainer.current_epoch, trainer.global_step),
+                found=[*compat.results_of(trainer)],
+            )
+
+    trainer = compat.new_trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        callbacks=[Look()],
+    )
+    compat.set_place(trainer, epoch=3, step=7)
+    trainer.validate(Validated(), DataLoader(TensorDataset(torch.ones(1, 4))), verbose=False)
+    assert seen == {"place": (3, 7), "found": ["validation_step.val_loss"]}
+
+
+def test_a_training_s_end_validates_again_and_stays_as_it_was():
+    stopping = EarlyStopping("val_loss", patience=1, min_delta=100.0)
+    seen = []
+
+    def end(trainer):
+        before = (
+            trainer.global_step,
+            trainer.current_epoch,
+            trainer.should_stop,
+            stopping.state_dict(),
+        )
+        compat.validate_again(trainer)
+        seen.append(before)
+        assert (
+            trainer.global_step,
+            trainer.current_epoch,
+            trainer.should_stop,
+            stopping.state_dict(),
+        ) == before
+        assert trainer.training
+        assert trainer.lightning_module.validations == 2
+
+    fit_validated(end, stopping)
+    assert len(seen) == 1
+
+
+def test_training_steps_of_an_end_change_no_weight_and_log_nothing():
+    seen = []
+
+    def end(trainer):
+        module = trainer.lightning_module
+        before = module.layer.weight.clone()
+        for _ in compat.training_steps(trainer, trainer.train_dataloader):
+            seen.append(module.training)
+        assert module.layer.weight.equal(before)
+        assert "log" not in vars(module), "the model logs again"
+
+    fit_validated(end)
+    assert seen == [True] * 4
+
+
+def test_a_stochastic_average_begins_where_it_once_began():
+    average = StochasticWeightAveraging(0.5, swa_epoch_start=1)
+    kept = {}
+    fit_validated(lambda _: kept.update(average.state_dict()), average, epochs=2)
+    assert kept["scheduler_state"]
+    resumed = StochasticWeightAveraging(0.5, swa_epoch_start=1)
+    resumed.setup(fit_validated(lambda _: None), Validated(), "fit")
+    resumed.load_state_dict(kept)
+
+    def begin(trainer):
+        resumed.on_fit_start(trainer, trainer.lightning_module)
+        compat.begin_averaging(resumed, trainer)
+        (config,) = trainer.lr_scheduler_configs
+        assert config.scheduler.state_dict() == kept["scheduler_state"]
+        kept["seen"] = int(resumed.n_averaged)
+
+    fit_validated(begin, epochs=2)
+    assert kept["seen"] == kept["n_averaged"], "nothing was averaged a second time"
+
+
+def test_an_average_and_its_last_epoch_are_found():
+    average = WeightAveraging()
+    assert compat.average_of(average) is None
+    fit_validated(lambda _: None, average)
+    assert [name for name, _ in compat.average_of(average).named_parameters()] == [
+        "layer.weight",
+        "layer.bias",
+    ]
+    compat.set_latest_update_epoch(average, 5)
+    assert compat.latest_update_epoch(average) == 5
 
 
 def test_random_generators():
