@@ -469,7 +469,7 @@ MODEL_CASES = {
         {"@model": "script: train.py"},
     ),
     "a misspelt script": case(
-        SCRIPT | {"@model": "script: trian.py"}, "does not exist", 'did you mean "(.+)"', {"@model": "script: $1"}
+        SCRIPT | {"@model": "script: trainn.py"}, "does not exist", 'did you mean "(.+)"', {"@model": "script: $1"}
     ),
     "a script of another language": case(
         SCRIPT | {"@model": "script: train.sh", "/train.sh": "python train.py\n"}, "is not a Python file",
