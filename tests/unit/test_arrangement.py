@@ -16,9 +16,11 @@ from unittest import mock
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities.types import LRSchedulerConfig
 from safetensors.torch import load
 
-from shardline.checkpoints import optimizers, registered
+from shardline.checkpoints import arrangement, optimizers, registered
+from shardline.checkpoints.arrangement import Arrangement
 from shardline.checkpoints.folder import list_saved, saving
 from shardline.errors import ConfigError
 from tests.support.arranged_models import ORDER, Arranged
@@ -323,3 +325,49 @@ def test_states_of_generated_optimisers_go_to_the_parameters_of_their_names(seed
             own = [names[id(p)] for p in group["params"]]
             assert group["lr"] == rate_of(own)
             assert [optimizer.state[p]["mark"] for p in group["params"]] == [*map(mark_of, own)]
+
+
+def made(kind, names):
+    """Return a module whose parameters, buffers or hooks come in an order."""
+    module = torch.nn.Module()
+    for name in names if kind == "parameter" else sorted(names):
+        module.add_module(name, torch.nn.Linear(2, 2))
+    for name in names if kind == "buffer" else sorted(names):
+        module.register_buffer(f"of_{name}", torch.zeros(3))
+    if kind == "module with hooks":
+        getattr(module, names[0]).register_forward_hook(lambda *_: None)
+    return module
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer", "module with hooks"])
+def test_ranks_that_register_in_unlike_orders_are_refused(monkeypatch, kind):
+    there = registered.describe(made(kind, ["a", "b"]))
+    monkeypatch.setattr(
+        arrangement, "_of_all_ranks", lambda _, mine: [{key: there[key] for key in mine}, mine]
+    )
+    trainer = SimpleNamespace(lightning_module=made(kind, ["a", "b"]))
+    Arrangement()._look(trainer)
+    trainer.lightning_module = made(kind, ["b", "a"])
+    with pytest.raises(ConfigError, match=rf"rank 1 has .* \(the first {kind} that differs\)"):
+        Arrangement()._look(trainer)
+
+
+@pytest.mark.parametrize("kind", ["parameter in the optimizers", "schedule", "callback"])
+def test_ranks_whose_optimizers_or_callbacks_come_in_unlike_orders_are_refused(monkeypatch, kind):
+    def of_both(_, mine):
+        return [mine, {**mine, kind: mine[kind][::-1]}]
+
+    monkeypatch.setattr(arrangement, "_of_all_ranks", of_both)
+    model = made("parameter", ["a", "b"])
+    groups = [{"params": one.parameters()} for one in (model.a, model.b)]
+    optimizer = torch.optim.SGD(groups, 0.1)
+    schedules = [
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        torch.optim.lr_scheduler.StepLR(optimizer, 1),
+    ]
+    trainer = SimpleNamespace(
+        lightning_module=model, optimizers=[optimizer], callbacks=[pl.Callback(), pl.callbacks.Timer()],
+        lr_scheduler_configs=[LRSchedulerConfig(one) for one in schedules],
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=rf"rank 1 has .* \(the first {kind} that differs\)"):
+        Arrangement().begin(trainer)
