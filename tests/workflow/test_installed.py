@@ -125,7 +125,6 @@ def test_the_wheel_brings_the_logger_that_profiles_name_as_its_own_distribution_
         assert all(ours.read(name) == own.read(name) for name in names)
 
 
-@pytest.mark.rotating
 @pytest.mark.slow
 def test_a_new_project_runs_from_the_wheel_and_from_a_clone_with_the_same_results(
     installed, tmp_path

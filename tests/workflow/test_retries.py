@@ -198,7 +198,6 @@ def test_a_job_that_outlives_a_killed_snakemake_is_waited_for(training, tell_cos
     tell_cost(training)
 
 
-@pytest.mark.rotating
 @pytest.mark.fault
 @pytest.mark.slow
 def test_two_controllers_of_one_store_train_a_run_once(training, tell_cost, tmp_path):
