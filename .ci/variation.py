@@ -22,7 +22,7 @@ VARIATIONS = {
     "busy": "two workers for each core",
 }
 # Those that a commit may take: all of tests/unit has passed in them.
-BY_COMMIT = ("plain",)
+BY_COMMIT = ("plain", "folder")
 # What torch, MKL, OpenBLAS and oneDNN read; bits are equal between equal computations alone.
 PROCESSOR = {
     "ATEN_CPU_CAPABILITY": "default",

@@ -15,8 +15,8 @@ from tests.support.workspace import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-ALWAYS = [path for path in PROJECTS if path.name in ("edges", "scripts")]
-ROTATING = [path for path in PROJECTS if path not in ALWAYS]  # two minutes and more of each side
+ALWAYS = [path for path in PROJECTS if path.name == "scripts"]
+ROTATING = [path for path in PROJECTS if path not in ALWAYS]  # a minute and more of each side
 
 
 @pytest.mark.parametrize("project", [*ALWAYS, *rotating(*ROTATING)], ids=lambda path: path.name)

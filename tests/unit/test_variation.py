@@ -14,8 +14,9 @@ MODULE = runpy.run_path(str(VARIATION))
 
 
 def name_of(env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "VARIATION"}
     return subprocess.run(
-        [sys.executable, str(VARIATION), "--name"], env={**os.environ, **env}, capture_output=True, text=True,
+        [sys.executable, str(VARIATION), "--name"], env={**inherited, **env}, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
 
