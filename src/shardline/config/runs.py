@@ -193,9 +193,7 @@ def _expand(
 def _choices(text: str, key: str, where: str, form: Form) -> list[Any]:
     """Return the values of a cell: those of its list, or the one that it is."""
     cell = _cell(text, key, where)
-    if (
-        isinstance(cell, Mapping) and not form.kinds
-    ):  # below `model_args`; else no column lies below the key
+    if isinstance(cell, Mapping) and not form.kinds:  # below `model_args`, where columns are
         raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
     if cell == []:
         raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
