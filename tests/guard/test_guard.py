@@ -10,16 +10,29 @@ import pytest
 from tests.guard.bumps import Bumps
 from tests.guard.compare import compare
 from tests.guard.sides import PROJECTS, earlier, present, versions_of_project
-from tests.support.rotation import rotating
 from tests.support.workspace import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
-ALWAYS = [path for path in PROJECTS if path.name == "scripts"]
-ROTATING = [path for path in PROJECTS if path not in ALWAYS]  # a minute and more of each side
+# each takes minutes for each side: one or two a commit, and the smallest one always
+FIFTHS = {
+    "single": "1",
+    "ranks": "2",
+    "hub": "3",
+    "models": "4",
+    "samples": "5",
+    "edges": "3",
+    "shrunk": "5",
+}
+CASES = [
+    pytest.param(
+        path, marks=[pytest.mark.rotating(fifth=FIFTHS[path.name])] if path.name in FIFTHS else []
+    )
+    for path in PROJECTS
+]
 
 
-@pytest.mark.parametrize("project", [*ALWAYS, *rotating(*ROTATING)], ids=lambda path: path.name)
+@pytest.mark.parametrize("project", CASES, ids=lambda path: path.name)
 def test_values_change_with_their_result_version(project: Path, tmp_path: Path) -> None:
     bumps, versions = Bumps(REPOSITORY), versions_of_project(project)
     marker = project / "since"
