@@ -11,22 +11,25 @@ import torch
 import torchmetrics
 from msgspec.structs import replace
 from pytorch_lightning import LightningModule
+from pytorch_lightning.loggers.logger import DummyLogger
 from safetensors.torch import save_file
+from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.checkpoints.folder import list_saved, newest_good
 from shardline.checkpoints.writer import StateWriter
 from shardline.config.run_spec import RunSpec
-from shardline.config.settings.run import Divergence, Optim, RunSettings, Schedule
+from shardline.config.settings.run import Divergence, Optim, RunSettings, Schedule, Trainer
 from shardline.core.files import read_json_lines
 from shardline.errors import ConfigError, Diverged, LaunchError
 from shardline.training.agreement import Agreement
 from shardline.training.divergence import GoBack, LossWatch, check_policy
 from shardline.training.fit import Trained, seal_model
 from shardline.training.metrics import JsonLinesLogger
-from shardline.training.model import make_model, set_precision
+from shardline.training.model import make_model
 from shardline.training.models.linear import Linear
 from shardline.training.optim import attach_optimizer, lr_factor, make_optimizer
-from shardline.training.trainer import resolve_accelerator
+from shardline.training.trainer import make_trainer, resolve_accelerator
+from tests.support.simulated_kills import ALONE
 
 SCHEMA = {"feature_shape": [8, 8], "classes": list("0123456789")}
 OPTIM = Optim(name="sgd", lr=0.1)
@@ -53,11 +56,28 @@ def test_shipped_models_take_the_datasets_shape():
         assert model(torch.zeros(3, 8, 8)).shape == (3, *shape)
 
 
-def test_metrics_compute_in_64_bits_from_their_first_batch_on_where_the_model_does():
-    model = make_model(spec(), SCHEMA)
-    model.counts = torchmetrics.ConfusionMatrix("multiclass", num_classes=3)
-    set_precision(model, "64-true")
-    assert [one.dtype for one in (model.val_loss, model.counts)] == [torch.float64] * 2
+@pytest.mark.parametrize("loop", ["fit", "validate"])
+def test_metrics_compute_in_64_bits_from_their_first_batch_on_where_the_model_does(loop):
+    class Counts(Linear):
+        def __init__(self):
+            super().__init__((8,), 3)
+            self.counts, self.seen = torchmetrics.ConfusionMatrix("multiclass", num_classes=3), []
+
+        def training_step(self, batch, batch_idx):
+            self.seen += [self.val_loss.dtype, self.counts.dtype]
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch, batch_idx):
+            self.seen += [self.val_loss.dtype, self.counts.dtype]
+            super().validation_step(batch, batch_idx)
+
+    rows = TensorDataset(torch.ones(2, 8, dtype=torch.float64), torch.tensor([0, 2]))
+    settings = RunSettings(precision="64-true", trainer=Trainer(max_epochs=1))
+    trainer = make_trainer(settings, ALONE, [], DummyLogger(), 1, 60.0)
+    model = Counts()
+    attach_optimizer(model, spec(), total_steps=2, set_by_row=())
+    getattr(trainer, loop)(model, *[DataLoader(rows)] * (2 if loop == "fit" else 1))
+    assert {*model.seen} == {torch.float64}
     assert (model.layer.weight.dtype, model.counts.confmat.dtype) == (torch.float64, torch.int64)
     assert torch.get_default_dtype() == torch.float32
 

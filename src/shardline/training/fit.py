@@ -34,7 +34,7 @@ from shardline.training.divergence import GoBack, LossWatch, check_policy, inter
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
 from shardline.training.metrics import JsonLinesLogger, PlainProgress
-from shardline.training.model import make_model, set_precision
+from shardline.training.model import make_model
 from shardline.training.optim import attach_optimizer
 from shardline.training.rank_spec import RankSpec
 from shardline.training.repeated_batch import repeat_batch
@@ -156,7 +156,8 @@ def _fit(
         verify=rank.runtime.verify, pin=pin,
     )  # fmt: skip
     model = make_model(spec, data.manifest["schema"])
-    set_precision(model, settings.precision)
+    if settings.precision == "64-true":
+        model.double()  # Lightning does it after a state is restored, which would round its weights
     attach_optimizer(model, spec, total_steps=data.total_steps, set_by_row=rank.set_by_row)
     check_validates(settings, model)
     check_policy(settings, model, spec.title)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.plugins.precision import DoublePrecision
 
 from shardline.config.run_spec import RunSpec
 from shardline.core.errors import ConfigError
@@ -45,19 +44,6 @@ def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
     model: pl.LightningModule = cls(**arguments)
     watch_reads.look()  # at weights that compiled code has mapped
     return model
-
-
-def set_precision(model: pl.LightningModule, precision: str) -> None:
-    """Give a model the numbers that it is trained with, before a state is restored or compared.
-
-    Lightning does it later, which would round the weights of a state. Metrics take the default type when
-    they are moved, which Lightning does after a validation's first batch: a resumed training would sum up
-    that batch in other numbers.
-    """
-    if precision == "64-true":
-        model.double()
-        with DoublePrecision().forward_context():
-            model.to(model.device)
 
 
 def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from shardline.training.divergence import check_policy
 from shardline.training.evaluate import evaluate
 from shardline.training.fit import check_validates
 from shardline.training.metrics import JsonLinesLogger
-from shardline.training.model import make_model, set_precision
+from shardline.training.model import make_model
 from shardline.training.optim import attach_optimizer
 from shardline.training.quiet import quieten_lightning
 from shardline.training.strategies import SteadyDDPStrategy
@@ -133,7 +133,8 @@ class _Trial:
     def model(self, data: ShardDataModule) -> pl.LightningModule:
         spec = self._spec
         model = make_model(spec, data.manifest["schema"])
-        set_precision(model, spec.settings.precision)
+        if spec.settings.precision == "64-true":
+            model.double()
         steps = _STEPS * spec.settings.trainer.max_epochs
         attach_optimizer(model, spec, total_steps=steps, set_by_row=self._set_by_row)
         check_validates(spec.settings, model)

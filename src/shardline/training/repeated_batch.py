@@ -24,7 +24,7 @@ from shardline.core.imports import short_traceback
 from shardline.core.lightning_compat import ignore_signals, set_place
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
-from shardline.training.model import make_model, set_precision
+from shardline.training.model import make_model
 from shardline.training.trainer import make_trainer
 
 # of the largest value: another processor or order of sums, never another model
@@ -103,7 +103,8 @@ def _evaluate(
     """Return what came of the batch, or the reason why nothing did."""
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = make_model(spec, data.manifest["schema"])
-    set_precision(model, settings.precision)
+    if settings.precision == "64-true":
+        model.double()
     model.configure_callbacks = list  # type: ignore[method-assign]  # weights alone, nothing around them
     again = _Again(best, record)
     trainer = make_trainer(settings, world, [again], DummyLogger(), 1, timeout_s)

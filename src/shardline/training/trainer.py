@@ -7,6 +7,7 @@ from lightning_fabric.plugins.environments.cluster_environment import ClusterEnv
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.strategies import Strategy
+from torchmetrics import Metric
 
 from shardline.config.settings.run import RunSettings
 from shardline.core.lightning_compat import new_trainer, spare_moves
@@ -88,6 +89,22 @@ class LeanSteps(Callback):
                     setattr(callback, name, None)
 
 
+class DoubleMetrics(Callback):
+    """Has metrics compute in 64 bits from the first batch on.
+
+    A metric computes in the type that was the default when it was moved last. Lightning moves it with the model,
+    and again when it has logged its first batch in 64 bits. So the first batches of an attempt had another last bit.
+    """
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Come behind the move to the device."""
+        with trainer.precision_plugin.forward_context():
+            for metric in (one for one in pl_module.modules() if isinstance(one, Metric)):
+                metric.to(metric.device)
+
+    on_validation_start = on_fit_start  # of a Trainer that only validates
+
+
 def make_trainer(
     settings: RunSettings, world: World, callbacks: list[Callback], logger: Logger,
     log_every_steps: int, collective_timeout_s: float,
@@ -112,7 +129,11 @@ def make_trainer(
         # partitions differ in length, so each epoch's is asked for
         reload_dataloaders_every_n_epochs=int(settings.data.epoch == "partition"),
         deterministic=settings.deterministic,
-        callbacks=[*callbacks, LeanSteps()],
+        callbacks=[
+            *callbacks,
+            LeanSteps(),
+            *([DoubleMetrics()] if settings.precision == "64-true" else []),
+        ],
         logger=logger,
         log_every_n_steps=log_every_steps,
         use_distributed_sampler=False,
