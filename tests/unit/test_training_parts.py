@@ -57,7 +57,11 @@ def test_shipped_models_take_the_datasets_shape():
 
 
 @pytest.mark.parametrize("loop", ["fit", "validate"])
-def test_metrics_compute_in_64_bits_from_their_first_batch_on_where_the_model_does(loop):
+def test_metrics_compute_in_64_bits_from_their_first_batch_on_where_the_model_does(
+    loop, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)  # Lightning saves a checkpoint in the present folder
+
     class Counts(Linear):
         def __init__(self):
             super().__init__((8,), 3)
