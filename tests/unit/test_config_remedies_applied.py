@@ -8,7 +8,6 @@ import ast
 import json
 import re
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from shardline.config.project import Project
 from shardline.core import suggest
 from shardline.errors import ShardlineError
 from shardline.identity import code
+from tests.support.raised_errors import note_errors
 from tests.unit.conftest import _parse_once
 from tests.unit.test_config_load import CONFIG, DIGITS
 
@@ -768,13 +768,7 @@ def played(name: str) -> tuple[str, str, frozenset[tuple[str, int]]]:
 
     The second is empty where nothing is wrong then.
     """
-    one, made = CASES[name], set()
-    init = ShardlineError.__init__
-
-    def noted(self: ShardlineError, *args: Any, **named: Any) -> None:
-        frame = sys._getframe(1)
-        made.add((frame.f_code.co_filename, frame.f_lineno))
-        init(self, *args, **named)
+    one = CASES[name]
 
     def outcome(folder: Path, changes: list[tuple[str, Any]]) -> str:
         try:
@@ -796,7 +790,7 @@ def played(name: str) -> tuple[str, str, frozenset[tuple[str, int]]]:
         patch.setattr(load, "pass_on", lambda names: None)
         patch.setattr(checks, "num_gpus", lambda: 0)
         patch.setattr(checks, "num_cpus", lambda: 8)
-        patch.setattr(ShardlineError, "__init__", noted)
+        made = note_errors(patch)
         first = outcome(folder, [*one.bad.items()])
         found = re.search(one.says, first.partition("; ")[2])
         if not found:

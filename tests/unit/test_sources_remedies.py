@@ -8,7 +8,6 @@ import ast
 import gzip
 import io
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from shardline.data.build import make_source
 from shardline.data.rows import Memory, read_rows
 from shardline.errors import ShardlineError
 from shardline.identity import FileDigests
+from tests.support.raised_errors import note_errors
 
 Files = dict[str, Any]  # content by name; None: no such file
 
@@ -682,13 +682,7 @@ def read(folder: Path, source: dict[str, Any], splits: dict[str, Any]) -> int:
 @cache
 def played(name: str) -> tuple[str, int | str, frozenset[tuple[str, int]]]:
     """Return a case's message, what comes after its remedy, and where errors were made."""
-    case, made = CASES[name], set()
-    init = ShardlineError.__init__
-
-    def noted(self: ShardlineError, *args: Any, **named: Any) -> None:
-        frame = sys._getframe(1)
-        made.add((frame.f_code.co_filename, frame.f_lineno))
-        init(self, *args, **named)
+    case = CASES[name]
 
     def outcome(folder: Path, change: dict[str, Any]) -> int | str:
         splits = change.get("splits", case.splits)
@@ -701,7 +695,7 @@ def played(name: str) -> tuple[str, int | str, frozenset[tuple[str, int]]]:
         folder = Path(text).resolve()
         patch.chdir(folder)
         write(folder, case.files)
-        patch.setattr(ShardlineError, "__init__", noted)
+        made = note_errors(patch)
         first = outcome(folder, {})
         write(folder, case.write)
         return str(first), outcome(folder, case.change), frozenset(made)
