@@ -72,7 +72,7 @@
     const settings = titles.slice(3, titles.indexOf("Held-out score")).reverse();
     const order = [...LEAST_TELLING, ...settings.slice(0, -1)].map((title) => titles.indexOf(title));
     const first = [...boxes].filter(([, box]) => box.checked).map(([index]) => index);
-    const frame = byId("leaderboard")?.parentElement; // there is none where every run failed
+    const frame = byId("leaderboard")?.parentElement; // a report of failed runs alone has no leaderboard
     const fitColumns = () => {
       if (hasChosen || !frame) return;
       first.forEach((index) => show(index, true));

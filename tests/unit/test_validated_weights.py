@@ -4,10 +4,14 @@ import os
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
+from pytorch_lightning import LightningModule
+from pytorch_lightning.callbacks import StochasticWeightAveraging
 from safetensors.torch import load, load_file
 
+from shardline.checkpoints.averaging import check_averaging
 from shardline.checkpoints.weights import load_weights
 from shardline.core.errors import ConfigError
 from shardline.data.datamodule import ShardDataModule
@@ -53,6 +57,22 @@ def test_the_sealed_weights_measure_what_was_recorded(trainings, model):
     unbroken, _ = trainings.unbroken(case(model))
     found = validated(trainings, case(model), unbroken.model)
     assert found == pytest.approx(unbroken.trained["best_score"], rel=1e-5)
+
+
+def test_statistics_that_no_pass_could_take_are_refused_before_the_training():
+    model = make_model_of_norm(track_running_stats=True)
+    average = [StochasticWeightAveraging(0.1)]
+    check_averaging(average, model, is_sharded=False)
+    model.automatic_optimization = False
+    with pytest.raises(ConfigError, match="StochasticWeightAveraging.*GroupNorm"):
+        check_averaging(average, model, is_sharded=False)
+    check_averaging(average, make_model_of_norm(track_running_stats=False), is_sharded=False)
+
+
+def make_model_of_norm(**options: bool) -> LightningModule:
+    model = LightningModule()
+    model.norm = torch.nn.BatchNorm1d(2, **options)
+    return model
 
 
 KILLS = [

@@ -11,6 +11,7 @@ from shardline.checkpoints.model_extras import hidden_buffers, own_buffers, set_
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import (
     average_of,
+    batch_norms,
     begin_averaging,
     latest_update_epoch,
     set_latest_update_epoch,
@@ -21,7 +22,9 @@ from shardline_io import heartbeat_memory
 State = list[dict[str, Any]]
 
 
-def check_averaging(callbacks: Iterable[Any], *, is_sharded: bool) -> None:
+def check_averaging(
+    callbacks: Iterable[Any], module: pl.LightningModule, *, is_sharded: bool
+) -> None:
     """Refuse callbacks whose averages could not be resumed, validated or sealed, and prepare the others.
 
     Raises:
@@ -41,6 +44,12 @@ def check_averaging(callbacks: Iterable[Any], *, is_sharded: bool) -> None:
         )
 
     for callback in filter(_is_stochastic, found):
+        if not module.automatic_optimization and batch_norms(module):
+            raise ConfigError(
+                f"configure_callbacks gives a {type(callback).__name__}, whose averages need statistics of BatchNorm, "
+                "and the model, with automatic_optimization = False, takes optimizer steps in training_step; use "
+                "EMAWeightAveraging, or a norm without running statistics, such as GroupNorm"
+            )
         # its epoch for the statistics of BatchNorm would count as one of the training's; see `refresh_statistics`
         callback.pl_module_contains_batch_norm = lambda _: False
 
@@ -106,41 +115,30 @@ def resume_schedules(trainer: pl.Trainer, checkpoint: Mapping[str, Any]) -> None
             begin_averaging(callback, trainer)
 
 
-def _stochastic(trainer: pl.Trainer) -> list[Any]:
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # not declared there
-    return [one for one in callbacks if _is_stochastic(one)]
+def has_stochastic(trainer: pl.Trainer) -> bool:
+    """Return whether a callback puts averages in when the training ends."""
+    return bool(_stochastic(trainer))
 
 
-def refresh_statistics(trainer: pl.Trainer) -> bool:
-    """Take the statistics of BatchNorm for averages that a training's end has put in, by its last epoch's batches.
-
-    Returns:
-        Whether a callback may have put averages in.
-
-    Raises:
-        ConfigError: the model takes its steps itself, so that no batch can be computed without one.
-    """
-    module = trainer.lightning_module
-    found = _stochastic(trainer)
-    norms = [
-        one for one in module.modules() if isinstance(one, torch.nn.modules.batchnorm._BatchNorm)
-    ]
-    if not found or not norms:
-        return bool(found)
-    if not module.automatic_optimization:
-        raise ConfigError(
-            f"{type(found[0]).__name__} needs new statistics of BatchNorm for its averages, and the model, with "
-            "automatic_optimization = False, takes optimizer steps in training_step; use EMAWeightAveraging, or a "
-            "norm without running statistics, such as GroupNorm"
-        )
-    found[0].reset_batch_norm_and_save_state(module)
+def refresh_statistics(trainer: pl.Trainer) -> None:
+    """Take the statistics of BatchNorm for the weights of now, by the last epoch's batches."""
+    norms = batch_norms(trainer.lightning_module)
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # all batches count alike
     memory = heartbeat_memory.mine()
     loader: Any = trainer.train_dataloader
     for _ in training_steps(trainer, loader.again()):
         memory.tick(trainer.global_step, "validation")
-    found[0].reset_momenta()
-    if trainer.world_size > 1:
-        for norm in norms:  # each rank had other samples
-            for buffer in norm.buffers():
-                dist.broadcast(buffer, 0)
-    return True
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        for buffer in norm.buffers() if trainer.world_size > 1 else ():
+            dist.broadcast(buffer, 0)  # each rank had other samples
+
+
+def _stochastic(trainer: pl.Trainer) -> list[Any]:
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # not declared there
+    return [one for one in callbacks if _is_stochastic(one)]

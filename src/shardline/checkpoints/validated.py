@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import ModelParallelStrategy
 from torch.distributed.tensor import DTensor
 
-from shardline.checkpoints.averaging import check_averaging, refresh_statistics
+from shardline.checkpoints.averaging import check_averaging, has_stochastic, refresh_statistics
 from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.first_batch import FirstBatch
 from shardline.checkpoints.sharded import gather_weights
@@ -57,7 +57,7 @@ class ValidatedWeights(Callback):
             ConfigError: one of them averages weights in a way that cannot be resumed or sealed.
         """
         is_sharded = isinstance(trainer.strategy, ModelParallelStrategy)
-        check_averaging(trainer.callbacks, is_sharded=is_sharded)  # type: ignore[attr-defined]
+        check_averaging(trainer.callbacks, pl_module, is_sharded=is_sharded)  # type: ignore[attr-defined]
         # what draws numbers for the first batch comes behind this hook
         after_hook(
             pl_module,
@@ -98,26 +98,24 @@ class ValidatedWeights(Callback):
             self._compare_ranks(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Look at the weights that the last step left, before callbacks put averages in."""
-        self._at_end = fingerprint(watched_weights(pl_module))
+        """Look at the weights that the last step left, where a callback may put averages in."""
+        if has_stochastic(trainer):
+            self._at_end = fingerprint(watched_weights(pl_module))
 
     def end_training(self, trainer: pl.Trainer) -> bool:
         """Validate once more where averages were put in behind the last validation; each rank calls this.
 
         Returns:
             Whether it did.
-
-        Raises:
-            ConfigError: they cannot be validated.
         """
+        if not self._at_end:
+            return False
         module = trainer.lightning_module
-        is_changed = bool(
-            _parameters(module, changed(self._at_end, fingerprint(watched_weights(module))))
-        )
+        now = fingerprint(watched_weights(module))
+        is_changed = bool(_parameters(module, changed(self._at_end, now)))
         if not trainer.strategy.reduce_boolean_decision(is_changed, all=False):
-            return False
-        if not refresh_statistics(trainer):
-            return False
+            return False  # it was stopped before its averages
+        refresh_statistics(trainer)
         validate_again(trainer)
         return True
 

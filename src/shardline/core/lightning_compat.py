@@ -22,6 +22,7 @@ from pytorch_lightning.trainer.connectors.logger_connector.result import (
     _Sync,
 )
 from pytorch_lightning.utilities.signature_utils import is_param_in_hook_signature
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torchmetrics import Metric
 
@@ -198,6 +199,12 @@ def buffers_of(module: torch.nn.Module) -> dict[str, tuple[torch.Tensor | None, 
     return {name: (value, name not in hidden) for name, value in module._buffers.items()}
 
 
+def batch_norms(module: torch.nn.Module) -> list[_BatchNorm]:
+    """Return the norms within a module that keep running statistics of batches."""
+    found = (one for one in module.modules() if isinstance(one, _BatchNorm))
+    return [one for one in found if one.track_running_stats]
+
+
 def num_hooks(module: torch.nn.Module) -> int:
     """Return how many hooks run around a module's forward and backward passes."""
     kinds = ("forward_pre", "forward", "backward_pre", "backward")
@@ -290,13 +297,11 @@ def training_steps(trainer: pl.Trainer, batches: Iterable[Any]) -> Iterator[None
 
 def validate_again(trainer: pl.Trainer) -> None:
     """Run the training's validation, with all its hooks; nothing that it finds stops the training."""
-    kept = (
-        trainer.should_stop,
-        [(one, one.state_dict()) for one in trainer.early_stopping_callbacks],
-    )
+    should_stop = trainer.should_stop
+    stopping = [(one, one.state_dict()) for one in trainer.early_stopping_callbacks]
     trainer.validating = True
     trainer.fit_loop.epoch_loop.val_loop.run()
     trainer.training = True
-    trainer.should_stop = kept[0]
-    for one, state in kept[1]:
+    trainer.should_stop = should_stop
+    for one, state in stopping:
         one.load_state_dict(state)

@@ -258,7 +258,7 @@ class _Watch(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Refuse callbacks of the model's that a training would refuse."""
-        check_averaging(trainer.callbacks, is_sharded=self._is_sharded)  # type: ignore[attr-defined]
+        check_averaging(trainer.callbacks, pl_module, is_sharded=self._is_sharded)  # type: ignore[attr-defined]
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
