@@ -1,6 +1,7 @@
 """A project whose results were never computed, and a project of every kind of run."""
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -29,6 +30,19 @@ def own_log() -> Iterator[None]:
         if type(handler) is logging.FileHandler:  # and not one of pytest's own
             logging.root.removeHandler(handler)
             handler.close()
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """Leave no variable to the next test: trainings set some for their whole process, as Lightning does."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() | before.keys():
+        if name == "PYTEST_CURRENT_TEST" or os.environ.get(name) == before.get(name):
+            continue
+        os.environ.pop(name, None)
+        if name in before:
+            os.environ[name] = before[name]
 
 
 @pytest.fixture
