@@ -18,6 +18,7 @@ def test_a_killed_and_stopped_program_ends_as_an_uninterrupted_one_by_the_sample
 ):
     record(framework, "one machine", LAUNCHERS[framework][0])
     project = on_one_machine(framework)
+    assert "runtime.watch_reads=warn" not in project.logs(), "each file that is read counts"
     whole, broken = project.trained("whole"), project.trained("broken")
     assert whole.ends == [("sealed", 0)]
     assert whole.accuracy > 0.9, "of 0.1 by chance"

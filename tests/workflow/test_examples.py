@@ -162,4 +162,6 @@ def test_an_example_runs_by_its_command(name, tmp_path):
     assert "Report: results/report/index.html" in make(folder, "run")
     report = json.loads((folder / "results/report/report.json").read_text())
     CHECKS[name](folder, {run["name"]: run for run in report["runs"]})
+    for log in folder.glob("logs/**/*.log"):
+        assert "runtime.watch_reads=warn" not in log.read_text(), "each file that is read counts"
     assert "Nothing to be done" in make(folder, "run")

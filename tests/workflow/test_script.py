@@ -88,6 +88,8 @@ def test_the_documented_script_trains_fails_by_name_resumes_and_is_reported(tiny
     assert done.returncode == 0, done.stdout
     plain, stops = sealed(workspace, "plain"), sealed(workspace, "stops")
     check_sealed(plain, workspace)
+    for log in workspace.path.glob("logs/**/*.log"):
+        assert "runtime.watch_reads=warn" not in log.read_text(), "each file that is read counts"
     assert [stops["provenance"]["attempts"], plain["provenance"]["attempts"]] == [2, 1]
     check_measured(stops["provenance"])
     assert stops["records"] == plain["records"]
