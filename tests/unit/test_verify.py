@@ -294,7 +294,7 @@ def test_repair_drops_the_bad_shard_its_part_and_the_manifest_and_says_what_to_r
     assert "dropped 1 bad shard and the manifest" in result.stdout
     assert (
         "to rebuild 1 part and seal the dataset again, run\n"
-        f"  snakemake --snakefile {REPOSITORY}/Snakefile --cores all {from_here(str(manifest))}"
+        f"  snakemake --snakefile {REPOSITORY.resolve()}/Snakefile --cores all {from_here(str(manifest))}"
         in (result.stdout)
     )
 

@@ -5,7 +5,7 @@ is a number for each stage, shipped model and shipped source: how often its resu
 the histories below record. CONTRIBUTING.md explains when a line is added.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +126,30 @@ TOKENIZER: History = _FIRST
 # the base class of the shipped models, where a user derives from it
 CLASSIFIER: History = _FIRST
 
+
+def _sizes(value: object) -> Iterator[object]:
+    """Yield what is set as `size` in a table, and in tables and lists within it."""
+    if isinstance(value, Mapping):
+        yield value.get("size")
+        value = list(value.values())
+    for item in value if isinstance(value, list) else ():
+        yield from _sizes(item)
+
+
+def _has_one_column(run: Settings) -> bool:
+    data = run.get("data", {})
+    sizes = _sizes([data.get("transform"), data.get("eval_transform")])
+    return any(size == 1 or (isinstance(size, list) and size[-1:] == [1]) for size in sizes)
+
+
 # the shipped transforms of samples
-TRANSFORMS: History = _FIRST
+TRANSFORMS: History = (
+    *_FIRST,
+    ResultVersion(
+        changed="images of floats that are resized to one column are those that Pillow gives",
+        concerns=_has_one_column,
+    ),
+)
 
 HISTORIES: dict[str, History] = {
     "data": DATA,

@@ -52,6 +52,10 @@ def _scaled(first: int, count: int, full: int, now: int) -> tuple[int, int]:
 def _resize(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     if pixels.shape[:2] == size:
         return pixels
+    if size[1] == 1 < size[0] != pixels.shape[0]:
+        # without AVX2, torch 2.13 takes a result of one column wrong: across first, then down in two columns
+        row = _resize(pixels, (pixels.shape[0], 1))
+        return _resize(np.repeat(row, 2, axis=1), (size[0], 2))[:, :1]
     import torch  # here: a second, where images are only decoded
 
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
