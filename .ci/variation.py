@@ -21,8 +21,6 @@ VARIATIONS = {
     "user": "a user who owns nothing here, and whose HOME is empty and cannot be written to",
     "busy": "two workers for each core",
 }
-# Those that a commit may take: all of tests/unit has passed in them.
-BY_COMMIT = ("plain", "folder")
 # What torch, MKL, OpenBLAS and oneDNN read; bits are equal between equal computations alone.
 PROCESSOR = {
     "ATEN_CPU_CAPABILITY": "default",
@@ -42,7 +40,7 @@ def chosen() -> str:
     found = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return BY_COMMIT[int(found.stdout[:8] or "0", 16) % len(BY_COMMIT)]
+    return [*VARIATIONS][int(found.stdout[:8] or "0", 16) % len(VARIATIONS)]
 
 
 def clone(folder: Path) -> Path:
