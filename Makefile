@@ -58,7 +58,7 @@ campaign: env ## kill and resume trainings in 500 chains, in about five minutes
 	OMP_NUM_THREADS=1 SHARDLINE_CAMPAIGN_CHAINS=$${SHARDLINE_CAMPAIGN_CHAINS:-500} $(BIN)/python -m pytest -q -n 0 tests/unit/test_resume_chains.py
 
 mutants: env ## change the code at 100 places, and look whether the guard of result versions sees it; half an hour
-	$(BIN)/python -m tests.guard.mutants --seed $(SEED) --folder $$(mktemp -d)
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.guard.mutants --seed $(SEED) --folder $$(mktemp -d)
 
 test-azureml: env-azureml ## run the tests of Azure ML, on an emulator of it; FIFTH as above
 	npm ci --silent --prefix tests/azureml
