@@ -148,6 +148,7 @@ FAULTS = {
     "kill-controller": Fault(
         does="SIGKILL of Snakemake while its job trains",
         is_for_all=True,
+        pace_s=1.0,  # else a training on a busy machine may end before it is noticed
         inject=_kill_controller,
         restore=_unlock,
     ),
