@@ -85,7 +85,7 @@ print([any(known.lines.values()) for known in cases.known.values()])
 @pytest.mark.rotating
 def test_a_dataset_and_a_run_are_made_and_traced(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LEARNING, str(tmp_path)]
-    env = os.environ | {"PYTHONHASHSEED": "0"}  # ranks are forked from it, and each looks at its own
+    env = os.environ | {"PYTHONHASHSEED": "0"}  # its forks are ranks, which ask for it
     done = subprocess.run(
         command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
     )
