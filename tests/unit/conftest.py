@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
 import pytest
 
@@ -35,14 +36,8 @@ def own_log() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
     """Leave no variable to the next test: trainings set some for their whole process, as Lightning does."""
-    before = dict(os.environ)
-    yield
-    for name in os.environ.keys() | before.keys():
-        if name == "PYTEST_CURRENT_TEST" or os.environ.get(name) == before.get(name):
-            continue
-        os.environ.pop(name, None)
-        if name in before:
-            os.environ[name] = before[name]
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture

@@ -113,18 +113,8 @@ def test_formatting_changes_nothing(place: Place) -> None:
     place.edit("mypkg/deep.py", lambda text: f"{text}A = B = u'x'\ndel (A, B)\n")
     before = place.stages()
     place.edit("mypkg/deep.py", lambda text: text.replace("(A, B)", "A, B"))  # as black writes it
-    ruff = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "format",
-        "--isolated",
-        "--no-cache",
-        "--quiet",
-        "--line-length",
-        "50",
-    ]
-    subprocess.run([*ruff, str(place.path)], check=True)
+    options = ["--isolated", "--no-cache", "--quiet", "--line-length", "50"]
+    subprocess.run([sys.executable, "-m", "ruff", "format", *options, str(place.path)], check=True)
     assert 'A = B = "x"' in (place.path / "mypkg" / "deep.py").read_text()
     assert stale(before, place.stages()) == set()
 

@@ -146,7 +146,7 @@ def _has_one_column(run: Settings) -> bool:
 TRANSFORMS: History = (
     *_FIRST,
     ResultVersion(
-        changed="images of floats that are resized to one column are those that Pillow gives",
+        changed="images that are resized to one column are those that Pillow gives",
         concerns=_has_one_column,
     ),
 )
