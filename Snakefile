@@ -40,7 +40,7 @@ rule all:
 
 
 onstart:
-    lean_start.end()
+    snakemake_speedups.end()
     check_one_owner(workflow.executor_settings, workflow.execution_settings.retries)
     check_first()
 

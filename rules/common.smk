@@ -5,7 +5,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod, SharedFSUsage
 
-from shardline.pipeline import lean_start
+from shardline.pipeline import snakemake_speedups
 from shardline.config.scripts import is_script
 from shardline.environments.container import container_of
 from shardline.environments.context import image_sources
@@ -24,7 +24,7 @@ from shardline.pipeline.hooks import check_one_owner, open_project, settle
 from shardline.pipeline.storage import Storage, logs_of
 from shardline.pipeline.terminal import finished
 
-lean_start.begin()
+snakemake_speedups.begin()
 
 # Set by --default-storage-provider: declared files are there, and jobs get local copies.
 PROVIDER = workflow.storage_registry.default_storage_provider
@@ -43,7 +43,7 @@ try:
         is_making=IS_MAKING,
         # the executor is not known yet, but only a cluster's has a number of jobs
         is_remote=workflow.resource_settings.nodes is not None,
-        is_apart=workflow.remote_exec
+        has_no_shared_disk=workflow.remote_exec
         and SharedFSUsage.INPUT_OUTPUT not in workflow.storage_settings.shared_fs_usage,
     )
     if IS_MAKING and PROJECT.identity.environment != "exact":
@@ -305,7 +305,7 @@ def threads_of_prediction(wildcards):
     return run.settings.devices if PREDICTED[wildcards.run] else 1
 
 
-lean_start.keep_signatures(
+snakemake_speedups.keep_signatures(
     [
         *globals().values(),
         *RANKS.values(),

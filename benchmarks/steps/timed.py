@@ -30,7 +30,7 @@ _PARTS = (
     ("backward", ("autograd/", "_tensor.py:backward")),
     ("optimizer", ("torch/optim/",)),
     ("self.log", ("core/module.py:log", "logger_connector/", "torchmetrics/")),
-    ("loss, stop", ("training/divergence", "training/agreement", "training/stop_agreement")),
+    ("loss, stop", ("training/divergence", "training/step_all_reduce", "training/stop_agreement")),
     ("seeds", ("training/steps",)),
     ("checkpoints", ("shardline/checkpoints/", "model_checkpoint.py")),
     ("records", ("training/metrics", "loggers/", "csv_logs")),

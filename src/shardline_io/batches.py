@@ -12,13 +12,13 @@ from typing import Any, TextIO
 from shardline_io import heartbeat_memory, run
 from shardline_io.checkpoints import resume
 from shardline_io.errors import DataError
-from shardline_io.feeds import FeedStream, make_feed
 from shardline_io.ledger import file_name
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.pieces import split_pieces
 from shardline_io.order.sampling import TrainOrder
 from shardline_io.requests import ask
+from shardline_io.run_batches import RunBatchesStream, make_run_batches
 from shardline_io.shards import Shards
 from shardline_io.stopping import alive, begin
 from shardline_io.streams import Batch, Order, RowStream, Stream
@@ -28,10 +28,10 @@ _HELD_OUT_FACTOR = 4
 
 
 @lru_cache(maxsize=1)
-def _feed() -> Any:
+def _run_batches() -> Any:
     """Return what only Shardline's own code can read; None where rows come as they are stored."""
     setting = run.setting_for_shardline(run.data_settings(), len(run.datasets()))
-    return make_feed(setting) if setting else None
+    return make_run_batches(setting) if setting else None
 
 
 @lru_cache(maxsize=1)
@@ -54,11 +54,11 @@ def _is_unverified() -> bool:
 @lru_cache(maxsize=1)
 def _train() -> tuple[Stream, TrainOrder | MixOrder]:
     settings, world = run.settings(), run.world()
-    if _feed():
-        stream, order = _feed().train(
+    if _run_batches():
+        stream, order = _run_batches().train(
             world, local_rank=world.local_rank, num_epochs=settings["trainer"]["max_epochs"]
         )
-        return FeedStream(stream), order
+        return RunBatchesStream(stream), order
     plain = _train_order()
     return _rows(plain), plain
 
@@ -171,7 +171,7 @@ def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:
         ConfigError: as of `train`.
     """
     splits = run.manifest()["splits"]
-    if not splits.get(split) and (split not in splits or not _feed()):
+    if not splits.get(split) and (split not in splits or not _run_batches()):
         raise DataError(
             f"dataset {run.manifest()['dataset']} has no rows in the split {split!r}, expected one of "
             f"{', '.join(name for name, rows in splits.items() if rows)}; name one of these"
@@ -186,10 +186,12 @@ def held_out(split: str, *, batch: int | None = None) -> Iterator[Batch]:
 @lru_cache(maxsize=8)
 def _held_out(split: str, size: int) -> Stream:
     world = run.world()
-    if _feed():  # once for all visits, since it has threads of its own
+    if _run_batches():  # once for all visits, since it has threads of its own
         place = {"batch": size, "rank": world.rank, "world_size": world.world_size}
-        stream, _ = _feed().held_out(split, **place, local_rank=world.local_rank, num_epochs=1)
-        return FeedStream(stream)
+        stream, _ = _run_batches().held_out(
+            split, **place, local_rank=world.local_rank, num_epochs=1
+        )
+        return RunBatchesStream(stream)
     pieces = split_pieces(run.manifest(), split)
     window_rows = int(run.variable("WINDOW_ROWS"))
     return _rows(HeldOutOrder(pieces, size, window_rows, world.rank, world.world_size))

@@ -36,7 +36,7 @@ MODULES = (
     "data/build", "data/datamodule", "data/raw_files", "data/rows", "shardline_io/order/*", "data/shard_format",
     "data/shard_map", "data/splits", "data/statistics", "data/stream", "data/windowmap", "data/sources/*",
     "config/geometry",
-    "training/agreement", "training/divergence", "training/fit", "training/interventions", "training/model",
+    "training/step_all_reduce", "training/divergence", "training/fit", "training/interventions", "training/model",
     "training/models/*", "training/optim", "training/sharding", "training/steps", "training/stop_agreement",
     "training/strategies", "training/trainer",
     "checkpoints/*",

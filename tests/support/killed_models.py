@@ -70,7 +70,7 @@ class Recorder(pl.Callback):
 
 
 @recorded("model", (*_BOTH, *_OF_MODELS))
-class Recorded(pl.LightningModule):
+class SealedRun(pl.LightningModule):
     """Records its hooks; a classifier of four features, with dropout and batch norm."""
 
     def __init__(self, num_classes: int, width: int = 5) -> None:
@@ -115,7 +115,7 @@ class Recorded(pl.LightningModule):
         self.log("val_loss", self.loss(batch))
 
 
-class Averaged(Recorded):
+class Averaged(SealedRun):
     """Keeps a moving average of its weights in a buffer, and validates with it."""
 
     def __init__(self, num_classes: int) -> None:
@@ -131,7 +131,7 @@ class Averaged(Recorded):
         self.log("distance", (self.average - self.head.weight).square().sum())
 
 
-class Counting(Recorded):
+class Counting(SealedRun):
     """Counts in hooks of epochs and validations, and lets the counts change its loss."""
 
     def __init__(self, num_classes: int) -> None:
@@ -187,7 +187,7 @@ class OwnOptimizer(Counting):
         ]
 
 
-class Plateau(Recorded):
+class Plateau(SealedRun):
     """Lowers its learning rate by what it has measured, with drawn numbers in many hooks."""
 
     def __init__(self, num_classes: int) -> None:
@@ -223,7 +223,7 @@ def draw() -> torch.Tensor:
     return torch.rand(()) + random.random() + np.random.rand()
 
 
-class Duel(Recorded):
+class Duel(SealedRun):
     """Takes its steps itself, with two optimisers of which one sums gradients over three batches."""
 
     automatic_optimization = False
@@ -247,7 +247,7 @@ class Duel(Recorded):
             self.lr_schedulers().step()
 
 
-class Hidden(Recorded):
+class Hidden(SealedRun):
     """Keeps what it learns of the data in buffers that its sealed model lacks, one of them made late."""
 
     def __init__(self, num_classes: int) -> None:

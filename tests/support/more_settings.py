@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, defstruct, field
 
-from shardline.config.forms import keys_of
+from shardline.config.key_schema import keys_of
 from shardline.config.settings.base import Settings
 
 Added = dict[str, tuple[Any, Any]]
@@ -12,7 +12,7 @@ Added = dict[str, tuple[Any, Any]]
 
 def newer(hint: Any, before: Any) -> tuple[Any, Any]:
     """Return annotation and default of a setting that reproduces what was before by its default."""
-    return Annotated[hint, Meta(extra={"before": before})], before
+    return Annotated[hint, Meta(extra={"legacy_value": before})], before
 
 
 def extended(table: type[Settings], added: Added) -> type[Settings]:
@@ -28,7 +28,7 @@ def extended(table: type[Settings], added: Added) -> type[Settings]:
     ]
     for key, more in below.items():
         known = keys_of(table).get(key)
-        inner = extended(known.form.tables[0] if known else Settings, more)
+        inner = extended(known.schema.tables[0] if known else Settings, more)
         fields.append((key, inner, field(default_factory=inner)))
     return defstruct(
         table.__name__,

@@ -16,7 +16,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
-from shardline.report import Asked, RunFiles
+from shardline.report import RunFiles, TableEntry
 
 HOSTILE = "<script>window.hacked=1</script>"
 BATCH = 64
@@ -205,7 +205,7 @@ def seal(folder, name, dataset, model, lr, metrics, evaluation, seed=7) -> RunFi
         metrics=target / "metrics.jsonl",
         evaluation=target / "evaluation.json",
         provenance=target / "provenance.json",
-        asked=Asked(
+        asked=TableEntry(
             key=run,
             names=(name,),
             dataset_names=(dataset,),

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from shardline.report import Asked, RunFiles, read_report
+from shardline.report import RunFiles, TableEntry, read_report
 from shardline.report.page import render_page
 
 CLASSES = [str(digit) for digit in range(10)]
@@ -86,7 +86,7 @@ def write_run(
         metrics=folder / "metrics.jsonl",
         evaluation=folder / "evaluation.json",
         provenance=folder / "provenance.json",
-        asked=Asked(
+        asked=TableEntry(
             **{
                 "key": run,
                 "names": (name,),

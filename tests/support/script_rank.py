@@ -15,7 +15,7 @@ from shardline.core.world import World
 from shardline_io import batches, heartbeat_memory, order, requests, results, run, stopping
 from tests.support.columns import Given, manifest_of
 
-CACHED = ("_feed", "_shards", "_train", "_held_out")
+CACHED = ("_run_batches", "_shards", "_train", "_held_out")
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from pytorch_lightning.callbacks import (
 )
 from torch import nn
 
-from tests.support.killed_models import Recorded
+from tests.support.killed_models import SealedRun
 
 
-class Averaging(Recorded):
+class Averaging(SealedRun):
     """Lightning's moving average, of buffers too."""
 
     def configure_callbacks(self) -> list[pl.Callback]:
@@ -45,14 +45,14 @@ class EachEpoch(WeightAveraging):
         return epoch_idx is not None and epoch_idx >= 1
 
 
-class ByEpochs(Recorded):
+class ByEpochs(SealedRun):
     """Is averaged at its epochs' ends."""
 
     def configure_callbacks(self) -> list[pl.Callback]:
         return [*super().configure_callbacks(), EachEpoch(use_buffers=False)]
 
 
-class Stochastic(Recorded):
+class Stochastic(SealedRun):
     """Lightning's average of epochs' weights, put in when the training ends, with statistics of its own."""
 
     def configure_callbacks(self) -> list[pl.Callback]:
@@ -127,14 +127,14 @@ class Shadow(pl.Callback):
         self.loaded = state_dict
 
 
-class ByCallback(Recorded):
+class ByCallback(SealedRun):
     """Is averaged by a callback of its own, whose weights are in until the validation's last hook."""
 
     def configure_callbacks(self) -> list[pl.Callback]:
         return [*super().configure_callbacks(), Shadow()]
 
 
-class ByHooks(Recorded):
+class ByHooks(SealedRun):
     """Averages itself in a second module, which is exchanged with the first for a validation."""
 
     def __init__(self, num_classes: int) -> None:
@@ -160,7 +160,7 @@ class ByHooks(Recorded):
         exchange(self.head, self.average)
 
 
-class SecondModule(Recorded):
+class SecondModule(SealedRun):
     """Is validated by a second module, which follows the first."""
 
     def __init__(self, num_classes: int) -> None:
@@ -175,7 +175,7 @@ class SecondModule(Recorded):
         return (self.head if self.training else self.average)(self.body(features))
 
 
-class Rewrites(Recorded):
+class Rewrites(SealedRun):
     """Keeps half of its weights out of its training checkpoints, and puts them back."""
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -189,7 +189,7 @@ class Rewrites(Recorded):
         checkpoint["state_dict"] = {**checkpoint["state_dict"], **checkpoint["kept"]}
 
 
-class Compiled(Recorded):
+class Compiled(SealedRun):
     """Has a submodule that is compiled."""
 
     def __init__(self, num_classes: int) -> None:
@@ -197,7 +197,7 @@ class Compiled(Recorded):
         self.head = torch.compile(self.head, backend="eager")
 
 
-class Outside(Recorded):
+class Outside(SealedRun):
     """Is validated with a number that its weights do not have."""
 
     scale = 1.0
@@ -210,7 +210,7 @@ class Outside(Recorded):
         self.log("val_loss", self.loss(batch) * self.scale)
 
 
-class Adapts(Recorded):
+class Adapts(SealedRun):
     """Trains on what it is validated with."""
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -218,7 +218,7 @@ class Adapts(Recorded):
         self.head.bias.data += 0.01
 
 
-class Probed(Recorded):
+class Probed(SealedRun):
     """Sets a parameter when its validation is over, and a buffer."""
 
     def __init__(self, num_classes: int, is_parameter: bool = True) -> None:
@@ -233,7 +233,7 @@ class Probed(Recorded):
             self.head.bias.data += 1.0
 
 
-class Lazy(Recorded):
+class Lazy(SealedRun):
     """Has a buffer that it makes only while it trains."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:

@@ -24,7 +24,7 @@ from shardline.results.accept.take import accept_dataset, accept_run
 from shardline.results.accept.unasked import accept_unasked
 from shardline.results.diff import compare_runs
 from shardline.results.lineage.tracer import trace
-from shardline.results.recorded import accepted_of, find_recorded
+from shardline.results.sealed_run import accepted_of, find_sealed_run
 from shardline.results.states import State, sealed_names, state_of
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run
@@ -368,7 +368,7 @@ def test_diff_and_report_tell_of_an_acceptance(stale):
     accept(stale, with_evaluation=True)
     project = stale.load()
     old, new = sorted(Path("results/runs").iterdir())
-    found = compare_runs(find_recorded(project, old.name), find_recorded(project, new.name))
+    found = compare_runs(find_sealed_run(project, old.name), find_sealed_run(project, new.name))
     assert [cause.kind for cause in found.circumstances] == ["accepted"]
     assert REASON in found.circumstances[0].text
     assert found.causes

@@ -1,6 +1,6 @@
 """Bumps of result versions, and settings that are newer than the results.
 
-A bump makes stale the runs that it concerns, and what reads their results; a new setting and
+A bump makes stale the runs that it applies_to, and what reads their results; a new setting and
 any other edit of Shardline make nothing stale.
 """
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardline.config.forms import keys_of
+from shardline.config.key_schema import keys_of
 from shardline.config.settings.config import Config
 from shardline.identity import versions
 from shardline.identity.versions import ResultVersion
@@ -76,26 +76,26 @@ def test_text_of_shardline_changes_nothing(change: Callable[[str], str], place: 
     assert stale(before, place.stages()) == set()
 
 
-def add_line(patch: pytest.MonkeyPatch, name: str, concerns: Callable[[Any], bool]) -> None:
+def add_line(patch: pytest.MonkeyPatch, name: str, applies_to: Callable[[Any], bool]) -> None:
     """Bump a history."""
-    line = ResultVersion(changed="other sums", concerns=concerns)
+    line = ResultVersion(changed="other sums", applies_to=applies_to)
     patch.setitem(versions.HISTORIES, name, (*versions.HISTORIES[name], line))
 
 
-def concerned(name: str, concerns: Callable[[Any], bool]) -> set[str]:
+def concerned(name: str, applies_to: Callable[[Any], bool]) -> set[str]:
     """Return the stages that such a bump is about."""
     settings_of = {"train sharded": {"strategy": "fsdp"}, "evaluate sharded": {"strategy": "fsdp"}}
-    return {stage for stage in BY_HISTORY[name] if concerns(settings_of.get(stage, {}))}
+    return {stage for stage in BY_HISTORY[name] if applies_to(settings_of.get(stage, {}))}
 
 
-@pytest.mark.parametrize("concerns", [_always, lambda _: False, _sharded])
+@pytest.mark.parametrize("applies_to", [_always, lambda _: False, _sharded])
 @pytest.mark.parametrize("name", versions.HISTORIES)
 def test_bump_of_a_history(
-    name: str, concerns: Callable[[Any], bool], shared: Place, monkeypatch: pytest.MonkeyPatch
+    name: str, applies_to: Callable[[Any], bool], shared: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = shared.stages()
-    add_line(monkeypatch, name, concerns)
-    assert stale(before, shared.stages()) == with_what_follows(concerned(name, concerns))
+    add_line(monkeypatch, name, applies_to)
+    assert stale(before, shared.stages()) == with_what_follows(concerned(name, applies_to))
 
 
 BUMPS = st.tuples(st.sampled_from(sorted(versions.HISTORIES)), st.sampled_from([_always, _sharded]))
@@ -143,11 +143,11 @@ def add_setting(monkeypatch: pytest.MonkeyPatch) -> AddSetting:
 
     def add(key: str, hint: Any, default: Any) -> None:
         config = extended(Config, {f"defaults.{key}": newer(hint, default)})
-        (run,) = keys_of(config)["defaults"].form.tables
-        (evaluation,) = keys_of(run)["evaluation"].form.tables
+        (run,) = keys_of(config)["defaults"].schema.tables
+        (evaluation,) = keys_of(run)["evaluation"].schema.tables
         monkeypatch.setattr("shardline.config.load.Config", config)
-        monkeypatch.setattr("shardline.config.before.RunSettings", run)
-        monkeypatch.setattr("shardline.config.before.Evaluation", evaluation)
+        monkeypatch.setattr("shardline.config.legacy_values.RunSettings", run)
+        monkeypatch.setattr("shardline.config.legacy_values.Evaluation", evaluation)
 
     return add
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from shardline.config import checks
-from shardline.config.forms import defaults_of, keys_of
+from shardline.config.key_schema import defaults_of, keys_of
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.reference import reference
@@ -256,7 +256,7 @@ def test_several_machines_on_a_profile_that_has_one(
 
 
 def test_an_environment_that_the_launcher_cannot_enter(load: Load) -> None:
-    message = "runtime.environment=conda, but runtime.launcher=azureml .* runtime.environment=here"
+    message = "runtime.environment=conda, but runtime.launcher=azureml .* runtime.environment=job"
     with pytest.raises(ConfigError, match=message):
         load(runtime={"environment": "conda", "launcher": "azureml"})
 

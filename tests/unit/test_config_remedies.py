@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shardline.config.forms import dotted_keys, form_at, form_of
+from shardline.config.key_schema import dotted_keys, schema_at, schema_of
 from shardline.config.load import load_project
 from shardline.config.runs import read_rows
 from shardline.config.settings.config import Config
@@ -245,7 +245,9 @@ def follow(config: dict[str, Any], problem: str) -> None:
         value = at(config, key.split("."))
         put(config, key, DROP)
         near = f"{parent}.{name}" if parent else name
-        table = form_at(Config, parent) if parent and "datasets" not in parent else form_of(Config)
+        table = (
+            schema_at(Config, parent) if parent and "datasets" not in parent else schema_of(Config)
+        )
         is_near = "datasets" in parent or name in dotted_keys(table.tables[0])
         put(config, near if is_near else name, value)
     elif found := re.fullmatch(r"(\S+) is not a known key; known are .+", problem):
@@ -278,7 +280,7 @@ def is_known(problem: str, key: str, known: set[str]) -> bool:
 
 
 def problems(config: dict[str, Any]) -> list[str]:
-    form = form_of(Config)
+    form = schema_of(Config)
     return [*problems_of(coerce(config, form), form)]
 
 

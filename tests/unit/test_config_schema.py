@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from shardline.config.described import json_schema
-from shardline.config.forms import form_of
+from shardline.config.key_schema import schema_of
 from shardline.config.settings.config import Config
 from shardline.config.validate import problems_of
 from tests.unit.test_config_load import CONFIG
@@ -22,7 +22,7 @@ def test_what_editors_accept_is_what_is_accepted() -> None:
     """But for a source's type, which editors know and which is looked up later here."""
     for what, changed in (*bad_configs(), *structures()):
         config: dict[str, Any] = {**CONFIG, **changed}
-        problems = list(problems_of(config, form_of(Config)))
+        problems = list(problems_of(config, schema_of(Config)))
         if VALIDATOR.is_valid(config) != (not problems):
             assert what.partition("=")[0] in ("datasets.d.source.type", "datasets.d.source"), (
                 problems

@@ -21,7 +21,7 @@ from shardline.results import diff, findings, verify, verify_runs
 from shardline.results.diff import compare_runs
 from shardline.results.lineage import tracer
 from shardline.results.lineage.tracer import trace
-from shardline.results.recorded import find_recorded
+from shardline.results.sealed_run import find_sealed_run
 from shardline.results.verify import verify_dataset, verify_report
 from shardline.results.verify_runs import verify_run
 from tests.support.fake_project import DIGEST, FakeProject
@@ -116,7 +116,7 @@ class Sealed:
 
     def read(self) -> Iterator[str]:
         """Let the other readers read, and yield how they reject it."""
-        old, new = (find_recorded(self.project, name) for name in ("first", "second"))
+        old, new = (find_sealed_run(self.project, name) for name in ("first", "second"))
         paths = (
             self.report / "index.html", self.run.evaluation, self.run.folder / "metrics.jsonl",
             self.dataset.manifest, self.part, self.part.parents[1] / "shard-00001.safetensors",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.config.forms import fill, form_of
+from shardline.config.key_schema import fill, schema_of
 from shardline.config.resolved import as_type
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
@@ -58,7 +58,7 @@ def check(tmp_path, monkeypatch):
         given = {"global_batch": 32, "nodes": 1, "devices": 1, "dataset": "tab"}
         spec = RunSpec(
             run="0123456789ab", name="net", model="mlp", model_class="shardline.training.models.mlp:MLP",
-            settings=as_type(fill(given, form_of(RunSettings)), RunSettings),
+            settings=as_type(fill(given, schema_of(RunSettings)), RunSettings),
         )  # fmt: skip
         dataset = CheckedDataset(
             id="ba9876543210", name="tab", manifest=tmp_path / "none", shards=tmp_path / "none",

@@ -18,9 +18,9 @@ import pytest
 from msgspec import UNSET
 
 from shardline.config import documents
-from shardline.config.before import KEYWORD, settings_of
 from shardline.config.causes import find_causes
-from shardline.config.forms import Key, form_of, keys_of
+from shardline.config.key_schema import Key, keys_of, schema_of
+from shardline.config.legacy_values import KEYWORD, settings_of
 from shardline.config.load import load_project
 from shardline.config.settings.base import Settings
 from shardline.config.settings.config import StudySettings
@@ -138,7 +138,7 @@ def dotted_keys(table: type[Settings], prefix: str = "") -> dict[str, Key]:
     """Return each setting of a table, by dotted key."""
     found: dict[str, Key] = {}
     for key, known in keys_of(table).items():
-        tables = known.form.tables
+        tables = known.schema.tables
         if not tables:
             found[f"{prefix}{key}"] = known
         for below in tables:
@@ -148,7 +148,7 @@ def dotted_keys(table: type[Settings], prefix: str = "") -> dict[str, Key]:
 
 def present_keys() -> dict[str, dict[str, Key]]:
     dataset = dotted_keys(settings_of("dataset"))
-    source = form_of(settings_of("dataset")).key("source")
+    source = schema_of(settings_of("dataset")).key("source")
     return {
         "run": dotted_keys(settings_of("train")),
         "dataset": {k: v for k, v in dataset.items() if not k.startswith("source.")},
@@ -165,8 +165,10 @@ def test_newer_settings_say_what_reproduces_the_results_of_before() -> None:
     first = json.loads(KEYS.read_text())
     for where, keys in present_keys().items():
         for key, known in keys.items() if where in first else ():
-            has_before = KEYWORD in known.form.limits
+            has_legacy_value = KEYWORD in known.schema.limits
             if key in first[where]:
-                assert not has_before, f"{where}: {key} enters its identities always"
+                assert not has_legacy_value, f"{where}: {key} enters its identities always"
             else:
-                assert has_before or known.default is UNSET, f"{where}: {key} has no `before`"
+                assert has_legacy_value or known.default is UNSET, (
+                    f"{where}: {key} has no `legacy_value`"
+                )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
-from shardline.config.forms import form_of, keys_of
+from shardline.config.key_schema import keys_of, schema_of
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import CODE_ERROR, exit_code_of
@@ -48,11 +48,11 @@ def messages() -> list[str]:
 
 def test_every_argument_of_the_trainer_is_a_setting_or_known_to_be_none():
     assert set(SETTINGS) | set(LACKING) == ARGUMENTS
-    keys = keys_of(form_of(RunSettings).tables[0])
+    keys = keys_of(schema_of(RunSettings).tables[0])
     for name in SETTINGS.values():
         table, _, key = name.rpartition(".")
-        known = keys_of(form_of(Runtime).tables[0]) if table == "runtime" else keys
-        assert key in (keys_of(keys[table].form.tables[0]) if table in keys else known), name
+        known = keys_of(schema_of(Runtime).tables[0]) if table == "runtime" else keys
+        assert key in (keys_of(keys[table].schema.tables[0]) if table in keys else known), name
 
 
 def test_no_message_of_lightnings_names_an_argument_that_a_config_lacks():

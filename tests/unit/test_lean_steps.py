@@ -12,8 +12,8 @@ from pytorch_lightning.callbacks import Callback, LambdaCallback
 from torch.utils.data import DataLoader, TensorDataset
 
 from shardline.training import stopwatch
-from shardline.training.agreement import Agreement
 from shardline.training.goodput import Timeline
+from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.steps import StepSeeds
 from shardline.training.stopwatch import Stopwatch
 from shardline.training.trainer import LeanSteps
@@ -95,7 +95,7 @@ def asked(monkeypatch):
 
 
 def test_a_step_is_read_one_later_and_a_reason_to_stop_comes_with_it(asked):
-    agreement = Agreement()
+    agreement = StepAllReduce()
     agreement.start(CPU)
     for step in range(1, 5):
         reading = agreement.read()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardline.report.charts.machine import MAX_RANKS, view_machine
-from shardline.supervision.machine_curve import (
+from shardline.supervision.resource_usage import (
     MAX_POINTS,
     MachineCurve,
     MachinePoint,

@@ -18,10 +18,10 @@ from torch import nn
 from shardline.data.collate import Collate
 from shardline.data.columns import Column
 from shardline.data.packs import PackUnits
+from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
-from shardline.data.units import RowUnits, Units
 from shardline.losses import token_mean
 from shardline.training.quiet import quieten_lightning
 from shardline_io.order.held_out import HeldOutOrder
@@ -50,7 +50,7 @@ def ragged_rows(rows: list[tuple[int, int]]) -> Given:
     return Given(COLUMNS, [sorted(half, key=lambda row: row[0]) for half in halves])
 
 
-def units_of(kind: str, folder: Path, source: Given, split: str) -> tuple[Units, ShardMap]:
+def units_of(kind: str, folder: Path, source: Given, split: str) -> tuple[SampleIndex, ShardMap]:
     manifest = manifest_of(source, folder)
     shards, pieces = ShardMap(manifest, folder), split_pieces(manifest, split)
     if kind == "packs":
@@ -60,7 +60,9 @@ def units_of(kind: str, folder: Path, source: Given, split: str) -> tuple[Units,
     return RowUnits(shards=shards, pieces=pieces), shards
 
 
-def orders(kind: str, units: Units, batch: int, window: int) -> Callable[[int, int, int], Any]:
+def orders(
+    kind: str, units: SampleIndex, batch: int, window: int
+) -> Callable[[int, int, int], Any]:
     """Return what gives a rank's order of some kind, by rank, number of ranks and accumulated parts."""
     pieces: dict[str, Any] = {"global_batch": batch, "window_rows": window}
 

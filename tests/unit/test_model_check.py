@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.config.forms import fill, form_of
+from shardline.config.key_schema import fill, schema_of
 from shardline.config.resolved import as_type
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
@@ -62,7 +62,7 @@ def check(tmp_path, monkeypatch):
             name="net",
             model="mypkg.models:Net",
             model_class="checked_models:Net",
-            settings=as_type(fill(given, form_of(RunSettings)), RunSettings),
+            settings=as_type(fill(given, schema_of(RunSettings)), RunSettings),
         )
         dataset = CheckedDataset(
             id="ba9876543210", name="rings", manifest=tmp_path / "none", shards=tmp_path / "none",

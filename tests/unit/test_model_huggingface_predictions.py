@@ -17,9 +17,9 @@ from safetensors.numpy import save_file
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Data, Evaluation
 from shardline.core.errors import ConfigError, DataError
-from shardline.data.feed import Feed
 from shardline.data.prediction_file import write_predictions
 from shardline.data.prediction_parts import LENGTHS, count_parts, part_file
+from shardline.data.run_batches import RunBatches
 from shardline.training.models.hf_causal_lm import CausalLM
 from shardline.training.models.hf_sequence_classification import SequenceClassification
 from shardline.training.models.hf_token_classification import TokenClassification
@@ -108,7 +108,7 @@ def predicted(model: Model) -> dict[str, list[Any]]:
 def logits(model: Model) -> list[torch.Tensor]:
     """Return what the model itself gives of each test row alone."""
     place = DatasetPlace(manifest=model.sealed / "manifest.json", shards=model.sealed)
-    stream, _ = Feed([place], model.spec.settings).held_out("test", batch=1, num_epochs=1)
+    stream, _ = RunBatches([place], model.spec.settings).held_out("test", batch=1, num_epochs=1)
     own = model.model
     with torch.inference_mode():
         rows = model.manifest["splits"]["test"]

@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from shardline.config.forms import defaults_of, form_at
+from shardline.config.key_schema import defaults_of, schema_at
 from shardline.config.settings.run import RunSettings
 from shardline.core.nested import flatten
 from shardline.errors import ConfigError
@@ -81,7 +81,7 @@ def others(key: str) -> list[Any]:
     """Return other values of a setting than the default; the first that fits the rest is taken."""
     if given := {**OF_SAMPLES, **OF_EVALUATION, **OF_SCRIPTS}.get(key):
         return [given]
-    form, default = form_at(RunSettings, key), SETTINGS[key]
+    form, default = schema_at(RunSettings, key), SETTINGS[key]
     if form.choices:
         return [value for value in reversed(form.choices) if value != default]
     by_type = {

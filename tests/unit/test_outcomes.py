@@ -21,7 +21,7 @@ from shardline.core.errors import (
     exit_code_of,
 )
 from shardline.core.files import write_json
-from shardline.pipeline import common, late_report, started
+from shardline.pipeline import common, invocation, late_report
 from shardline.results.gc import find_garbage
 from shardline.results.outcomes import outcomes_of
 from shardline.results.reports import present_report
@@ -232,7 +232,7 @@ def test_a_second_attempt_of_a_final_error_repeats_nothing(fake, capsys):
             return int(end.code)
         return 0
 
-    started.record()
+    invocation.record()
     assert attempt(ConfigError("shards=0, expected 1 or more")) == 2
     assert "shards=0" in capsys.readouterr().err
     Path(log).unlink()  # as Snakemake does
@@ -249,7 +249,7 @@ def test_a_second_attempt_of_a_final_error_repeats_nothing(fake, capsys):
 
 
 def test_a_transient_error_is_tried_again(fake):
-    started.record()
+    invocation.record()
     for _ in range(2):
         with pytest.raises(SystemExit), common.job("logs/train/0123456789ab.log", {}):
             raise LaunchError("no port is free")

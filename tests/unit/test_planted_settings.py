@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardline.config.document import read_config
-from shardline.config.forms import Form, dotted_keys, form_of, keys_of
+from shardline.config.key_schema import Form, dotted_keys, keys_of, schema_of
 from shardline.config.load import load_project
 from shardline.config.runs import FIXED_COLUMNS
 from shardline.config.settings.config import Config
@@ -43,7 +43,7 @@ def places(form: Form, path: tuple[Any, ...] = (), depth: int = 0) -> Iterator[t
 
     A leaf of numbers is one as well, since a message about its value shows it. An int is an item of a list.
     """
-    below = [(key, one.form) for table in form.tables for key, one in keys_of(table).items()]
+    below = [(key, one.schema) for table in form.tables for key, one in keys_of(table).items()]
     if form.value:
         yield (*path, FORMS[0])
         below.append(("some", form.value))
@@ -75,7 +75,7 @@ def load(folder: Path, config: dict[str, Any], row: dict[str, str] = ROW) -> str
     return f"{error.value} {error.value!r}"
 
 
-PLACES = list(dict.fromkeys(path for path in places(form_of(Config)) if path))
+PLACES = list(dict.fromkeys(path for path in places(schema_of(Config)) if path))
 
 
 def test_no_setting_takes_or_shows_a_credential(

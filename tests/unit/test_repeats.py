@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from shardline.config.run_spec import DatasetPlace
-from shardline.data import feed as feeds
-from shardline.data.feed import Feed, number_of
+from shardline.data import run_batches as run_batches
 from shardline.data.repeats import places_to_repeat
+from shardline.data.run_batches import RunBatches, number_of
 from shardline.data.sample_stream import SampleStream
 from shardline.data.transforms.checking import check_samples
 from shardline.data.transforms.steps import TransformSpec
@@ -32,7 +32,7 @@ def rare(kind: str, **given: Any) -> dict[str, Any]:
 
 
 def train(places: list[DatasetPlace], transform: Any, **data: Any) -> SampleStream:
-    stream, _ = Feed(places, settings(transform=transform, **data)).train(world())
+    stream, _ = RunBatches(places, settings(transform=transform, **data)).train(world())
     assert isinstance(stream, SampleStream)
     return stream
 
@@ -74,7 +74,7 @@ def test_a_held_out_split_is_looked_at(tmp_path: Path) -> None:
     one = place(tmp_path / "a", 24, 0, split=1)
     of = settings(eval_transform=rare("time", rows=[20]))
     with pytest.raises(ConfigError, match="d-a, validation split: row id .* leave chance out of"):
-        Feed([one], of).held_out("validation", batch=4)
+        RunBatches([one], of).held_out("validation", batch=4)
 
 
 def test_a_slow_transform_is_looked_at_for_a_while_and_the_log_says_so(
@@ -83,7 +83,7 @@ def test_a_slow_transform_is_looked_at_for_a_while_and_the_log_says_so(
     one = place(tmp_path / "a", 24, 0)
     train([one], "tests.support.transforms:Half")
     assert "transformed twice" not in capsys.readouterr().out
-    monkeypatch.setattr(feeds, "_CHECK_S", 0.0)
+    monkeypatch.setattr(run_batches, "_CHECK_S", 0.0)
     train([one], "tests.support.transforms:Half")
     assert "data.transform: 4 samples were transformed twice before" in capsys.readouterr().out
 
@@ -100,7 +100,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> DatasetPlace:
 @pytest.fixture(scope="module")
 def repeated(large: DatasetPlace) -> list[float]:
     """Values of the samples of the first epoch that are transformed twice; the check looks at none of them."""
-    dataset = Feed([large], settings()).datasets[0]
+    dataset = RunBatches([large], settings()).datasets[0]
     ids = np.concatenate([1000 * shard + np.arange(ROWS // 2) for shard in range(2)])
     parts = np.full(ROWS, number_of(dataset.key), np.uint64)
     chosen = ids[places_to_repeat(1, parts, np.zeros(ROWS, int), ids, 0)]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from shardline.config.studies import Size, Study
-from shardline.pipeline import started
+from shardline.pipeline import invocation
 from shardline.report import read_report, write_report
 from shardline.report.compare import comparison
 from shardline.report.environment import find_differences
@@ -192,9 +192,9 @@ def test_an_action_without_a_record_counts_as_unknown(tmp_path):
 
 def test_the_start_of_a_pipeline_run_is_told_to_its_jobs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert started.recorded() is None
-    started.record()
-    first = started.recorded()
+    assert invocation.recorded() is None
+    invocation.record()
+    first = invocation.recorded()
     assert first is not None
     assert first.endswith("Z")
 

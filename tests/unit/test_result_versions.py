@@ -72,7 +72,7 @@ def test_the_newest_line_that_applies_counts(lines: list[frozenset[int]], value:
     history = (
         ResultVersion(changed="first version"),
         *(
-            ResultVersion(changed=str(line), concerns=lambda found, line=line: found["x"] in line)
+            ResultVersion(changed=str(line), applies_to=lambda found, line=line: found["x"] in line)
             for line in lines
         ),
     )
@@ -91,7 +91,7 @@ def test_every_history_begins_with_what_concerns_all() -> None:
         def __len__(self) -> int:
             return 0
 
-    assert all(history[0].concerns(Nothing()) for history in HISTORIES.values())
+    assert all(history[0].applies_to(Nothing()) for history in HISTORIES.values())
 
 
 def test_versions_stand_by_name_in_one_order() -> None:
@@ -102,7 +102,7 @@ def test_versions_stand_by_name_in_one_order() -> None:
 def test_what_a_user_reaches_counts_by_its_newest_line_whatever_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    line = ResultVersion(changed="a", concerns=lambda found: found["source"]["delimiter"] == ";")
+    line = ResultVersion(changed="a", applies_to=lambda found: found["source"]["delimiter"] == ";")
     monkeypatch.setitem(HISTORIES, "csv", (*HISTORIES["csv"], line))
     found = {"source": {"type": "csv", "delimiter": ","}}
     assert versions_of(("data", "csv"), found) == {"csv": 1, "data": 1}

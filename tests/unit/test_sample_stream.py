@@ -17,10 +17,10 @@ from shardline.data import windowmap
 from shardline.data.classes import rows_of_classes
 from shardline.data.collate import Around, Collate
 from shardline.data.columns import Column
+from shardline.data.sample_index import RowUnits, Sample
 from shardline.data.sample_stream import Key, SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
-from shardline.data.units import RowUnits, Sample
 from shardline.errors import DataError
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder, Part, joined

@@ -17,7 +17,7 @@ import shardline_io as io
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Data, Pack, Pad, RunSettings, Trainer
 from shardline.core.files import write_json
-from shardline.data.feed import Feed
+from shardline.data.run_batches import RunBatches
 from shardline.ledger import read_samples
 from shardline_io.errors import ConfigError, DataError
 from tests.support.columns import Given, manifest_of
@@ -93,7 +93,9 @@ def rank_of(
 ) -> Any:
     write_run(folder, wanted)
     first = {"MANIFEST": str(places[0].manifest), "SHARDS": str(places[0].shards)}
-    rows = Feed(places, wanted, verify="off").datasets[0].window_rows(wanted.data.window_bytes)
+    rows = (
+        RunBatches(places, wanted, verify="off").datasets[0].window_rows(wanted.data.window_bytes)
+    )
     variables = {**first, "WINDOW_ROWS": str(rows), "READS": reads_of(places)}
     return as_rank(folder, rank, ranks, **variables)
 
@@ -138,14 +140,14 @@ def test_batches_are_those_of_shardlines_stream_from_any_step_on(
     folder = tmp_path_factory.mktemp("run")
     is_users = kind in ("pair", "dict")
     for rank in range(ranks):
-        feed = Feed(used, wanted, verify="off")
-        stream, order = feed.train(world_of(rank, ranks))
+        run_batches = RunBatches(used, wanted, verify="off")
+        stream, order = run_batches.train(world_of(rank, ranks))
         total = order.steps(0) + order.steps(1)
         done = round(share * total)
         expected = [
             (stream.batch_ids.tolist(), batch) for e in (0, 1) for batch in stream.batches(e)
         ]
-        held, _ = feed.held_out("validation", batch=6, rank=rank, world_size=ranks)
+        held, _ = run_batches.held_out("validation", batch=6, rank=rank, world_size=ranks)
         expected_held = [(held.batch_ids.tolist(), batch) for batch in held.batches()]
         with rank_of(folder, used, wanted, rank, ranks):
             assert io.num_steps() == total
@@ -189,7 +191,7 @@ def test_code_that_has_moved_since_the_run_was_resolved_is_found(
 
 @pytest.fixture
 def without_shardline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "shardline.data.feed", None)
+    monkeypatch.setitem(sys.modules, "shardline.data.run_batches", None)
 
 
 @pytest.mark.usefixtures("without_shardline")

@@ -119,7 +119,12 @@ def test_start_and_why_report_it_in_one_line(
     fake.seal_all()
     with caplog.at_level(logging.WARNING, logger="shardline"):
         open_project(
-            fake.config, None, is_main=True, is_making=True, is_remote=False, is_apart=False
+            fake.config,
+            None,
+            is_main=True,
+            is_making=True,
+            is_remote=False,
+            has_no_shared_disk=False,
         )
     (record,) = (
         one for one in caplog.records if "was changed since it was shipped" in one.getMessage()

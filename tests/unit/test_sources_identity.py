@@ -9,7 +9,7 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from shardline.config.forms import form_of, keys_of
+from shardline.config.key_schema import keys_of, schema_of
 from shardline.config.settings.config import Config
 from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.validate import validate
@@ -68,7 +68,7 @@ UNCOUNTED = {"table": {"table": "moved"}, "decode_threads": {"decode_threads": 3
 
 def rules() -> dict[str, set[str]]:
     """Return the options of each shipped source."""
-    tables = keys_of(DatasetSettings)["source"].form.tables
+    tables = keys_of(DatasetSettings)["source"].schema.tables
     return {table.named: set(keys_of(table)) - {"type"} for table in tables}
 
 
@@ -188,7 +188,9 @@ def test_examples_of_the_guide_are_valid() -> None:
     seen = set()
     for block in blocks:
         validate(
-            {"runs": "runs.tsv", "defaults": {}, **block}, form_of(Config), where="docs/sources.md"
+            {"runs": "runs.tsv", "defaults": {}, **block},
+            schema_of(Config),
+            where="docs/sources.md",
         )
         seen |= {entry["source"]["type"] for entry in block["datasets"].values()}
     assert seen >= set(SOURCES)

@@ -15,9 +15,9 @@ from shardline.config.names import LAYOUT, check_layout
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.core.world import World
-from shardline.data.feed import Feed
 from shardline.data.integrity import Verifier
 from shardline.data.parts import read_part
+from shardline.data.run_batches import RunBatches
 from shardline.data.shard_map import ShardMap
 from shardline.errors import ConfigError, DataError
 from shardline.pipeline.datasets import build_shards, seal_dataset
@@ -418,7 +418,7 @@ class Ledger:
             rank=rank, local_rank=rank, world_size=2, local_world_size=2, master_addr="", master_port=0,
             launcher="none",
         )  # fmt: skip
-        stream, order = Feed([self.place], self.run.settings).train(world)
+        stream, order = RunBatches([self.place], self.run.settings).train(world)
         step, lines = 0, []
         for epoch in range(2):
             for _ in stream.batches(epoch):

@@ -21,13 +21,13 @@ from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import Divergence, Optim, RunSettings, Schedule, Trainer
 from shardline.core.files import read_json_lines
 from shardline.errors import ConfigError, Diverged, LaunchError
-from shardline.training.agreement import Agreement
-from shardline.training.divergence import GoBack, LossWatch, check_policy
+from shardline.training.divergence import LossWatch, RollbackRequired, check_policy
 from shardline.training.fit import Trained, seal_model
 from shardline.training.metrics import JsonLinesLogger
 from shardline.training.model import make_model
 from shardline.training.models.linear import Linear
 from shardline.training.optim import attach_optimizer, lr_factor, make_optimizer
+from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.trainer import make_trainer, resolve_accelerator
 from tests.support.simulated_kills import ALONE
 
@@ -245,7 +245,7 @@ def test_a_model_that_takes_its_steps_itself_can_neither_be_helped_on_nor_shrink
     ],
 )
 def test_what_is_said_of_a_steps_losses(parts, max_loss, said):
-    agreement = Agreement()
+    agreement = StepAllReduce()
     agreement.start(torch.device("cpu"))
     watch = LossWatch(max_loss, agreement)
     trainer = SimpleNamespace(
@@ -255,7 +255,7 @@ def test_what_is_said_of_a_steps_losses(parts, max_loss, said):
         trainer.fit_loop = SimpleNamespace(_should_accumulate=[place < len(parts)].pop)
         watch.on_train_batch_end(trainer, None, {"loss": torch.tensor(loss / len(parts))})
     with (
-        pytest.raises(GoBack, match=re.escape(f"the training loss is {said}"))
+        pytest.raises(RollbackRequired, match=re.escape(f"the training loss is {said}"))
         if said
         else nullcontext()
     ):

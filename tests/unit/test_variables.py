@@ -264,7 +264,9 @@ def test_the_start_names_what_it_ignores(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONHASHSEED", "9")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError):  # there is no project here; the environment comes first
-        open_project({}, None, is_main=True, is_making=False, is_remote=False, is_apart=False)
+        open_project(
+            {}, None, is_main=True, is_making=False, is_remote=False, has_no_shared_disk=False
+        )
     told = capsys.readouterr().err
     assert told.startswith(
         "environment: PL_TRAINER_LIMIT_TRAIN_BATCHES would change what is trained, and is ignored;"

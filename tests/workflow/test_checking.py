@@ -152,11 +152,11 @@ def test_other_code_than_the_recorded_is_refused_by_name_unless_it_is_wanted(pro
     assert f"({run}) was evaluated with other code" in result.stderr
     assert "code of the model: mine: Net.forward changed" in result.stderr
     assert shardline("export", run, "--to", "safetensors").exit_code == 2
-    anyway = shardline("replay", run, "--anyway")
-    assert anyway.exit_code == 3, "another forward gives other numbers"
+    forced = shardline("replay", run, "--force")
+    assert forced.exit_code == 3, "another forward gives other numbers"
     assert (
         "with other code than were recorded: code of the model: mine: Net.forward changed"
-        in anyway.stdout
+        in forced.stdout
     )
 
 
@@ -169,9 +169,9 @@ def test_another_environment_than_the_recorded_is_refused_by_name_unless_it_is_w
     assert result.exit_code == 2
     assert f"numpy {np.__version__} is installed, 1.0 is locked" in result.stderr
     assert "runtime.environment" in result.stderr
-    anyway = shardline("replay", "cnn", "--anyway")
-    assert anyway.exit_code == 0, anyway.output
-    assert "with other packages than were recorded: numpy" in anyway.stdout
+    forced = shardline("replay", "cnn", "--force")
+    assert forced.exit_code == 0, forced.output
+    assert "with other packages than were recorded: numpy" in forced.stdout
 
 
 def test_a_replay_starts_in_the_environment_that_the_profile_names(project):

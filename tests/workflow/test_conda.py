@@ -39,7 +39,7 @@ def project(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> W
     return workspace
 
 
-def configure(workspace: Workspace, *, environment: str = "here", **conda: Any) -> None:
+def configure(workspace: Workspace, *, environment: str = "job", **conda: Any) -> None:
     workspace.configure(
         {
             **TINY_CONFIG,

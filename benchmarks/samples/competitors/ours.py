@@ -10,7 +10,7 @@ from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Data, Pack, RunSettings, Trainer
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
-from shardline.data.feed import Feed
+from shardline.data.run_batches import RunBatches
 
 WINDOW_BYTES = 256 << 20  # the default of `data.window_bytes`
 
@@ -25,7 +25,7 @@ def batches(task: Task) -> Iterator[Any]:
 
 def boundaries(task: Task, num_batches: int) -> list[int]:
     """Return which of so many batches are the first of a window, beside the very first."""
-    _, order = Feed([_place(task)], _settings(task)).train(_ALONE)
+    _, order = RunBatches([_place(task)], _settings(task)).train(_ALONE)
     found, start = [], 0
     for epoch in count():
         ends = start + order.num_batches(epoch)

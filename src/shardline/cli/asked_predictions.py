@@ -19,7 +19,7 @@ from shardline.pipeline.datasets import build_part, seal_parts
 from shardline.pipeline.predicting import compute_parts
 from shardline.pipeline.prediction_files import write_file
 from shardline.results.accept.files import link
-from shardline.results.recorded import Recorded, check_repeatable
+from shardline.results.sealed_run import SealedRun, check_repeatable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +44,14 @@ class Predicted:
 
 
 def predict_rows(
-    project: Project, recorded: Recorded, rows: Sequence[str], *, split: str, output: Path, anyway: bool
+    project: Project, recorded: SealedRun, rows: Sequence[str], *, split: str, output: Path, force: bool
 ) -> Predicted:  # fmt: skip
     """Predict the rows of a dataset, or of files, and write them to a file.
 
     Args:
         rows: name of one dataset of the config, or files and patterns.
         output: is not overwritten.
-        anyway: take the code of now, whatever it is.
+        force: take the code of now, whatever it is.
 
     Raises:
         ConfigError: there is no such dataset or file, the output is there, or the run cannot predict.
@@ -67,7 +67,7 @@ def predict_rows(
         raise ConfigError(
             f"{output} is there, and nothing is overwritten; delete it, or name another file: --output FILE"
         )
-    changes = check_repeatable(project, recorded, "used to predict", anyway=anyway)
+    changes = check_repeatable(project, recorded, "used to predict", force=force)
     prediction = _prediction(project, recorded, rows, split)
     project.digests.save()
     if not (prediction.file.exists() and prediction.record.exists()):
@@ -82,7 +82,7 @@ def predict_rows(
 
 
 def _prediction(
-    project: Project, recorded: Recorded, rows: Sequence[str], split: str
+    project: Project, recorded: SealedRun, rows: Sequence[str], split: str
 ) -> Prediction:
     spec = RunSpec.of(recorded.spec, name=recorded.title)
     if (run := project.runs.get(recorded.id)) is not None:  # whose class may have moved
@@ -103,7 +103,7 @@ def _prediction(
 
 
 def _dataset(
-    project: Project, recorded: Recorded, rows: Sequence[str], trained_on: Sequence[str]
+    project: Project, recorded: SealedRun, rows: Sequence[str], trained_on: Sequence[str]
 ) -> Dataset:
     """Return the dataset that one word names, or the files that the words name."""
     named = {name: one for one in project.built.values() for name in one.names}
@@ -128,7 +128,7 @@ def _dataset(
     return files_as_dataset(project, rows, datasets[0], "FILES")
 
 
-def _make(project: Project, prediction: Prediction, recorded: Recorded) -> None:
+def _make(project: Project, prediction: Prediction, recorded: SealedRun) -> None:
     rows, layout = prediction.rows, project.layout.declared
     if not rows.manifest.exists():
         if rows.read_as is None:

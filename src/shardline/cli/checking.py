@@ -18,14 +18,14 @@ from shardline.core.errors import DataError
 from shardline.results.diff import compare_runs
 from shardline.results.export.start import export_run
 from shardline.results.lineage.tracer import trace
-from shardline.results.recorded import find_recorded
 from shardline.results.replay.start import replay
+from shardline.results.sealed_run import find_sealed_run
 
 _Run = Annotated[str, typer.Argument(metavar="RUN", help="Name or id of a run, or an earlier id.")]
-_Anyway = Annotated[
+_Force = Annotated[
     bool,
     typer.Option(
-        "--anyway", metavar="", help="Use the present code and packages, even if they differ."
+        "--force", metavar="", help="Use the present code and packages, even if they differ."
     ),
 ]
 
@@ -38,7 +38,7 @@ def replay_run(
         float,
         typer.Option(metavar="REL", min=0, help="Relative difference that is allowed; 0: none."),
     ] = 0.0,
-    anyway: _Anyway = False,
+    force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a sealed model again, and compare every recorded number with the result.
@@ -48,9 +48,9 @@ def replay_run(
     Exit code 3 if a number differs.
     """
     project = load_project(config_file=context.obj)
-    recorded = find_recorded(project, run)
+    recorded = find_sealed_run(project, run)
     with waiting_for(f"evaluating {recorded.title}"):
-        found = replay(project, recorded, tolerance=tolerance, anyway=anyway)
+        found = replay(project, recorded, tolerance=tolerance, force=force)
     if as_json:
         say_json({**vars(found), "equal": found.is_equal})
     else:
@@ -72,7 +72,7 @@ def diff(
     seeds if both runs were repeated, else from the choice of held-out samples.
     """
     project = load_project(config_file=context.obj)
-    found = compare_runs(find_recorded(project, first), find_recorded(project, second))
+    found = compare_runs(find_sealed_run(project, first), find_sealed_run(project, second))
     say_json(found) if as_json else show_comparison(found)
 
 
@@ -122,7 +122,7 @@ def export(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to be made; left out, exports/RUN-FORMAT."),
     ] = None,
-    anyway: _Anyway = False,
+    force: _Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a sealed model for others, with a model card, and compare it with the original.
@@ -132,8 +132,8 @@ def export(
     stored: the normalisation is inside. Nothing is overwritten.
     """
     project = load_project(config_file=context.obj)
-    recorded = find_recorded(project, run)
+    recorded = find_sealed_run(project, run)
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     with waiting_for(f"exporting {recorded.title}"):
-        done = export_run(project, recorded, to=to, output=output, anyway=anyway)
+        done = export_run(project, recorded, to=to, output=output, force=force)
     say_json(done) if as_json else show_export(done)

@@ -11,7 +11,7 @@ from shardline.cli.app import AsJson, app
 from shardline.cli.asked_predictions import predict_rows
 from shardline.cli.display.terminal import say, say_json
 from shardline.config.load import load_project
-from shardline.results.recorded import find_recorded
+from shardline.results.sealed_run import find_sealed_run
 
 
 @app.command("predict")
@@ -31,8 +31,8 @@ def predict(
         Literal["train", "validation", "test"],
         typer.Option(help="Which rows of a dataset; of files, all rows are predicted."),
     ] = "test",
-    anyway: Annotated[
-        bool, typer.Option("--anyway", metavar="", help="Use the present code, even if it differs.")
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Use the present code, even if it differs.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -45,8 +45,8 @@ def predict(
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     project = load_project(config_file=context.obj)
-    recorded = find_recorded(project, run)
-    found = predict_rows(project, recorded, rows, split=split, output=output, anyway=anyway)
+    recorded = find_sealed_run(project, run)
+    found = predict_rows(project, recorded, rows, split=split, output=output, force=force)
     if as_json:
         say_json(found)
     else:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.config.before import settings_of, with_before
+from shardline.config.legacy_values import settings_of, with_legacy_values
 from shardline.config.sample_code import with_own_code
 from shardline.config.trained_on import weights_of_inputs
 from shardline.core.nested import flatten
@@ -108,7 +108,7 @@ def _readable(document: Mapping[str, Any]) -> dict[str, Any]:
     code, settings = _part(document, "code"), _part(document, "settings")
     shown = dict(document)
     if settings:
-        settings = with_before(settings, settings_of(str(document.get("stage"))))
+        settings = with_legacy_values(settings, settings_of(str(document.get("stage"))))
         source = _part(settings, "source")
         if "source" in code and "type" not in source:
             settings["source"] = {"type": _OWN, **source}

@@ -90,10 +90,10 @@ def check_environment(runtime: Runtime, where: str) -> None:
     """Refuse an environment that the launcher cannot start ranks in, or that would change what they train."""
     environment, launcher = runtime.environment, runtime.launcher
     check_given(runtime.variables, where)
-    if launcher == "azureml" and environment != "here":
+    if launcher == "azureml" and environment != "job":
         raise ConfigError(
             f"{where}: runtime.environment={environment}, but runtime.launcher=azureml starts the ranks in the "
-            "environment of their Azure ML job; set runtime.environment=here, and name the image with azureml-image"
+            "environment of their Azure ML job; set runtime.environment=job, and name the image with azureml-image"
         )
 
 

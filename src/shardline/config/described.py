@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from shardline.config.forms import Form, Key, form_of, keys_of
+from shardline.config.key_schema import Key, KeySchema, keys_of, schema_of
 from shardline.config.settings.base import Settings
 from shardline.config.settings.config import Config
 from shardline.config.settings.source_base import Source
@@ -26,7 +26,7 @@ _KEYWORDS = {
 def texts_of(table: type[Settings]) -> dict[str, str]:
     """Return the text below each key of a table, on one line; else the text of its type."""
     known = keys_of(table)
-    found = {key: one.form.description for key, one in known.items()}
+    found = {key: one.schema.description for key, one in known.items()}
     for base in reversed(table.__mro__):
         if issubclass(base, Settings):
             texts = _texts(base)
@@ -49,32 +49,33 @@ def _texts(table: type[Settings]) -> dict[str, str]:
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of `config.yaml`."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "config.yaml"}
-    return {**head, **_of_form(form_of(Config))}
+    return {**head, **_of_schema(schema_of(Config))}
 
 
-def _of_form(form: Form) -> dict[str, Any]:
-    if form.choices:
-        others = structs.replace(form, choices=())
-        listed = {"enum": list(form.choices)}
-        return listed if form.kinds == ("string",) else {"anyOf": [_of_form(others), listed]}
+def _of_schema(key_schema: KeySchema) -> dict[str, Any]:
+    if key_schema.choices:
+        others = structs.replace(key_schema, choices=())
+        listed = {"enum": list(key_schema.choices)}
+        is_text = key_schema.kinds == ("string",)
+        return listed if is_text else {"anyOf": [_of_schema(others), listed]}
     schema: dict[str, Any] = {}
-    if form.kinds:
-        schema["type"] = form.kinds[0] if len(form.kinds) == 1 else list(form.kinds)
+    if kinds := key_schema.kinds:
+        schema["type"] = kinds[0] if len(kinds) == 1 else list(kinds)
     sized = {"string": "Length", "array": "Items", "object": "Properties"}
-    for name, limit in form.limits.items():
+    for name, limit in key_schema.limits.items():
         if name in _KEYWORDS:
             schema[_KEYWORDS[name]] = limit
         elif name in ("min_length", "max_length"):
-            kind = next(sized[kind] for kind in form.kinds if kind in sized)
+            kind = next(sized[kind] for kind in kinds if kind in sized)
             schema[f"{name[:3]}{kind}"] = limit
-    if form.item:
-        schema["items"] = _of_form(form.item)
-    if form.name and form.value:
+    if key_schema.item:
+        schema["items"] = _of_schema(key_schema.item)
+    if key_schema.name and key_schema.value:
         schema |= {
-            "propertyNames": _of_form(form.name),
-            "additionalProperties": _of_form(form.value),
+            "propertyNames": _of_schema(key_schema.name),
+            "additionalProperties": _of_schema(key_schema.value),
         }
-    tables = [_of_table(table) for table in form.tables if table is not Source]
+    tables = [_of_table(table) for table in key_schema.tables if table is not Source]
     if len(tables) > 1:
         return {**schema, "anyOf": tables}
     return {**schema, **tables[0]} if tables else schema
@@ -96,7 +97,7 @@ def _of_table(table: type[Settings]) -> dict[str, Any]:
 
 
 def _of_key(key: Key, text: str) -> dict[str, Any]:
-    schema = _of_form(key.form)
+    schema = _of_schema(key.schema)
     if text:
         schema["description"] = text
     if key.default is not UNSET:

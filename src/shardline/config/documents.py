@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import scripts
-from shardline.config.before import settings_of, without_before
 from shardline.config.evaluation_code import METRIC
+from shardline.config.legacy_values import settings_of, without_legacy_values
 from shardline.config.programs import Program, find_program
 from shardline.config.sample_code import EVALUATED, counted_data
 from shardline.config.source_checks import WITH_TOKENS
@@ -93,7 +93,7 @@ class Documents:
         if source["type"] in WITH_TOKENS and "tokenizer" not in source:  # a file, among the content
             program = replace(program, history=(*program.history, "tokenizer"))
         counted = {key: value for key, value in settings.items() if key not in _NOT_IN_DATASET}
-        counted = without_before(counted, settings_of("dataset"))
+        counted = without_legacy_values(counted, settings_of("dataset"))
         source = {key: value for key, value in counted["source"].items() if key != "type"}
         counted["source"] = {**_named("type", program), **source}
         return {
@@ -198,7 +198,7 @@ class Documents:
             inputs["outcomes"] = list(outcomes)
         return {
             "stage": "report",
-            "settings": without_before(settings, settings_of("report")),
+            "settings": without_legacy_values(settings, settings_of("report")),
             "inputs": inputs,
             "template": short_digest(_page_files()),
             **self.made_by("report", {}, settings),
@@ -227,7 +227,7 @@ class Documents:
 
 def counted_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings as its identity documents hold them."""
-    counted = without_before(settings, settings_of("train"))
+    counted = without_legacy_values(settings, settings_of("train"))
     counted.pop("code_files", None)  # whose bytes count, and not where they lie
     counted.pop("uncounted_args", None)  # which decides what counts, and no bit
     counted.pop("environment", None)  # whose packages count

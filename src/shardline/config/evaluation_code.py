@@ -110,6 +110,6 @@ def evaluates_on_ranks(run: Run, runtime: Runtime) -> bool:
         is_script(run.model_class)
         or settings.strategy == "fsdp"
         or runtime.launcher == "azureml"
-        or runtime.environment != "here"
+        or runtime.environment != "job"
         or (settings.elastic and depends)
     )

@@ -19,8 +19,8 @@ from shardline.config import (
 from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.evaluation_code import check_evaluation, metric_paths
-from shardline.config.forms import fill, form_of
 from shardline.config.hub_models import check_hub_model
+from shardline.config.key_schema import fill, schema_of
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
@@ -128,16 +128,16 @@ def _check_form(
     Raises:
         ConfigError: names all that is wrong with the form of either.
     """
-    form, problems, rows = form_of(Config), Problems(), []
-    config = coerce(config, form)
+    schema, problems, rows = schema_of(Config), Problems(), []
+    config = coerce(config, schema)
     with problems.gather():
-        validate(config, form, where=where)
+        validate(config, schema, where=where)
     table = config.get("runs")
     if isinstance(table, str):
         with problems.gather():
             rows = read_rows(workdir / table, table, not_secret=allowed)
     problems.refuse()
-    return fill(config, form), rows
+    return fill(config, schema), rows
 
 
 def _load_datasets(

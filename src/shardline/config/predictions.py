@@ -257,5 +257,5 @@ def predicts_on_ranks(spec: RunSpec, runtime: Runtime) -> bool:
     return not (
         spec.settings.strategy == "fsdp"
         or runtime.launcher == "azureml"
-        or runtime.environment != "here"
+        or runtime.environment != "job"
     )

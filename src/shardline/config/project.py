@@ -47,7 +47,7 @@ class Project:
         runs: by id, in the order of the table; those that studies alone ask for come last. A second
             evaluation of one training stands under `{id}/{evaluation}`.
         scaling: the scaling studies.
-        outcomes: what became of further runs, which have no result; see `over_results`.
+        outcomes: what became of further runs, which have no result; see `only_finished`.
         predicted: by id, files and datasets that predictions are about and no run uses.
         predictions: by id.
     """
@@ -119,7 +119,7 @@ class Project:
         found = [run.environment for run in self.runs.values() if run.environment]
         return {one.address: one for one in found if one.has_rule}
 
-    def over_results(self, outcomes: Mapping[str, Mapping[str, Any]]) -> "Project":
+    def only_finished(self, outcomes: Mapping[str, Mapping[str, Any]]) -> "Project":
         """Return the project without the runs that have no result: what a report can be made of now.
 
         Args:

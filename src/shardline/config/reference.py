@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from shardline.config.described import json_schema, texts_of
-from shardline.config.forms import Form, Key, keys_of
+from shardline.config.key_schema import Key, KeySchema, keys_of
 from shardline.config.settings.base import Settings
 from shardline.config.settings.config import Config, Identity, PredictionSettings, StudySettings
 from shardline.config.settings.datasets import DatasetSettings
@@ -190,23 +190,23 @@ def _rows(table: type[Settings], counts: str, prefix: str = "") -> Iterator[Row]
     texts = texts_of(table)
     for key, known in keys_of(table).items():
         dotted = f"{prefix}{key}"
-        if not known.form.tables or not known.form.is_table:
+        if not known.schema.tables or not known.schema.is_table:
             yield _row(dotted, known, texts[key], counts)
-        if known.form.tables and not known.form.value:
-            yield from _rows_below(known.form, counts, f"{dotted}.")
+        if known.schema.tables and not known.schema.value:
+            yield from _rows_below(known.schema, counts, f"{dotted}.")
 
 
-def _rows_below(form: Form, counts: str, prefix: str) -> Iterator[Row]:
+def _rows_below(schema: KeySchema, counts: str, prefix: str) -> Iterator[Row]:
     """Yield the keys of a table, or of each kind of it; a key that several have alike stands once."""
     found: dict[Row, list[str]] = {}
-    for number, table in enumerate(form.tables):
+    for number, table in enumerate(schema.tables):
         named = getattr(table, "named", "")
         for key, kind, default, meaning, counted in _rows(table, counts, prefix):
             if number and not hasattr(table, "named"):
                 default = ""  # only required where the table is of another kind than the default's
             found.setdefault((key, kind, default, meaning, counted), []).append(named)
     for (key, kind, default, meaning, counted), names in found.items():
-        if all(names) and len(names) < len(form.tables):
+        if all(names) and len(names) < len(schema.tables):
             named = ", ".join(f"`{one}`" if one.isidentifier() else one for one in names)
             meaning = f"{named}: {meaning[0].lower()}{meaning[1:]}"
         yield key, kind, default, meaning, counted
@@ -215,7 +215,7 @@ def _rows_below(form: Form, counts: str, prefix: str) -> Iterator[Row]:
 def _row(key: str, known: Key, text: str, counts: str) -> Row:
     default = "" if known.default is UNSET else _value(known.default)
     default = "required" if known.is_required else default
-    return f"`{key}`", _type(known.form), default, text, _COUNTS.get(key, counts)
+    return f"`{key}`", _type(known.schema), default, text, _COUNTS.get(key, counts)
 
 
 def _value(value: Any) -> str:
@@ -223,15 +223,17 @@ def _value(value: Any) -> str:
     return f"`{text}`"
 
 
-def _type(form: Form) -> str:
-    if form.choices:
-        listed = ", ".join(map(_value, form.choices))
-        others = structs.replace(form, choices=())
-        return listed if form.kinds == ("string",) else f"{_type(others)}, {listed}"
+def _type(schema: KeySchema) -> str:
+    if schema.choices:
+        listed = ", ".join(map(_value, schema.choices))
+        others = structs.replace(schema, choices=())
+        return listed if schema.kinds == ("string",) else f"{_type(others)}, {listed}"
     words = {"object": "table", "array": "list", "string": "text", "boolean": "true, false"}
-    name = " or ".join(words.get(kind, kind) for kind in form.kinds)
+    name = " or ".join(words.get(kind, kind) for kind in schema.kinds)
     bounds = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    limits = [f"{sign} {form.limits[key]}" for key, sign in bounds.items() if key in form.limits]
+    limits = [
+        f"{sign} {schema.limits[key]}" for key, sign in bounds.items() if key in schema.limits
+    ]
     return f"{name} {', '.join(limits)}".strip()
 
 

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from msgspec import to_builtins
 
-from shardline.config.before import KEYWORD
-from shardline.config.forms import ANYTHING, Form, keys_of
+from shardline.config.key_schema import ANYTHING, KeySchema, keys_of
+from shardline.config.legacy_values import KEYWORD
 from shardline.config.settings.base import Settings
 from shardline.config.validate import coerce
 
@@ -18,7 +18,7 @@ def as_type(settings: Mapping[str, Any], table: type[_Table]) -> _Table:
 
     Args:
         settings: valid ones. An earlier version may have written them, so that newer keys are at
-            their `before`, or a later one, whose further keys are passed over.
+            their `legacy_value`, or a later one, whose further keys are passed over.
     """
     values = {}
     for key, known in keys_of(table).items():
@@ -26,23 +26,23 @@ def as_type(settings: Mapping[str, Any], table: type[_Table]) -> _Table:
             item = settings[key]
             # most are neither, and 10,000 runs have 500,000
             values[known.field] = (
-                _value(item, known.form) if isinstance(item, dict | list) else item
+                _value(item, known.schema) if isinstance(item, dict | list) else item
             )
-        elif KEYWORD in known.form.limits:
-            values[known.field] = coerce(known.form.limits[KEYWORD], known.form)
+        elif KEYWORD in known.schema.limits:
+            values[known.field] = coerce(known.schema.limits[KEYWORD], known.schema)
         elif known.below:
-            values[known.field] = as_type({}, known.form.tables[0])
+            values[known.field] = as_type({}, known.schema.tables[0])
     return table(**values)
 
 
-def _value(value: Any, form: Form) -> Any:
+def _value(value: Any, schema: KeySchema) -> Any:
     if isinstance(value, list):
-        return [_value(item, form.item or ANYTHING) for item in value]
+        return [_value(item, schema.item or ANYTHING) for item in value]
     if not isinstance(value, dict):
         return value
-    if table := form.table_of(value):
+    if table := schema.table_of(value):
         return as_type(value, table)
-    return {key: _value(item, form.value or ANYTHING) for key, item in value.items()}
+    return {key: _value(item, schema.value or ANYTHING) for key, item in value.items()}
 
 
 def as_plain(settings: Settings) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import yaml
 
 from shardline.config.credentials import refuse_credentials
 from shardline.config.document import plain
-from shardline.config.forms import Form, dotted_keys, fill, form_at, keys_of
+from shardline.config.key_schema import KeySchema, dotted_keys, fill, keys_of, schema_at
 from shardline.config.remedies import suggest_setting
 from shardline.config.settings.run import FixedColumns, RunSettings
 from shardline.config.validate import Problems, coerce, validate
@@ -137,14 +137,14 @@ def _check_header(header: list[str], path: str, problems: Problems) -> None:
 
 def _check_column(column: str, path: str) -> None:
     try:
-        form = form_at(RunSettings, column)
+        schema = schema_at(RunSettings, column)
         if "" in column.split("."):
             raise KeyError(column)
     except KeyError:
         hint = suggest_setting(column, [*dotted_keys(RunSettings), *FIXED_COLUMNS])
         raise ConfigError(f'{path}: column "{column}" is not a known setting; {hint}') from None
-    if form.is_table:
-        below = keys_of(form.tables[0]) if form.tables else ["hidden"]
+    if schema.is_table:
+        below = keys_of(schema.tables[0]) if schema.tables else ["hidden"]
         keys = ", ".join(f"{column}.{key}" for key in below)
         raise ConfigError(
             f'{path}: column "{column}" is a group; name one key of it, such as {keys}'
@@ -165,15 +165,17 @@ def _expand(
     fixed = {key: shown.pop(key, "") for key in FIXED_COLUMNS}
     choices: dict[str, list[Any]] = {}
     for key, value in fixed.items():
-        form = form_at(FixedColumns, key)
+        schema = schema_at(FixedColumns, key)
         with problems.gather():
             if key == "dataset" and value[:1] in ("{", "["):  # which no name begins with
-                choices[key] = _choices(value, key, where, form)
+                choices[key] = _choices(value, key, where, schema)
             else:
-                validate(value, form, where=where, key=key)
+                validate(value, schema, where=where, key=key)
     for key, text in shown.items():
         with problems.gather():
-            choices |= {key: _choices(text, key, where, form_at(RunSettings, key))} if text else {}
+            choices |= (
+                {key: _choices(text, key, where, schema_at(RunSettings, key))} if text else {}
+            )
     if len(problems.found) > known:
         return
     for values in itertools.product(*choices.values()):
@@ -190,21 +192,21 @@ def _expand(
         )
 
 
-def _choices(text: str, key: str, where: str, form: Form) -> list[Any]:
+def _choices(text: str, key: str, where: str, schema: KeySchema) -> list[Any]:
     """Return the values of a cell: those of its list, or the one that it is."""
     cell = _cell(text, key, where)
-    if isinstance(cell, Mapping) and not form.kinds:  # below `model_args`, where columns are
+    if isinstance(cell, Mapping) and not schema.kinds:  # below `model_args`, where columns are
         raise ConfigError(f"{where}: {key}={text} is a table; use dotted columns, such as {key}.a")
     if cell == []:
         raise ConfigError(f"{where}: {key}=[] is an empty grid; list at least one value")
-    values = [coerce(item, form) for item in (cell if isinstance(cell, list) else [cell])]
+    values = [coerce(item, schema) for item in (cell if isinstance(cell, list) else [cell])]
     seen = set()
     for value in values:
-        validate(value, form, where=where, key=key, in_table=True)
+        validate(value, schema, where=where, key=key, in_table=True)
         if (exact := json.dumps(value)) in seen:
             raise ConfigError(f"{where}: {key}={text} lists {exact} twice; drop one")
         seen.add(exact)
-    return [fill(value, form) for value in values]
+    return [fill(value, schema) for value in values]
 
 
 class _CellLoader(yaml.SafeLoader):

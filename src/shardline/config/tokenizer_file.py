@@ -45,19 +45,19 @@ class TokenizerFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            form = msgspec.json.decode(path.read_bytes(), type=_Form)
+            schema = msgspec.json.decode(path.read_bytes(), type=_Form)
         except (OSError, msgspec.MsgspecError) as error:
             raise DataError(
                 f"source.tokenizer={path} cannot be read ({error}), expected a tokenizer.json of the tokenizers "
                 "library; save it with Tokenizer.save, or save_pretrained of a fast tokenizer"
             ) from None
-        vocab = form.model.vocab
+        vocab = schema.model.vocab
         listed = (
             vocab.items() if isinstance(vocab, dict) else ((n, i) for i, (n, _) in enumerate(vocab))
         )
         self._tokens = {number: name for name, number in listed}
-        self._added = {one.id: one.content for one in form.added_tokens}
-        self._decoders = {one["type"]: one for one in _decoders(form.decoder)}
+        self._added = {one.id: one.content for one in schema.added_tokens}
+        self._decoders = {one["type"]: one for one in _decoders(schema.decoder)}
         self.num_tokens = max((*self._tokens, *self._added), default=-1) + 1
 
     def text(self, tokens: Sequence[int]) -> str:

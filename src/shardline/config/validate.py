@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from shardline.config.forms import ANYTHING, Form, dotted_keys, keys_of, matches
+from shardline.config.key_schema import ANYTHING, KeySchema, dotted_keys, keys_of, matches
 from shardline.config.remedies import nearest_choice, number_meant, suggest_setting, truth_meant
 from shardline.config.settings.config import Config
 from shardline.core.errors import ConfigError
@@ -28,7 +28,7 @@ _WORDS = {
 _MOST = 20  # messages at a time
 
 
-def coerce(value: Any, form: Form) -> Any:
+def coerce(value: Any, schema: KeySchema) -> Any:
     """Give numbers and truth values the one form that their type asks for.
 
     YAML 1.1 reads `1e-3` as text and tells 1 from 1.0; where the type wants
@@ -36,28 +36,30 @@ def coerce(value: Any, form: Form) -> Any:
     Snakemake passes all values of a profile's or command line's `config` as text.
     """
     if isinstance(value, Mapping):
-        return {key: coerce(item, form.key(key, value)) for key, item in value.items()}
+        return {key: coerce(item, schema.key(key, value)) for key, item in value.items()}
     if isinstance(value, list):
-        return [coerce(item, form.item or ANYTHING) for item in value]
-    if isinstance(value, str) and "boolean" in form.kinds and value.lower() in ("true", "false"):
+        return [coerce(item, schema.item or ANYTHING) for item in value]
+    if isinstance(value, str) and "boolean" in schema.kinds and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    if isinstance(value, str) and "string" not in form.kinds:
-        is_number = not {"number", "integer"}.isdisjoint(form.kinds)
+    if isinstance(value, str) and "string" not in schema.kinds:
+        is_number = not {"number", "integer"}.isdisjoint(schema.kinds)
         value = _read_number(value, _NUMBER if is_number else _EXPONENT)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    if "number" in form.kinds and abs(value) <= sys.float_info.max:
+    if "number" in schema.kinds and abs(value) <= sys.float_info.max:
         return float(value) + 0.0  # -0.0 is 0.0
-    return int(value) if "integer" in form.kinds and value == value // 1 else value
+    return int(value) if "integer" in schema.kinds and value == value // 1 else value
 
 
-def _read_number(text: str, form: re.Pattern[str]) -> Any:
-    if not form.fullmatch(text) or math.isinf(float(text)):
+def _read_number(text: str, schema: re.Pattern[str]) -> Any:
+    if not schema.fullmatch(text) or math.isinf(float(text)):
         return text
     return float(text) if set(text) & set(".eE") else int(text)
 
 
-def validate(value: Any, form: Form, *, where: str, key: str = "", in_table: bool = False) -> None:
+def validate(
+    value: Any, schema: KeySchema, *, where: str, key: str = "", in_table: bool = False
+) -> None:
     """Refuse a value that has not the form of its key.
 
     Args:
@@ -69,7 +71,7 @@ def validate(value: Any, form: Form, *, where: str, key: str = "", in_table: boo
         ConfigError: names `where`, each key that is wrong, its value and what was expected; an
             unknown key comes with the nearest known one.
     """
-    if found := [*problems_of(value, form, key, in_table=in_table)]:
+    if found := [*problems_of(value, schema, key, in_table=in_table)]:
         raise _ConfigErrors([f"{where}: {problem}" for problem in dict.fromkeys(found)])
 
 
@@ -111,41 +113,43 @@ class Problems:
             raise _ConfigErrors(found)
 
 
-def problems_of(value: Any, form: Form, key: str = "", *, in_table: bool = False) -> Iterator[str]:
+def problems_of(
+    value: Any, schema: KeySchema, key: str = "", *, in_table: bool = False
+) -> Iterator[str]:
     """Yield what is wrong with a value and all below it, in the order in which it is written."""
-    if isinstance(value, str) and value in form.choices:
+    if isinstance(value, str) and value in schema.choices:
         return
-    if form.choices and form.kinds == ("string",):
-        if value not in form.choices:
-            expected = f"one of {', '.join(form.choices)}"
-            hint = _empty(value, in_table) or nearest_choice(value, form.choices)
+    if schema.choices and schema.kinds == ("string",):
+        if value not in schema.choices:
+            expected = f"one of {', '.join(schema.choices)}"
+            hint = _empty(value, in_table) or nearest_choice(value, schema.choices)
             yield _problem(key, value, expected, bare=True, hint=hint)
-    elif form.kinds and not any(_is(value, kind) for kind in form.kinds):
-        expected = " or ".join([*(_WORDS[kind] for kind in form.kinds), *form.choices])
-        near = nearest_choice(value, form.choices) if isinstance(value, str) else ""
-        yield _problem(key, value, expected, hint=near or _remedy(value, form, key, in_table))
+    elif schema.kinds and not any(_is(value, kind) for kind in schema.kinds):
+        expected = " or ".join([*(_WORDS[kind] for kind in schema.kinds), *schema.choices])
+        near = nearest_choice(value, schema.choices) if isinstance(value, str) else ""
+        yield _problem(key, value, expected, hint=near or _remedy(value, schema, key, in_table))
     elif isinstance(value, Mapping):
-        yield from _problems_of_table(value, form, key)
+        yield from _problems_of_table(value, schema, key)
     elif isinstance(value, list):
-        yield from _problems_of_list(value, form, key)
+        yield from _problems_of_list(value, schema, key)
     else:
-        for expected, hint in _beyond(value, form.limits):
+        for expected, hint in _beyond(value, schema.limits):
             yield _problem(key, value, expected, bare=True, hint=hint)
 
 
-def _problems_of_table(value: Mapping[str, Any], form: Form, key: str) -> Iterator[str]:
+def _problems_of_table(value: Mapping[str, Any], schema: KeySchema, key: str) -> Iterator[str]:
     below = f"{key}." if key else ""
-    if not value and form.limits.get("min_length"):
+    if not value and schema.limits.get("min_length"):
         yield f"{key} is empty; add an entry"
-    table = form.table_of(value)
+    table = schema.table_of(value)
     known = keys_of(table) if table else {}
     named: set[str] = set()
     for name, item in value.items():
         if name in known or table is None or not table.__struct_config__.forbid_unknown_fields:
-            if form.name:
-                for expected, _ in _beyond(name, form.name.limits):
+            if schema.name:
+                for expected, _ in _beyond(name, schema.name.limits):
                     yield f'{below}"{name}": the name is not {expected}; rename it'
-            yield from problems_of(item, form.key(name, value), f"{below}{name}")
+            yield from problems_of(item, schema.key(name, value), f"{below}{name}")
         else:
             hint = suggest_setting(
                 name, {*known, *table.others}, dotted_keys(table), _elsewhere(key)
@@ -157,15 +161,15 @@ def _problems_of_table(value: Mapping[str, Any], form: Form, key: str) -> Iterat
             yield f"{below}{name} is missing; add it"
 
 
-def _problems_of_list(value: list[Any], form: Form, key: str) -> Iterator[str]:
-    if len(value) < form.limits.get("min_length", 0):
+def _problems_of_list(value: list[Any], schema: KeySchema, key: str) -> Iterator[str]:
+    if len(value) < schema.limits.get("min_length", 0):
         yield f"{key}=[] is empty; add an entry"
     exact = [json.dumps(item) for item in value]
     for text in sorted({text for text in exact if exact.count(text) > 1}):
-        if form.limits.get("unique"):
+        if schema.limits.get("unique"):
             yield f"{key}={_shown(value)} lists {text} twice; drop one"
     for index, item in enumerate(value):
-        yield from problems_of(item, form.item or ANYTHING, f"{key}.{index}")
+        yield from problems_of(item, schema.item or ANYTHING, f"{key}.{index}")
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -229,17 +233,17 @@ def _empty(value: Any, in_table: bool) -> str:
     return "leave the cell empty for the default" if in_table else "fill it in or drop the line"
 
 
-def _remedy(value: Any, form: Form, key: str, in_table: bool) -> str:
+def _remedy(value: Any, schema: KeySchema, key: str, in_table: bool) -> str:
     """Return what to write in the place of a value of another type."""
     if empty := _empty(value, in_table):
         return empty
-    kinds = form.kinds
+    kinds = schema.kinds
     if not {"integer", "number"}.isdisjoint(kinds) and "string" not in kinds:
         is_default = key.startswith("defaults.")
         grid = "for a run of each" if in_table else ""
         grid = "in a cell of the run table for a run of each" if is_default else grid
         whole = "integer" in kinds
-        return number_meant(value, whole=whole, grid=grid) or _example(form, whole)
+        return number_meant(value, whole=whole, grid=grid) or _example(schema, whole)
     if "boolean" in kinds:
         return truth_meant(value)
     is_scalar = not isinstance(value, list | Mapping)
@@ -252,7 +256,7 @@ def _remedy(value: Any, form: Form, key: str, in_table: bool) -> str:
     return "put it in square brackets"
 
 
-def _example(form: Form, whole: bool) -> str:
+def _example(schema: KeySchema, whole: bool) -> str:
     numbers = (1, 2) if whole else (0.1, 0.5)
-    fits = (one for one in numbers if not list(_beyond(one, form.limits)))
+    fits = (one for one in numbers if not list(_beyond(one, schema.limits)))
     return f"write one, such as {next(fits, 1)}"

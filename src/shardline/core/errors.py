@@ -7,7 +7,7 @@ from shardline_io.errors import ConfigError, DataError, LaunchError, ShardlineEr
 
 __all__ = [
     "CODE_ERROR", "NAME_FILE", "STOPS", "ConfigError", "CrashLoop", "DataError", "Diverged", "LaunchError",
-    "ShardlineError", "Stopped", "exit_code_of", "uncounted",
+    "ShardlineError", "Stopped", "exit_code_of", "import_outside_identity",
 ]  # fmt: skip
 
 # Why a training is asked to stop, and what its user reads.
@@ -20,13 +20,13 @@ STOPS = {
 }
 
 
-def uncounted(module: str) -> Any:
+def import_outside_identity(module: str) -> Any:
     """Import a module of ours that changes no result, by a name that identities do not follow."""
     return import_module(f"{__package__}.{module}")
 
 
 def _mask(text: str) -> str:
-    return str(uncounted("redaction").mask(text))
+    return str(import_outside_identity("redaction").mask(text))
 
 
 masks.append(_mask)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from shardline.core.errors import DataError, uncounted
+from shardline.core.errors import DataError, import_outside_identity
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free space (`shardline gc --delete`) or set SHARDLINE_STORE to a larger disk",
@@ -131,7 +131,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """Write a document as indented JSON, all or nothing, without what looks like a secret."""
-    write_bytes(path, json_bytes(uncounted("redaction").published(document)))
+    write_bytes(path, json_bytes(import_outside_identity("redaction").published(document)))
 
 
 def json_bytes(document: Any) -> bytes:

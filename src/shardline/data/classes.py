@@ -8,8 +8,8 @@ import numpy as np
 
 from shardline.core.errors import ConfigError, DataError
 from shardline.data.columns import Column, varying_arrays
+from shardline.data.sample_index import LoadedRows, Sample
 from shardline.data.shard_map import ShardMap
-from shardline.data.units import LoadedRows, Sample
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.pieces import Piece
 

@@ -9,7 +9,7 @@ import torch
 
 from shardline.core.errors import DataError
 from shardline.data.columns import Column
-from shardline.data.units import Sample
+from shardline.data.sample_index import Sample
 from shardline_io.names import LENGTHS, MEAN_COUNT, PRESENT, WEIGHTS
 
 # (features, labels) and weights if any, of a table; of other columns a tensor, or a list, by name

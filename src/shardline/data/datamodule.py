@@ -16,16 +16,16 @@ from shardline.config.settings.run import RunSettings
 from shardline.core.world import World
 from shardline.data.collate import Batch
 from shardline.data.columns import features_of
-from shardline.data.feed import Feed, Stream
 from shardline.data.integrity import Policy
 from shardline.data.packing import sentence_of
+from shardline.data.run_batches import RunBatches, Stream
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder
 from shardline_io.order.sampling import TrainOrder
 
 
 class Described(Protocol):
-    """What a `Dataset` and a `Feed` know of their rows."""
+    """What a `Dataset` and a `RunBatches` know of their rows."""
 
     @property
     def manifest(self) -> dict[str, Any]: ...  # noqa: D102
@@ -187,14 +187,18 @@ class ShardDataModule(LightningDataModule):
         verify: Policy = "first", pin: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        feed = Feed(datasets, settings, verify=verify, num_sharing=world.local_world_size)
-        self.manifest = feed.manifest
-        self._normalize = Normalizer(feed, settings.data.normalize, model_dtype(settings.precision))
+        run_batches = RunBatches(
+            datasets, settings, verify=verify, num_sharing=world.local_world_size
+        )
+        self.manifest = run_batches.manifest
+        self._normalize = Normalizer(
+            run_batches, settings.data.normalize, model_dtype(settings.precision)
+        )
         options: dict[str, Any] = {"local_rank": world.local_rank, "pin": pin}
         self._max_epochs = settings.trainer.max_epochs
-        stream, self._order = feed.train(world, num_epochs=self._max_epochs, **options)
+        stream, self._order = run_batches.train(world, num_epochs=self._max_epochs, **options)
         self.loader = TrainLoader(stream, self._order)
-        held_out, order = feed.held_out(
+        held_out, order = run_batches.held_out(
             "validation",
             batch=4 * settings.global_batch,
             rank=world.rank,
@@ -202,7 +206,7 @@ class ShardDataModule(LightningDataModule):
             **options,
         )
         self._validation = HeldOutLoader(held_out, order)
-        self.packs = feed.packs() if world.rank == 0 else None
+        self.packs = run_batches.packs() if world.rank == 0 else None
         if self.packs:
             print(sentence_of(self.packs), flush=True)
 

@@ -16,9 +16,9 @@ from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import Column, columns_of
 from shardline.data.dataset import Dataset
 from shardline.data.rows import without_rows
+from shardline.data.sample_index import RowUnits
 from shardline.data.sources import SPLITS, Schema, Source
 from shardline.data.sources.base import Table, combine_digests
-from shardline.data.units import RowUnits
 from shardline.data.windowmap import WindowMap
 from shardline_io.names import IDS
 from shardline_io.order.pieces import Piece, split_pieces

@@ -10,8 +10,8 @@ from shardline.core.errors import DataError
 from shardline.data.blocks import begins_of, check_packed, unit_ids
 from shardline.data.columns import Column
 from shardline.data.pack_plans import PackPlan, PlanFile
+from shardline.data.sample_index import Sample
 from shardline.data.shard_map import ShardMap
-from shardline.data.units import Sample
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.pieces import Piece
 

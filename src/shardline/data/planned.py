@@ -10,7 +10,7 @@ from msgspec import structs
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import RunSettings
 from shardline.core.world import World
-from shardline.data.feed import Feed, Stream
+from shardline.data.run_batches import RunBatches, Stream
 from shardline.data.sample_stream import SampleStream
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.mix import MixOrder, mixed_window
@@ -39,8 +39,8 @@ def planned_steps(
     """
     # what is done with a sample changes no order
     data = structs.replace(settings.data, transform=None, eval_transform=None, collate=None)
-    feed = Feed(datasets, structs.replace(settings, data=data), verify="off")
-    stream, ordered = feed.train(
+    run_batches = RunBatches(datasets, structs.replace(settings, data=data), verify="off")
+    stream, ordered = run_batches.train(
         World(
             rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="", master_port=0, launcher="none"
         )
@@ -48,7 +48,7 @@ def planned_steps(
     order, step, epoch = ordered.whole(), 0, 0
     while step < last and order.num_batches(epoch):
         for index in range(-(-order.num_batches(epoch) // order.batches_per_window())):
-            for samples in _batches(feed, stream, order, epoch, index):
+            for samples in _batches(run_batches, stream, order, epoch, index):
                 step += 1
                 yield PlannedStep(step, epoch, samples)
                 if step == last:
@@ -57,7 +57,7 @@ def planned_steps(
 
 
 def _batches(
-    feed: Feed, stream: Stream, order: TrainOrder | MixOrder, epoch: int, index: int
+    run_batches: RunBatches, stream: Stream, order: TrainOrder | MixOrder, epoch: int, index: int
 ) -> Iterator[list[Sample]]:
     if isinstance(stream, SampleStream):
         mixed = mixed_window(order, epoch, index, [part.units.pieces for part in stream.parts])
@@ -71,7 +71,7 @@ def _batches(
     else:
         assert isinstance(order, TrainOrder)  # a mix is streamed sample by sample
         window = order.window(epoch, index)
-        ids = feed.datasets[0].shards.ids(window.pieces)[window.rows]
+        ids = run_batches.datasets[0].shards.ids(window.pieces)[window.rows]
         parts, passes = np.zeros_like(ids), np.full_like(ids, epoch // order.num_parts)
         bounds, weights = window.bounds, window.weights
     is_row = np.ones(len(ids), bool) if weights is None else weights > 0

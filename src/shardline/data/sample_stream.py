@@ -17,8 +17,8 @@ import torch
 from shardline.data.collate import Around, Collate
 from shardline.data.columns import varying_arrays
 from shardline.data.repeats import Repeats, places_to_repeat
+from shardline.data.sample_index import Loaded, Sample, SampleIndex
 from shardline.data.shard_map import ShardMap
-from shardline.data.units import Loaded, Sample, Units
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.global_batch import Counted
 from shardline_io.order.mix import MixedWindow, MixOrder, mixed_window
@@ -46,7 +46,7 @@ class StreamPart:
         check: called with each shard before its rows are used; raises if it is damaged.
     """
 
-    units: Units
+    units: SampleIndex
     shards: ShardMap
     key: int = 0
     check: Callable[[int], None] = lambda shard: None

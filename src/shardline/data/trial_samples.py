@@ -6,10 +6,10 @@ from itertools import count, islice
 
 import numpy as np
 
+from shardline.data.sample_index import Loaded
 from shardline.data.sample_stream import StreamPart
 from shardline.data.transforms.checking import FEW
 from shardline.data.transforms.steps import Sample
-from shardline.data.units import Loaded
 from shardline.data.windowmap import WindowMap
 from shardline_io.order.chance import Key
 from shardline_io.order.pieces import Piece

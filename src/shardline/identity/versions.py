@@ -22,13 +22,13 @@ class ResultVersion:
 
     Attributes:
         changed: what gives other results since then, as `shardline why` prints it.
-        concerns: whether results of these settings changed. The settings are resolved ones: a
+        applies_to: whether results of these settings changed. The settings are resolved ones: a
             run's (`settings["strategy"]`), of `data` and of sources a dataset's (`source`,
             `shards`, `splits`), of `report` the report's.
     """
 
     changed: str
-    concerns: Callable[[Settings], bool] = _always
+    applies_to: Callable[[Settings], bool] = _always
 
 
 History = tuple[ResultVersion, ...]
@@ -39,14 +39,14 @@ TRAINING: History = (
     *_FIRST,
     ResultVersion(
         changed="metrics of torchmetrics sum up a validation's first batch in 64 bits, as its other batches",
-        concerns=lambda run: run.get("precision") == "64-true",
+        applies_to=lambda run: run.get("precision") == "64-true",
     ),
 )
 EVALUATION: History = (
     *_FIRST,
     ResultVersion(
         changed="evaluated on the run's GPUs, and not on the CPU",
-        concerns=lambda run: run.get("accelerator") == "gpu" and run.get("strategy") != "fsdp",
+        applies_to=lambda run: run.get("accelerator") == "gpu" and run.get("strategy") != "fsdp",
     ),
 )
 
@@ -62,7 +62,7 @@ PREDICTION: History = (
     *_FIRST,
     ResultVersion(
         changed="models of transformers predict classes, flags and tokens, and not their logits",
-        concerns=_is_of_hub,
+        applies_to=_is_of_hub,
     ),
 )
 REPORT: History = (
@@ -100,7 +100,7 @@ MODELS: dict[str, History] = {
         *_FIRST,
         ResultVersion(
             changed="a decoder's class is read off a row's last token, also where that is pad_token_id",
-            concerns=_may_pad,
+            applies_to=_may_pad,
         ),
     ),
     "hf:AutoModelForTokenClassification": _FIRST,
@@ -147,7 +147,7 @@ TRANSFORMS: History = (
     *_FIRST,
     ResultVersion(
         changed="images that are resized to one column are those that Pillow gives",
-        concerns=_has_one_column,
+        applies_to=_has_one_column,
     ),
 )
 
@@ -240,7 +240,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 def version_of(history: History, settings: Settings) -> int:
     """Return the number, from 1, of the newest line of a history that concerns these settings."""
     numbers = (
-        number for number in range(len(history), 0, -1) if history[number - 1].concerns(settings)
+        number for number in range(len(history), 0, -1) if history[number - 1].applies_to(settings)
     )
     return next(numbers, 0)
 

@@ -27,7 +27,7 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0  # slurm.h: the batch, interactive and external
 
 
 @dataclass
-class Level:
+class LauncherEnvironment:
     """What one level of launchers reports: values and where they come from, by field of World.
 
     Attributes:
@@ -70,11 +70,13 @@ class Level:
         return self.values["world_size"] // max(1, self.values["local_world_size"])
 
 
-def torch_level(env: Mapping[str, str]) -> Level:
+def torch_level(env: Mapping[str, str]) -> LauncherEnvironment:
     """Read torch's variables: torchrun, torch.distributed.launch, Azure Machine Learning, Kubernetes."""
     elastic = bool(env.get("TORCHELASTIC_RUN_ID"))
     in_pod = bool(env.get("KUBERNETES_SERVICE_HOST") or env.get("PET_NNODES"))
-    level = Level("torchrun" if elastic else "azureml" if is_azure(env) else "torch", elastic)
+    level = LauncherEnvironment(
+        "torchrun" if elastic else "azureml" if is_azure(env) else "torch", elastic
+    )
     for name, variable in zip(PLACE[:3], _TORCH[:3], strict=True):
         level.read(env, name, (variable,))
     deepspeed = ("LOCAL_SIZE",) if env.get("CROSS_RANK") else ()  # its launcher's name for it
@@ -93,7 +95,7 @@ def torch_level(env: Mapping[str, str]) -> Level:
     return level
 
 
-def _one_rank_per_pod(env: Mapping[str, str], level: Level) -> None:
+def _one_rank_per_pod(env: Mapping[str, str], level: LauncherEnvironment) -> None:
     """Take a pod as a rank: a Kubernetes operator numbers pods, and is right if each holds one rank."""
     for variable, one in (("PET_NPROC_PER_NODE", 1), ("PET_NNODES", level.values["world_size"])):
         # other values, such as "auto" and "1:4", say nothing
@@ -107,7 +109,7 @@ def _one_rank_per_pod(env: Mapping[str, str], level: Level) -> None:
     level.put("local_world_size", 1, "one rank per pod")
 
 
-def _find_local_size(env: Mapping[str, str], level: Level) -> None:
+def _find_local_size(env: Mapping[str, str], level: LauncherEnvironment) -> None:
     """Find what older launchers leave out, if something else that they say leaves one answer."""
     rank, size, local_rank = (level.values[name] for name in PLACE[:3])
     node = level.values.get("node_rank", 0)
@@ -128,7 +130,7 @@ def _find_local_size(env: Mapping[str, str], level: Level) -> None:
     level.missing = []
 
 
-def _check_divides(nodes: int, variable: str, level: Level) -> None:
+def _check_divides(nodes: int, variable: str, level: LauncherEnvironment) -> None:
     size = level.values["world_size"]
     if nodes < 1 or size % nodes:
         raise LaunchError(
@@ -137,27 +139,29 @@ def _check_divides(nodes: int, variable: str, level: Level) -> None:
         )
 
 
-def mpi_level(env: Mapping[str, str]) -> Level:
+def mpi_level(env: Mapping[str, str]) -> LauncherEnvironment:
     """Read the variables of Open MPI, or else of MPICH, Intel MPI and Cray's PALS."""
-    level = Level("azureml" if is_azure(env) else "mpirun", sets_all=True)
+    level = LauncherEnvironment("azureml" if is_azure(env) else "mpirun", sets_all=True)
     _read_rows(env, level, _OPEN_MPI)
     if level.found:
         if env.get("PMIX_RANK") and not level.missing:
             level.read(env, "rank", ("PMIX_RANK",))  # set beside it; another one is a leftover
         return level
-    level = Level("azureml" if is_azure(env) else "mpiexec")
+    level = LauncherEnvironment("azureml" if is_azure(env) else "mpiexec")
     _read_rows(env, level, _PMI)
     return level
 
 
-def _read_rows(env: Mapping[str, str], level: Level, rows: Sequence[Sequence[str]]) -> None:
+def _read_rows(
+    env: Mapping[str, str], level: LauncherEnvironment, rows: Sequence[Sequence[str]]
+) -> None:
     for name, variables in zip(PLACE, rows, strict=True):
         level.read(env, name, variables)
 
 
-def slurm_level(env: Mapping[str, str]) -> Level:
+def slurm_level(env: Mapping[str, str]) -> LauncherEnvironment:
     """Read the step that this process is a task of; the job's own shell is a task of none."""
-    level = Level("srun")
+    level = LauncherEnvironment("srun")
     step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
     if not step or (step.isdigit() and int(step) >= _FIRST_SPECIAL_STEP):
         return level

@@ -12,7 +12,7 @@ from shardline.core.errors import LaunchError
 from shardline.core.world import World
 from shardline.launch.levels import (
     PLACE,
-    Level,
+    LauncherEnvironment,
     first_set,
     integer,
     is_azure,
@@ -67,7 +67,9 @@ def resolve_world(env: Mapping[str, str]) -> World:
     return _world(env, complete)
 
 
-def _check_remains(env: Mapping[str, str], partial: Level, level: Level) -> None:
+def _check_remains(
+    env: Mapping[str, str], partial: LauncherEnvironment, level: LauncherEnvironment
+) -> None:
     """Refuse variables of an incomplete inner level that say something else than the complete one."""
     if partial.sets_all:
         raise _partial(partial)
@@ -79,7 +81,9 @@ def _check_remains(env: Mapping[str, str], partial: Level, level: Level) -> None
             )
 
 
-def _check_nesting(inner: Level, outer: Level, levels: Sequence[Level]) -> None:
+def _check_nesting(
+    inner: LauncherEnvironment, outer: LauncherEnvironment, levels: Sequence[LauncherEnvironment]
+) -> None:
     """Refuse an outer level that cannot have started the inner one.
 
     It started the ranks themselves, one agent or daemon per node, or a single
@@ -101,7 +105,7 @@ def _check_nesting(inner: Level, outer: Level, levels: Sequence[Level]) -> None:
         )
 
 
-def _without_launcher(env: Mapping[str, str], levels: Sequence[Level]) -> World:
+def _without_launcher(env: Mapping[str, str], levels: Sequence[LauncherEnvironment]) -> World:
     """Return the world of one process, if no variable shows that there are more."""
     if levels:
         raise _partial(levels[0])
@@ -130,14 +134,14 @@ def _without_launcher(env: Mapping[str, str], levels: Sequence[Level]) -> World:
     )  # fmt: skip
 
 
-def _partial(level: Level) -> LaunchError:
+def _partial(level: LauncherEnvironment) -> LaunchError:
     return LaunchError(
         f"{', '.join(level.found)} set but {', '.join(level.missing)} not; "
         "start the ranks with a launcher that sets all, or unset all for one process"
     )
 
 
-def _world(env: Mapping[str, str], level: Level) -> World:
+def _world(env: Mapping[str, str], level: LauncherEnvironment) -> World:
     """Add where rank 0 is, and refuse numbers that do not fit together."""
     hosts, hosts_origin = _hosts(env, level)
     address, address_origin = _address(env, level, hosts)
@@ -164,7 +168,7 @@ def _world(env: Mapping[str, str], level: Level) -> World:
     return world
 
 
-def _hosts(env: Mapping[str, str], level: Level) -> tuple[tuple[str, ...], str]:
+def _hosts(env: Mapping[str, str], level: LauncherEnvironment) -> tuple[tuple[str, ...], str]:
     """Find the nodes' names by node rank; torchrun numbers nodes as they meet, so there it is unknown."""
     if level.launcher == "torchrun" and level.nodes > 1:
         return (), ""
@@ -179,7 +183,9 @@ def _hosts(env: Mapping[str, str], level: Level) -> tuple[tuple[str, ...], str]:
     return (), ""
 
 
-def _address(env: Mapping[str, str], level: Level, hosts: Sequence[str]) -> tuple[str, str]:
+def _address(
+    env: Mapping[str, str], level: LauncherEnvironment, hosts: Sequence[str]
+) -> tuple[str, str]:
     """Find rank 0's node; only ranks that are all on one node may meet on its loopback."""
     for name in ("MASTER_ADDR", *(_AZURE_ADDRESSES if is_azure(env) else ())):
         address = env.get(name, "")
@@ -198,7 +204,7 @@ def _address(env: Mapping[str, str], level: Level, hosts: Sequence[str]) -> tupl
     )
 
 
-def _port(env: Mapping[str, str], level: Level) -> tuple[int, str]:
+def _port(env: Mapping[str, str], level: LauncherEnvironment) -> tuple[int, str]:
     """Find where rank 0 listens: the same on all ranks, so never a guess of each one's own."""
     if env.get("MASTER_PORT"):
         if not env.get("MASTER_ADDR") and not is_azure(env):

@@ -21,7 +21,7 @@ from shardline.core.masked_output import MaskingFormatter, masked_output
 from shardline.core.redaction import mask
 from shardline.environments.installed import explain_differences, find_differences
 from shardline.launch.slurm.sacct import write_reason
-from shardline.pipeline import started
+from shardline.pipeline import invocation
 from shardline.provenance.run_spec import locked
 from shardline.supervision.job_failures import FailureFile, JobFailure, is_final
 
@@ -51,7 +51,7 @@ def job(log: str, config: Mapping[str, Any] | None = None) -> Iterator[Path]:
     sys.path.insert(0, str(Path.cwd()))  # the user's own modules
     job_progress.begin(path)
     with masked_output():
-        yield from _told(path, record)
+        yield from _reporting_errors(path, record)
     if record:
         record.clear()
 
@@ -63,7 +63,7 @@ def _failures(config: Mapping[str, Any]) -> Path:
 
 def _refuse_again(record: FailureFile) -> None:
     """Leave where an earlier attempt of this command has failed for good; a record of another command is removed."""
-    earlier, command = record.read(), started.recorded()
+    earlier, command = record.read(), invocation.recorded()
     if earlier and earlier.is_final and command and earlier.command == command:
         record.restore_log()
         write_reason(earlier.sentence)
@@ -71,7 +71,7 @@ def _refuse_again(record: FailureFile) -> None:
     record.clear()
 
 
-def _told(path: Path, record: FailureFile | None) -> Iterator[Path]:
+def _reporting_errors(path: Path, record: FailureFile | None) -> Iterator[Path]:
     try:
         yield path
     except ShardlineError as error:
@@ -98,7 +98,7 @@ def _record(record: FailureFile | None, error: Exception, sentence: str, code: i
         when=utc_stamp(timespec="seconds"),
         code=code,
         is_final=is_final(error),
-        command=started.recorded(),
+        command=invocation.recorded(),
     )
     record.write(failure)
 

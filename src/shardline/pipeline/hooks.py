@@ -23,7 +23,7 @@ from shardline.core.package import workflow_folder
 from shardline.core.variables import clean, ignored
 from shardline.launch.slurm.sacct import stand_before_sacct
 from shardline.launch.slurm.scancel import cancel_by_name
-from shardline.pipeline import started
+from shardline.pipeline import invocation
 from shardline.pipeline.links import publish
 from shardline.pipeline.storage import Storage, logs_of, results_of
 from shardline.pipeline.terminal import rows_of_runs
@@ -32,7 +32,7 @@ from shardline.results.staleness import edited_of
 
 def open_project(
     config: Mapping[str, Any], storage: Storage | None,
-    *, is_main: bool, is_making: bool, is_remote: bool, is_apart: bool,
+    *, is_main: bool, is_making: bool, is_remote: bool, has_no_shared_disk: bool,
 ) -> Project:  # fmt: skip
     """Load the project, and refuse at once what could only fail later.
 
@@ -42,7 +42,7 @@ def open_project(
         is_main: whether this is the user's own process, and not that of a job.
         is_making: whether it is to make something: it is `is_main`, and no dry run.
         is_remote: whether its jobs run elsewhere.
-        is_apart: whether this is a job whose machine shares no disk with others.
+        has_no_shared_disk: whether this is a job whose machine shares no disk with others.
 
     Raises:
         ShardlineError: config, table, sources or devices are wrong, or the store cannot be written.
@@ -65,11 +65,11 @@ def open_project(
         cancel_by_name()
     if is_main:
         check_addresses(project)
-    if storage and is_apart:
+    if storage and has_no_shared_disk:
         project.check_store_stays()
     if not is_making:
         return project
-    started.record()
+    invocation.record()
     sealed = all(exists(run.model) and exists(run.evaluation) for run in project.runs.values())
     # of a storage's remote jobs each has the store on its own node
     if not (storage and is_remote) and not sealed:

@@ -44,7 +44,7 @@ def render(project: Project) -> dict[str, Any]:
         `report`: the page; `results`: number of runs that have a result; `outcomes`: number of the others by state.
     """
     outcomes = outcomes_of(project)
-    found = project.over_results(outcomes) if outcomes else project
+    found = project.only_finished(outcomes) if outcomes else project
     if not found.crate.exists():  # which is written last
         write(found, found.report, found.crate, _inputs(found))
     publish(found)

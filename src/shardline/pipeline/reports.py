@@ -10,12 +10,12 @@ from shardline.config.accepted import ACCEPTED
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.run import Run
-from shardline.pipeline import started
+from shardline.pipeline import invocation
 from shardline.pipeline.common import check_environment, of_this_identity
 from shardline.provenance.actions import Action
 
 if TYPE_CHECKING:
-    from shardline.report import Asked
+    from shardline.report import TableEntry
 
 
 def report(
@@ -68,7 +68,7 @@ def write(project: Project, page: Path, crate: Path, inputs: Mapping[str, Sequen
         generated_from=project.table,
         studies=project.scaling,
         manifests=[Path(path) for path in inputs["manifests"]],
-        started=started.recorded(),
+        started=invocation.recorded(),
         action=record,
         outcomes=project.outcomes,
         project=_title(project),
@@ -93,11 +93,11 @@ def _title(project: Project) -> str:
     return str(title or project.workdir.name)
 
 
-def _asked(project: Project, run: Run) -> "Asked":
-    from shardline.report import Asked
+def _asked(project: Project, run: Run) -> "TableEntry":
+    from shardline.report import TableEntry
 
     notes = [project.notes[name] for name in run.names if name in project.notes]
-    return Asked(
+    return TableEntry(
         key=next(key for key, known in project.runs.items() if known is run),
         names=run.names,
         dataset_names=run.dataset.names if len(run.parts) == 1 else (run.dataset_name,),

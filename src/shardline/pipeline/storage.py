@@ -61,7 +61,7 @@ class Storage:
             DataError: the storage does not answer, or refuses.
         """
         paths = list(dict.fromkeys(paths))
-        with self._told():
+        with self._reporting_errors():
             tops = {self._declared(path).parts[0] for path in paths}
             if self._has_lists:
                 listed = {k: v for top in sorted(tops) for k, v in self._list(top)}
@@ -115,7 +115,7 @@ class Storage:
             del wanted[path]
         small = [path for path, stored in wanted.items() if stored.bytes < _SMALL_BYTES]
         for some, number in ((small, _REQUESTS), (wanted.keys() - set(small), _STREAMS)):
-            with self._told(), ThreadPoolExecutor(number) as pool:
+            with self._reporting_errors(), ThreadPoolExecutor(number) as pool:
                 for _ in pool.map(lambda path: self._fetch(path, wanted[path]), sorted(some)):
                     pass
 
@@ -152,7 +152,7 @@ class Storage:
         pointer(path).unlink(missing_ok=True)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         try:
             yield
         except DataError:

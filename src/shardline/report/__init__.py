@@ -21,11 +21,11 @@ from shardline.report.leaderboard import anchors_of, entries_of, rank
 from shardline.report.lineage import read_datasets
 from shardline.report.notes import notes_on
 from shardline.report.page import Report, render_page
-from shardline.report.run import Asked
+from shardline.report.run import TableEntry
 from shardline.report.sealed import RunFiles, read_run
 from shardline.report.table import write_csv
 
-__all__ = ["Asked", "Report", "RunFiles", "read_report", "write_report"]
+__all__ = ["Report", "RunFiles", "TableEntry", "read_report", "write_report"]
 
 
 def read_report(

@@ -16,7 +16,7 @@ GroupKey = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TableEntry:
     """What the run table and the notes beside it say of a run; its sealed files hold none of it.
 
     Attributes:
@@ -66,7 +66,7 @@ class Run:
     curves: Mapping[str, Curve]
     confusion: Mapping[str, Any] | None
     files: Mapping[str, str]
-    asked: Asked
+    asked: TableEntry
     accepted: Mapping[str, Any] | None = None
     warnings: Sequence[ModelWarning] = ()
 

@@ -14,7 +14,7 @@ from shardline.core.files import read_json
 from shardline.core.redaction import mask_values
 from shardline.report.charts.series import Curve
 from shardline.report.confusion import view_confusion
-from shardline.report.run import Asked, Run
+from shardline.report.run import Run, TableEntry
 
 _REMEDY = (
     "the report needs this file of every run: delete what is left of it and run `snakemake` again"
@@ -42,7 +42,7 @@ class RunFiles:
     metrics: Path
     evaluation: Path
     provenance: Path
-    asked: Asked
+    asked: TableEntry
     accepted: Path | None = None
 
 

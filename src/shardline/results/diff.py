@@ -11,7 +11,7 @@ from shardline.config.trained_on import weights_of
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
 from shardline.core.nested import flatten
 from shardline.core.variables import compared
-from shardline.results.recorded import Recorded, newest_evaluation
+from shardline.results.sealed_run import SealedRun, newest_evaluation
 from shardline.results.staleness import causes_of_trainings, read_definitions
 
 _UNSET = "unset"
@@ -56,7 +56,7 @@ class Comparison:
     metrics: list[Change]
 
 
-def compare_runs(old: Recorded, new: Recorded) -> Comparison:
+def compare_runs(old: SealedRun, new: SealedRun) -> Comparison:
     """Compare two recorded runs, the first being the older in all words.
 
     Raises:
@@ -71,7 +71,7 @@ def compare_runs(old: Recorded, new: Recorded) -> Comparison:
     )
 
 
-def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
+def _causes(old: SealedRun, new: SealedRun) -> Iterator[Cause]:
     """Yield how the identities differ, and then what differs between the evaluations alone."""
     definitions = _definitions(old, new)
     causes = causes_of_trainings(old.layout, old.identity, new.identity, definitions)
@@ -80,7 +80,7 @@ def _causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
     yield from (cause for cause in _evaluation_causes(old, new) if cause.text not in known)
 
 
-def _evaluation_causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
+def _evaluation_causes(old: SealedRun, new: SealedRun) -> Iterator[Cause]:
     documents = [each.evaluation.get("identity", {}) for each in (old, new)]
     if not all(documents):
         return
@@ -89,14 +89,14 @@ def _evaluation_causes(old: Recorded, new: Recorded) -> Iterator[Cause]:
         yield Cause("evaluation", cause.text)
 
 
-def _definitions(old: Recorded, new: Recorded) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _definitions(old: SealedRun, new: SealedRun) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     return read_definitions(old.folder), read_definitions(new.folder)
 
 
 # --- what no identity holds ---------------------------------------------------------------------
 
 
-def _acceptances(*runs: Recorded) -> Iterator[Cause]:
+def _acceptances(*runs: SealedRun) -> Iterator[Cause]:
     for run in runs:
         if run.accepted:
             yield Cause("accepted", f"{run.title}: {describe_acceptance(run.accepted)}")
@@ -158,7 +158,7 @@ def _commits(provenance: Mapping[str, Any]) -> dict[str, Any]:
 # --- what came out ------------------------------------------------------------------------------
 
 
-def _changes(old: Recorded, new: Recorded) -> Iterator[Change]:
+def _changes(old: SealedRun, new: SealedRun) -> Iterator[Change]:
     values = old.evaluation.get("metrics", {}), new.evaluation.get("metrics", {})
     is_comparable = _samples(old) == _samples(new)
     is_repeat = _but_seed(old) == _but_seed(new)
@@ -186,12 +186,12 @@ def _changes(old: Recorded, new: Recorded) -> Iterator[Change]:
         )  # fmt: skip
 
 
-def _headline(recorded: Recorded) -> tuple[str, str]:
+def _headline(recorded: SealedRun) -> tuple[str, str]:
     headline = recorded.evaluation.get("headline") or {}
     return str(headline.get("metric", "")), str(headline.get("mode", ""))
 
 
-def _samples(recorded: Recorded) -> list[object]:
+def _samples(recorded: SealedRun) -> list[object]:
     """Return what identifies the samples that a run was evaluated on."""
     values = [recorded.evaluation.get(key) for key in ("task", "split", "num_samples")]
     return [weights_of(recorded.spec), *values]
@@ -209,7 +209,7 @@ def _verdict(old: float | None, new: float | None, interval: Interval | None, ba
 
 
 def _noise(
-    old: Recorded, new: Recorded, repeats: Sequence[Sequence[Recorded]], metric: str
+    old: SealedRun, new: SealedRun, repeats: Sequence[Sequence[SealedRun]], metric: str
 ) -> tuple[Interval | None, str]:
     if interval := seed_interval(*(_values(each, metric) for each in repeats)):
         return interval, "seeds"
@@ -225,23 +225,23 @@ def _noise(
     return sampling_interval(before, after, num_samples), "sampling"
 
 
-def _repeats(recorded: Recorded) -> list[Recorded]:
+def _repeats(recorded: SealedRun) -> list[SealedRun]:
     """Return the run and the sealed runs that differ from it in the seed alone, one of each seed."""
     own, found = _but_seed(recorded), {}
     for file in sorted(recorded.layout.folder_of("run").glob("*/identity.json")):
         evaluation = newest_evaluation(file.parent)
         if evaluation is None:
             continue
-        other = Recorded(id=file.parent.name, layout=recorded.layout, evaluation_file=evaluation)
+        other = SealedRun(id=file.parent.name, layout=recorded.layout, evaluation_file=evaluation)
         if _but_seed(other) == own:
             found[other.identity["settings"]["seed"]] = other
     return list(found.values())
 
 
-def _values(repeats: Sequence[Recorded], metric: str) -> list[float]:
+def _values(repeats: Sequence[SealedRun], metric: str) -> list[float]:
     found = (each.evaluation.get("metrics", {}).get(metric) for each in repeats)
     return [float(value) for value in found if value is not None]
 
 
-def _but_seed(recorded: Recorded) -> tuple[Any, Any]:
+def _but_seed(recorded: SealedRun) -> tuple[Any, Any]:
     return but_seed(recorded.identity, recorded.evaluation.get("identity", {}))

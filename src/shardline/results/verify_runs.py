@@ -69,11 +69,11 @@ def _check_work(
     findings.verdict.problems.extend(problems)
     if not (work / "ledger").is_dir():
         return looked_at
-    from shardline.config.before import settings_of, with_before
+    from shardline.config.legacy_values import settings_of, with_legacy_values
     from shardline.config.run_spec import DatasetPlace, RunSpec
     from shardline.results.verify_ledger import problems_of_ledger
 
-    settings = with_before(spec["settings"], settings_of("train"))
+    settings = with_legacy_values(spec["settings"], settings_of("train"))
     datasets = [
         DatasetPlace(manifest=layout.manifest(key), shards=layout.shards(key), weight=weight)
         for key, weight in weights_of(spec).items()

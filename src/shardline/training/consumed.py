@@ -13,7 +13,7 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping
 
 from shardline.core.errors import ConfigError
 from shardline.data.datamodule import ShardDataModule
-from shardline.data.feed import Stream
+from shardline.data.run_batches import Stream
 from shardline.training.evaluation_ranks import EvaluationRanks
 
 

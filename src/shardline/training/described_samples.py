@@ -15,7 +15,7 @@ from shardline.config.tokenizer_file import open_tokenizer
 from shardline.core.errors import ConfigError
 from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
-from shardline.data.feed import Feed
+from shardline.data.run_batches import RunBatches
 from shardline.data.sample_stream import SampleStream
 from shardline.training.evaluation_ranks import EvaluationRanks
 from shardline.training.sample_views import SampleViews
@@ -34,15 +34,24 @@ class DescribedSamples(pl.Callback):
 
     Args:
         spec: the run.
-        feed: what it reads.
+        run_batches: what it reads.
         order: of this rank's blocks.
-        datasets: where the datasets are, in the feed's order.
+        datasets: where the datasets are, in the order of `run_batches`.
     """
 
     def __init__(
-        self, spec: RunSpec, feed: Feed, order: BlockOrder, datasets: Sequence[DatasetPlace]
+        self,
+        spec: RunSpec,
+        run_batches: RunBatches,
+        order: BlockOrder,
+        datasets: Sequence[DatasetPlace],
     ) -> None:
-        self._spec, self._feed, self._order, self._datasets = spec, feed, order, datasets
+        self._spec, self._run_batches, self._order, self._datasets = (
+            spec,
+            run_batches,
+            order,
+            datasets,
+        )
         self._what = f'run "{spec.title}": the model\'s describe_sample'
         self._losses, self._places = np.zeros(0), np.zeros(0, np.int64)
 
@@ -111,9 +120,9 @@ class DescribedSamples(pl.Callback):
         self, model: Any, normalize: Normalizer, ranks: EvaluationRanks,
         convert: Callable[[Any], Any], places: tuple[int, ...],
     ) -> Iterator[dict[str, Any]]:  # fmt: skip
-        schema = self._feed.manifest["schema"]
+        schema = self._run_batches.manifest["schema"]
         views = SampleViews(what=self._what, classes=schema["classes"])
-        stream, _ = self._feed.held_out(
+        stream, _ = self._run_batches.held_out(
             self._spec.settings.evaluation.split,
             batch=1,
             kind=partial(PickedOrder, places=places),

@@ -7,8 +7,8 @@ import numpy as np
 
 from shardline.data.columns import features_of
 from shardline.data.dataset import Dataset
+from shardline.data.sample_index import RowUnits
 from shardline.data.transforms.steps import TransformSpec
-from shardline.data.units import RowUnits
 from shardline.data.windowmap import WindowMap
 from shardline.training.pictures import is_image, picture
 from shardline_io.order.pieces import Line, Piece, num_rows, split_pieces

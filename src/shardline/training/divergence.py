@@ -21,12 +21,12 @@ from shardline.config.settings.run import RunSettings
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import is_accumulating
 from shardline.core.world import World
-from shardline.training.agreement import NO_LOSS, Agreement, Reading
 from shardline.training.interventions import Plan, Trouble, write_plan
+from shardline.training.step_all_reduce import NO_LOSS, Reading, StepAllReduce
 from shardline.training.steps import LEFT_OUT
 
 
-class GoBack(Exception):
+class RollbackRequired(Exception):
     """Raised on all ranks at the same step, once a step is known to be bad."""
 
     def __init__(self, trouble: Trouble) -> None:
@@ -35,7 +35,7 @@ class GoBack(Exception):
 
 
 class LossWatch(Callback):
-    """Raises `GoBack` where the training loss is bad on any rank, or the weights are.
+    """Raises `RollbackRequired` where the training loss is bad on any rank, or the weights are.
 
     Comes before all callbacks that save: a state whose own step is bad is not saved.
 
@@ -44,7 +44,7 @@ class LossWatch(Callback):
         agreement: brings the ranks' losses together.
     """
 
-    def __init__(self, max_loss: float | None, agreement: Agreement) -> None:
+    def __init__(self, max_loss: float | None, agreement: StepAllReduce) -> None:
         self._max_loss, self._agreement = max_loss, agreement
         self._worst: float | torch.Tensor = NO_LOSS
         self._lr: Any = None
@@ -88,7 +88,7 @@ class LossWatch(Callback):
         """Wait for what the ranks agree on of the last steps.
 
         Raises:
-            GoBack: one is bad; on all ranks.
+            RollbackRequired: one is bad; on all ranks.
         """
         for reading in self._agreement.read_all():
             self._act_on(reading)
@@ -106,7 +106,9 @@ class LossWatch(Callback):
         )
         lr = None if reading.lr is None else float(reading.lr)
         cause = f"the training loss is {self._name(loss)}"
-        raise GoBack(Trouble(step=reading.step, epoch=reading.epoch, rank=rank, cause=cause, lr=lr))
+        raise RollbackRequired(
+            Trouble(step=reading.step, epoch=reading.epoch, rank=rank, cause=cause, lr=lr)
+        )
 
     def may_save(self, trainer: pl.Trainer) -> bool:
         """Return whether the present state is good; asked by all ranks, at a step's end.
@@ -115,7 +117,7 @@ class LossWatch(Callback):
         tells, at the same step however often states are saved.
 
         Raises:
-            GoBack: the last loss is bad.
+            RollbackRequired: the last loss is bad.
         """
         self.look()
         return self._has_good_weights(trainer)
@@ -124,7 +126,7 @@ class LossWatch(Callback):
         self.look()
         if not self._has_good_weights(trainer):
             lr = None if self._lr is None else float(self._lr)
-            raise GoBack(
+            raise RollbackRequired(
                 Trouble(
                     step=trainer.global_step,
                     epoch=trainer.current_epoch,

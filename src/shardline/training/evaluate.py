@@ -16,8 +16,8 @@ from shardline.core.errors import ConfigError
 from shardline.core.world import World
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer
-from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
+from shardline.data.run_batches import RunBatches
 from shardline.training.bootstrap import RowValues
 from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
@@ -66,14 +66,14 @@ def evaluate(
         DataError: outputs have the wrong shape or are not finite.
     """
     settings = spec.settings
-    feed = Feed(datasets, settings, verify=verify)
-    schema = feed.manifest["schema"]
+    run_batches = RunBatches(datasets, settings, verify=verify)
+    schema = run_batches.manifest["schema"]
     model = make_model(spec, schema)
     load_weights(model, load_file(model_file))
     model.eval()
     split = settings.evaluation.split
     place = {"rank": world.rank, "world_size": world.world_size} if world else {}
-    stream, order = feed.held_out(
+    stream, order = run_batches.held_out(
         split, batch=settings.evaluation.batch, kind=BlockOrder, num_epochs=1, **place
     )
     assert isinstance(order, BlockOrder)
@@ -81,46 +81,46 @@ def evaluate(
         return {}
     ranks = EvaluationRanks.of(world, settings.accelerator, order.num_blocks)
     if has_test_step:
-        samples = DescribedSamples(spec, feed, order, datasets) if has_samples else None
-        return by_test_step(spec, model, feed, HeldOutLoader(stream, order), ranks, samples)
+        samples = DescribedSamples(spec, run_batches, order, datasets) if has_samples else None
+        return by_test_step(spec, model, run_batches, HeldOutLoader(stream, order), ranks, samples)
     batches = stream.batches()
     first = next(batches)
     named = NamedMetrics(settings.evaluation.metrics, spec.title)
     column = model.column if isinstance(model, Classifier) else ""
     is_scored = schema["task"] != "none" and (isinstance(first, tuple) or column in first)
     if not (is_scored or named):
-        return _alone(spec, model, feed) if ranks.rank == 0 else {}
+        return _alone(spec, model, run_batches) if ranks.rank == 0 else {}
     ranks.join()
     model.to(ranks.device)
-    normalize = Normalizer(feed, settings.data.normalize, torch.float32)
+    normalize = Normalizer(run_batches, settings.data.normalize, torch.float32)
     scored = Scored(stream)
     outputs = _outputs(model, normalize, chain([first], batches), ranks.device, column, scored)
     if is_scored:
         as_floats = ((output.float(), labels) for output, labels in outputs)
-        result = _by_forward(spec, feed, as_floats, order, named, ranks)
+        result = _by_forward(spec, run_batches, as_floats, order, named, ranks)
     else:
         result = _by_metrics(spec, outputs, named)
     total = scored.total(ranks, order.num_rows, f'run "{spec.title}": the evaluation')
     if ranks.rank:
         return {}
     found = {"split": split, "task": schema["task"], "num_samples": total}
-    return {**found, **result, "reference": feed.manifest.get("reference")}
+    return {**found, **result, "reference": run_batches.manifest.get("reference")}
 
 
-def _alone(spec: RunSpec, model: pl.LightningModule, feed: Feed) -> dict[str, Any]:
+def _alone(spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches) -> dict[str, Any]:
     """Evaluate a model by its `validation_step`, which knows nothing of other ranks' blocks."""
     evaluation = spec.settings.evaluation
-    stream, order = feed.held_out(evaluation.split, batch=evaluation.batch, num_epochs=1)
-    return by_validation_step(spec, model, feed, HeldOutLoader(stream, order))
+    stream, order = run_batches.held_out(evaluation.split, batch=evaluation.batch, num_epochs=1)
+    return by_validation_step(spec, model, run_batches, HeldOutLoader(stream, order))
 
 
 def _by_forward(
-    spec: RunSpec, feed: Feed, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]], order: BlockOrder,
+    spec: RunSpec, run_batches: RunBatches, outputs: Iterable[tuple[torch.Tensor, torch.Tensor]], order: BlockOrder,
     named: NamedMetrics, ranks: EvaluationRanks,
 ) -> dict[str, Any]:  # fmt: skip
     """Return a task's own metrics, the named ones, and samples; nothing but on rank 0."""
     evaluation, num_rows = spec.settings.evaluation, order.num_rows
-    task = make_task(feed.manifest["schema"], num_rows, run=spec.title)
+    task = make_task(run_batches.manifest["schema"], num_rows, run=spec.title)
     typical, hardest = Spread(num_rows, MAX_SAMPLES), Hardest()
     rows = RowValues(evaluation.headline.metric if evaluation.headline else "", num_rows)
     for block in blocks(ranks.in_order(_scored(outputs, task, named), order)):
@@ -138,7 +138,7 @@ def _by_forward(
         usual=result["headline"],
     )
     headline |= rows.interval()
-    samples = Samples(feed.datasets, evaluation.split)
+    samples = Samples(run_batches.datasets, evaluation.split)
     return {
         **result,
         "metrics": metrics,

@@ -15,7 +15,7 @@ from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import new_trainer
 from shardline.data.collate import Batch
 from shardline.data.datamodule import HeldOutLoader, Normalizer, model_dtype
-from shardline.data.feed import Feed
+from shardline.data.run_batches import RunBatches
 from shardline.training.consumed import Scored
 from shardline.training.described_samples import DescribedSamples
 from shardline.training.evaluation_ranks import EvaluationRanks
@@ -42,7 +42,7 @@ class _HeldOut(pl.LightningDataModule):
 
 
 def by_test_step(
-    spec: RunSpec, model: pl.LightningModule, feed: Feed, loader: HeldOutLoader,
+    spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches, loader: HeldOutLoader,
     ranks: EvaluationRanks, samples: DescribedSamples | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate a model by what its `test_step` logs over a split; nothing but on rank 0.
@@ -62,7 +62,7 @@ def by_test_step(
     """
     settings = spec.settings
     what = f'run "{spec.title}": the model\'s test_step'
-    normalize = Normalizer(feed, settings.data.normalize, model_dtype(settings.precision))
+    normalize = Normalizer(run_batches, settings.data.normalize, model_dtype(settings.precision))
     metrics = {name: one for name, one in model.named_modules() if isinstance(one, Metric)}
     tell_kept_outputs(metrics)
     logged = LoggedMetrics(model, what, ranks)
@@ -89,7 +89,7 @@ def by_test_step(
         modes=logged.modes,
         usual=_monitored(settings, values),
     )
-    result = _result(spec, feed, total, values, headline)
+    result = _result(spec, run_batches, total, values, headline)
     return result | ({"samples": described} if samples else {})
 
 
@@ -101,7 +101,7 @@ def _refuse(what: str, *_: Any, **__: Any) -> NoReturn:
 
 
 def by_validation_step(
-    spec: RunSpec, model: pl.LightningModule, feed: Feed, loader: HeldOutLoader
+    spec: RunSpec, model: pl.LightningModule, run_batches: RunBatches, loader: HeldOutLoader
 ) -> dict[str, Any]:
     """Evaluate a model by what its `validation_step` logs over a split.
 
@@ -136,7 +136,7 @@ def by_validation_step(
             "log it there, or set checkpoint.monitor to what is logged"
         )
     headline = choose_headline(metrics, wanted=wanted, what=what, usual=usual)
-    return _result(spec, feed, total, metrics, headline)
+    return _result(spec, run_batches, total, metrics, headline)
 
 
 def _names(settings: RunSettings) -> dict[str, None]:
@@ -165,14 +165,14 @@ def _trainer(spec: RunSpec, callbacks: list[pl.Callback], ranks: EvaluationRanks
 
 
 def _result(
-    spec: RunSpec, feed: Feed, num_samples: int, metrics: dict[str, float], headline: dict[str, Any],
+    spec: RunSpec, run_batches: RunBatches, num_samples: int, metrics: dict[str, float], headline: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "split": spec.settings.evaluation.split,
-        "task": feed.manifest["schema"]["task"],
+        "task": run_batches.manifest["schema"]["task"],
         "num_samples": num_samples,
         "metrics": metrics,
         "headline": headline,
         "measured_by": "model",
-        "reference": feed.manifest.get("reference"),
+        "reference": run_batches.manifest.get("reference"),
     }

@@ -28,9 +28,8 @@ from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule
 from shardline.data.ledger import SampleLedger
 from shardline.launch.device import resolve_accelerator
-from shardline.training.agreement import Agreement
 from shardline.training.consumed import Consumed
-from shardline.training.divergence import GoBack, LossWatch, check_policy, intervene
+from shardline.training.divergence import LossWatch, RollbackRequired, check_policy, intervene
 from shardline.training.heartbeat import Heartbeat
 from shardline.training.interventions import read_plan
 from shardline.training.metrics import JsonLinesLogger, PlainProgress
@@ -38,6 +37,7 @@ from shardline.training.model import make_model
 from shardline.training.optim import attach_optimizer
 from shardline.training.rank_spec import RankSpec
 from shardline.training.repeated_batch import repeat_batch
+from shardline.training.step_all_reduce import StepAllReduce
 from shardline.training.steps import Steps, StepSeeds
 from shardline.training.stop_agreement import AgreedStop
 from shardline.training.trainer import make_trainer
@@ -90,7 +90,7 @@ def train(
     settings = settings_on(spec.settings, here, run=spec.title)
     saved, policy = rank.work / "checkpoints", rank.runtime.checkpoint
     chosen = settings.checkpoint
-    logger, agreement = JsonLinesLogger(rank.work / "metrics.jsonl"), Agreement()
+    logger, agreement = JsonLinesLogger(rank.work / "metrics.jsonl"), StepAllReduce()
     plan, seconds = read_plan(rank.work, spec.identity), 0.0
     while True:
         watch = LossWatch(settings.divergence.max_loss, agreement)
@@ -115,7 +115,7 @@ def train(
             trainer, resumed_step, recorded = _fit(
                 spec, settings, world, rank, manager, logger, ordered
             )
-        except GoBack as error:
+        except RollbackRequired as error:
             trouble = error.trouble
         else:
             trained = replace(
@@ -147,7 +147,7 @@ def _fit(
         settings: of the run, on the ranks that are there.
 
     Raises:
-        GoBack: a step is bad, and the training has to go back.
+        RollbackRequired: a step is bad, and the training has to go back.
     """
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     pin = resolve_accelerator(settings.accelerator, devices=settings.devices) == "gpu"

@@ -24,9 +24,9 @@ from shardline.core.files import read_json, write_bytes
 from shardline.core.world import World
 from shardline.data.collate import Batch
 from shardline.data.datamodule import Normalizer
-from shardline.data.feed import Feed
 from shardline.data.integrity import Policy
 from shardline.data.prediction_parts import BLOCKS, ID, LABEL, LENGTHS, OUTPUT, part_file
+from shardline.data.run_batches import RunBatches
 from shardline.data.statistics import pooled
 from shardline.data.statistics_file import read_statistics
 from shardline.training.evaluation_ranks import EvaluationRanks
@@ -53,7 +53,7 @@ class TrainedOn:
 
     @cached_property
     def statistics(self) -> dict[str, dict[str, Any]]:
-        """The train rows' statistics by column, see `Feed.statistics`."""
+        """The train rows' statistics by column, see `RunBatches.statistics`."""
         pairs = zip(self._manifests, self._places, strict=True)
         return pooled([read_statistics(manifest, place.shards) for manifest, place in pairs])
 
@@ -84,23 +84,23 @@ def predict(
     if not own:
         return
     settings, known = spec.settings, TrainedOn(trained_on)
-    feed = Feed([rows], settings, verify=verify)
+    run_batches = RunBatches([rows], settings, verify=verify)
     device = EvaluationRanks.of(world, settings.accelerator, len(parts)).device
     model = make_model(spec, known.manifest["schema"])
     load_weights(model, load_file(model_file))
     model.eval().to(device)
     normalize = Normalizer(known, settings.data.normalize, torch.float32)
-    last = count_blocks(feed.manifest["splits"][split], settings.evaluation.batch)
+    last = count_blocks(run_batches.manifest["splits"][split], settings.evaluation.batch)
     blocks = [range(part * BLOCKS, min((part + 1) * BLOCKS, last)) for part in own]
     chosen = tuple(block for of_part in blocks for block in of_part)
-    stream, _ = feed.held_out(
+    stream, _ = run_batches.held_out(
         split,
         batch=settings.evaluation.batch,
         kind=partial(ChosenBlocks, chosen=chosen),
         num_epochs=1,
     )
     batches = stream.batches()
-    outputs = Outputs(spec, model, normalize, feed.manifest, device)
+    outputs = Outputs(spec, model, normalize, run_batches.manifest, device)
     for part, of_part in zip(own, blocks, strict=True):
         found = [outputs.columns(next(batches), stream.batch_ids, block) for block in of_part]
         joined = {name: outputs.joined(name, found) for name in found[0]}

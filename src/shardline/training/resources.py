@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.core.world import World
-from shardline.supervision.machine_curve import sealed_curve
+from shardline.supervision.resource_usage import sealed_curve
 
 _KIB = 1024
 

@@ -11,7 +11,7 @@ from shardline.core.errors import Stopped
 from shardline.core.lightning_compat import ignore_signals
 from shardline.core.world import World
 from shardline.supervision import signals
-from shardline.training.agreement import NO_LOSS, Agreement
+from shardline.training.step_all_reduce import NO_LOSS, StepAllReduce
 from shardline_io.heartbeat_memory import mine
 
 
@@ -29,7 +29,9 @@ class AgreedStop(Callback):
         agreement: of the ranks on each step.
     """
 
-    def __init__(self, world: World, checkpoints: CheckpointManager, agreement: Agreement) -> None:
+    def __init__(
+        self, world: World, checkpoints: CheckpointManager, agreement: StepAllReduce
+    ) -> None:
         self._is_alone = world.world_size == 1
         self._checkpoints, self._agreement = checkpoints, agreement
 

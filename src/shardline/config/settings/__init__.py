@@ -2,8 +2,8 @@
 
 A field's annotation lists what values it takes, its default what is taken where nothing is set, and
 the text below it explains it. Validation, messages, defaults, `config/README.md` and the JSON
-schema are made from these classes (`shardline.config.forms`).
+schema are made from these classes (`shardline.config.key_schema`).
 
-A setting that is newer than the first identities has `before` in its `Meta(extra=...)`: see
-`shardline.config.before`.
+A setting that is newer than the first identities has `legacy_value` in its `Meta(extra=...)`: see
+`shardline.config.legacy_values`.
 """

@@ -18,7 +18,7 @@ from shardline.config.settings.base import (
 Direction = Literal["min", "max"]
 
 
-NEW = Meta(extra={"before": None})  # off, as before there was the key
+NEW = Meta(extra={"legacy_value": None})  # off, as before there was the key
 
 
 class Pack(Settings, frozen=True, kw_only=True, rename={"with_": "with"}):
@@ -28,10 +28,12 @@ class Pack(Settings, frozen=True, kw_only=True, rename={"with_": "with"}):
     """Varying column whose values are put together."""
     length: Count
     """Values of a sample."""
-    method: Annotated[Literal["concat", "best_fit"], Meta(extra={"before": "concat"})] = "concat"
+    method: Annotated[Literal["concat", "best_fit"], Meta(extra={"legacy_value": "concat"})] = (
+        "concat"
+    )
     """`concat` cuts the rows, one behind the other, into blocks; `best_fit` puts whole rows
     together so that little is filled up."""
-    with_: Annotated[list[Text], Meta(extra={"before": [], "unique": True})] = []
+    with_: Annotated[list[Text], Meta(extra={"legacy_value": [], "unique": True})] = []
     """Varying columns that go along, such as a loss mask beside tokens: a row has as many values of
     each as of `column`."""
 
@@ -41,9 +43,9 @@ class Pad(Settings, frozen=True, kw_only=True):
 
     type: Literal["pad"]
     """What makes it a table, and not a text."""
-    lengths: Annotated[dict[str, Count], Meta(extra={"before": {}})] = {}
+    lengths: Annotated[dict[str, Count], Meta(extra={"legacy_value": {}})] = {}
     """By column, what samples are filled up to; any other to the longest of the global batch."""
-    multiple: Annotated[Count, Meta(extra={"before": 1})] = 1
+    multiple: Annotated[Count, Meta(extra={"legacy_value": 1})] = 1
     """What any other length is rounded up to a multiple of."""
 
 
@@ -89,7 +91,7 @@ class Data(Settings, frozen=True, kw_only=True):
     epoch_samples: Annotated[Count | None, NEW] = None
     """Training samples of an epoch of a mix, or under `data.class_weights`; left out, as many as
     the train splits have rows."""
-    workers: Annotated[str | Natural, Meta(extra={"before": "auto"})] = "auto"
+    workers: Annotated[str | Natural, Meta(extra={"legacy_value": "auto"})] = "auto"
     """What transforms samples beside the training: `auto` (measured at the start), 0 (nothing), a
     number of threads, `threads:n` or `processes:n`. Counts in no identity."""
 
@@ -134,7 +136,7 @@ class Trainer(Settings, frozen=True, kw_only=True):
 class Ddp(Settings, frozen=True, kw_only=True):
     """How `strategy: ddp` sums gradients over several ranks."""
 
-    find_unused_parameters: Annotated[bool, Meta(extra={"before": False})] = False
+    find_unused_parameters: Annotated[bool, Meta(extra={"legacy_value": False})] = False
     """Allow steps that give some parameters no gradient, as a GAN's do. Costs a walk over the graph
     of each step. Left out, such a step is an error that names the parameters. Has no effect under
     `strategy: fsdp`."""
@@ -256,14 +258,14 @@ class RunSettings(Settings, frozen=True, kw_only=True):
     early_stopping: EarlyStopping = EarlyStopping()
     checkpoint: Checkpoint = Checkpoint()
     divergence: Divergence = Divergence()
-    code_files: Annotated[str, Meta(extra={"before": ""})] = ""
+    code_files: Annotated[str, Meta(extra={"legacy_value": ""})] = ""
     """Files and patterns that the model's code reads and does not name by a literal path beside
     itself, separated by spaces (`conf/*.yaml data/vocab.txt`); their bytes count in the
     identity."""
-    uncounted_args: Annotated[str, Meta(extra={"before": ""})] = ""
+    uncounted_args: Annotated[str, Meta(extra={"legacy_value": ""})] = ""
     """Keys of `model_args`, separated by spaces (`cache_dir data_root`), whose values may be paths and do
     not count by what lies there. Counts in no identity."""
-    environment: Annotated[str | Environment, Meta(extra={"before": ""})] = ""
+    environment: Annotated[str | Environment, Meta(extra={"legacy_value": ""})] = ""
     """Environment of a training script: a key of `environments`, or a table such as `{venv:
     requirements.lock}`; empty: Shardline's own. Its packages count in the identity, and no path."""
     evaluation: Evaluation = Evaluation()

@@ -53,8 +53,8 @@ class Runtime(Settings, frozen=True, kw_only=True):
     launcher: Literal["torchrun", "srun", "mpirun", "azureml", "none"] = "torchrun"
     """What starts the ranks; `azureml` does so on the nodes of an Azure ML job, and `none` runs a
     single rank in the job itself, or each rank over `remote_shell` where there are `hosts`."""
-    environment: Literal["here", "conda", "image"] = "here"
-    """What the ranks of a training run in; `here` is the environment of the job itself, `conda` a
+    environment: Literal["job", "conda", "image"] = "job"
+    """What the ranks of a training run in; `job` is the environment of the job itself, `conda` a
     prefix that `create_env` makes from `envs/train.linux-64.pin.txt`, `image` the container image
     that `build_image` makes."""
     strict_env: Literal["error", "warn"] = "error"

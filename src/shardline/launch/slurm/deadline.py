@@ -29,7 +29,7 @@ def watch_deadline(
         ask: is called with the reason `deadline`, and the seconds that are left for it.
         ended: set when there is nothing left to stop.
         end_of_job: returns start and end of the job, seconds since the epoch; None where none is
-            known. Asked again and again, since an end may be put off.
+            known. TableEntry again and again, since an end may be put off.
         margin_s: seconds before the end; at most a quarter of the job's time.
     """
     while not ended.is_set():

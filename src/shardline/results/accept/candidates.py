@@ -18,7 +18,7 @@ from shardline.config.run import Run
 from shardline.config.trained_on import weights_of_inputs
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
-from shardline.results.recorded import REMAKE, accepted_of
+from shardline.results.sealed_run import REMAKE, accepted_of
 from shardline.results.staleness import nearest_document, training_causes
 
 

@@ -10,7 +10,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.results.accept.candidates import read_manifest
 from shardline.results.findings import Verdict
-from shardline.results.recorded import REMAKE
+from shardline.results.sealed_run import REMAKE
 
 
 def refuse_damage(verdict: Verdict) -> None:

@@ -19,7 +19,7 @@ from shardline.provenance.run_spec import describe_run
 from shardline.results.accept.candidates import Candidate, read_manifest
 from shardline.results.accept.checks import check_model, check_schema, refuse_damage
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
-from shardline.results.recorded import REMAKE, accepted_of
+from shardline.results.sealed_run import REMAKE, accepted_of
 from shardline.results.staleness import read_definitions
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_runs import verify_run

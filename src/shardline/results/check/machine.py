@@ -46,7 +46,7 @@ def check_machine(
         ):
             is_reachable = is_reachable and folder != project.store
             yield Finding(kind="error", sentence=sentence)
-    is_elsewhere |= project.runtime.launcher == "azureml" or project.runtime.environment != "here"
+    is_elsewhere |= project.runtime.launcher == "azureml" or project.runtime.environment != "job"
     if not is_elsewhere:
         yield from _packages(project, runs, env)
     if is_reachable:

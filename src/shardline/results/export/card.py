@@ -15,7 +15,7 @@ from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
 from shardline.results.export.program import program
 from shardline.results.export.start import DESCRIPTION
-from shardline.results.recorded import Recorded
+from shardline.results.sealed_run import SealedRun
 
 _LIBRARIES = {
     "onnx": "onnx", "torchscript": "pytorch", "safetensors": "pytorch", "huggingface": "transformers",
@@ -24,7 +24,7 @@ _SHOWN_FILES = 20
 
 
 def make_card(
-    recorded: Recorded, manifest: Mapping[str, Any], config: Mapping[str, Any],
+    recorded: SealedRun, manifest: Mapping[str, Any], config: Mapping[str, Any],
     changes: Sequence[str], num_parameters: int,
 ) -> str:  # fmt: skip
     """Return the text of `README.md`.
@@ -70,7 +70,7 @@ def make_card(
     return visible(card)
 
 
-def _front_matter(recorded: Recorded, config: Mapping[str, Any]) -> dict[str, Any]:
+def _front_matter(recorded: SealedRun, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the Hub reads; the licence is left to the author."""
     evaluation, ids = recorded.evaluation, list(recorded.run_spec.datasets)
     tag = _pipeline_tag(config)

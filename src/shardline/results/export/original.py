@@ -15,7 +15,7 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.data.columns import columns_of
 from shardline.data.datamodule import Normalizer
-from shardline.data.feed import Feed
+from shardline.data.run_batches import RunBatches
 from shardline.results.export.calls import Call, Tensors, find_call, named_outputs
 from shardline.results.export.deployed import Deployed, Features, Pixels
 from shardline.results.export.steps import Steps, steps_of
@@ -146,18 +146,18 @@ def load_original(
     # few rows, for which it is not worth while to find the best number of threads
     data = structs.replace(spec.settings.data, workers=0)
     spec = structs.replace(spec, settings=structs.replace(spec.settings, data=data))
-    feed = Feed(datasets, spec.settings, verify="always")
-    schema = feed.manifest["schema"]
+    run_batches = RunBatches(datasets, spec.settings, verify="always")
+    schema = run_batches.manifest["schema"]
     steps = steps_of(spec.settings.data, schema, with_inside=with_inside)
     model = make_model(spec, schema)
     load_weights(model, load_file(weights))
     model.eval()
-    normalize = Normalizer(feed, spec.settings.data.normalize, torch.float32)
+    normalize = Normalizer(run_batches, spec.settings.data.normalize, torch.float32)
     call: Call | None = None
     batches: list[Tensors] = []
     outputs: list[Tensors] = []
     size = 0
-    for whole, batch in _pairs(feed, datasets, spec, steps):
+    for whole, batch in _pairs(run_batches, datasets, spec, steps):
         call = call or find_call(model, whole)
         batches.append({name: of.clone() for name, of in call.tensors(batch).items()})
         with torch.inference_mode():
@@ -168,8 +168,8 @@ def load_original(
             break
     if call is None:
         raise DataError(
-            f"the {spec.settings.evaluation.split} split of {feed.manifest['dataset']} has no rows, expected some to "
-            "compare the export with; give it a share in the dataset's `splits`"
+            f"the {spec.settings.evaluation.split} split of {run_batches.manifest['dataset']} has no rows, expected "
+            "some to compare the export with; give it a share in the dataset's `splits`"
         )
     return Original(
         spec=spec, schema=schema, weights=weights, model=model, call=call, steps=steps,
@@ -183,23 +183,23 @@ def _float(output: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(
-    feed: Feed, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: Steps
+    run_batches: RunBatches, datasets: Sequence[DatasetPlace], spec: RunSpec, steps: Steps
 ) -> Iterator[tuple[Any, Any]]:
     """Yield held-out batches as the evaluation has them, and without the steps that the export holds itself."""
     split = spec.settings.evaluation.split
-    is_table = "columns" not in feed.manifest["schema"]
+    is_table = "columns" not in run_batches.manifest["schema"]
     place: dict[str, Any] = {
         "batch": _TABLE_ROWS if is_table else _ROWS_OF_COLUMNS,
         "num_epochs": 1,
     }
-    whole, _ = feed.held_out(split, **place)
+    whole, _ = run_batches.held_out(split, **place)
     if not steps.inside:
         yield from ((batch, batch) for batch in whole.batches())
         return
     written = [step.written for step in steps.before] or None
     data = structs.replace(spec.settings.data, eval_transform=written)
     # the shards are verified by the other one
-    other = Feed(datasets, structs.replace(spec.settings, data=data), verify="off")
+    other = RunBatches(datasets, structs.replace(spec.settings, data=data), verify="off")
     before, _ = other.held_out(split, **place)
     yield from zip(whole.batches(), before.batches(), strict=True)
 

@@ -20,7 +20,7 @@ from shardline.core.files import (
     write_json,
 )
 from shardline.results.export.preprocessing import tokenizer_digest
-from shardline.results.recorded import Recorded, check_repeatable
+from shardline.results.sealed_run import SealedRun, check_repeatable
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
@@ -69,7 +69,7 @@ class Exported:
 
 
 def export_run(
-    project: Project, recorded: Recorded, *, to: str, output: Path | None, anyway: bool
+    project: Project, recorded: SealedRun, *, to: str, output: Path | None, force: bool
 ) -> Exported:
     """Write a sealed model in another format, with its card, and hold it against the original.
 
@@ -78,7 +78,7 @@ def export_run(
     Args:
         to: one of `FORMATS`.
         output: folder to be made; `exports/{run}-{to}` if None.
-        anyway: take the code of now, whatever it is.
+        force: take the code of now, whatever it is.
 
     Raises:
         ConfigError: the folder is there, packages are missing, the code has changed, or the model
@@ -87,7 +87,7 @@ def export_run(
     """
     folder = output or Path("exports") / f"{recorded.file_title}-{to}"
     _check_request(to, folder)
-    changes = check_repeatable(project, recorded, "exported", anyway=anyway)
+    changes = check_repeatable(project, recorded, "exported", force=force)
     from shardline.results.export.card import make_card
 
     manifest = read_json(recorded.manifest, remedy="run the pipeline again")

@@ -16,7 +16,7 @@ from shardline.core.errors import ConfigError, DataError
 from shardline.results import forms
 from shardline.results.lineage.graph import Action, File, Lineage
 from shardline.results.lineage.records import Records, expect_name, record_of
-from shardline.results.recorded import accepted_of
+from shardline.results.sealed_run import accepted_of
 
 _Rule = Callable[[Path, str], tuple[str, str]]
 _SEALED = {"model.safetensors", "metrics.jsonl", "provenance.json"}  # of a training

@@ -13,7 +13,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.trained_on import weights_of
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.environments.installed import find_differences, requirements_of
-from shardline.results.recorded import Recorded
+from shardline.results.sealed_run import SealedRun
 
 
 def main() -> int:
@@ -34,17 +34,17 @@ def main() -> int:
 def _replay(request: Mapping[str, Any]) -> dict[str, Any]:
     layout = ResultsLayout(root=Path(request["project"]), named_store=Path(request["store"]))
     evaluation = Path(request["evaluation"])
-    recorded = Recorded(id=request["run"], layout=layout, evaluation_file=evaluation)
+    recorded = SealedRun(id=request["run"], layout=layout, evaluation_file=evaluation)
     spec, environment = recorded.run_spec, recorded.evaluation["identity"]["environment"]
     locked = spec.environment.get("requirements", [])
     differences = find_differences(
         environment["python"], requirements_of(environment["packages"], locked)
     )
-    if differences and not request["anyway"]:
+    if differences and not request["force"]:
         raise ConfigError(
             f"{recorded.id} was evaluated in another environment: {'; '.join(differences)}; install the lock of "
             "then, let the profile start ranks in an environment made from it (runtime.environment: conda or "
-            "image), or replay with what is installed here: --anyway"
+            "image), or replay with what is installed here: --force"
         )
     tokenizers: dict[str, str] = request["tokenizers"]
     # torch is imported only once the environment is good

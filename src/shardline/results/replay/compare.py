@@ -1,4 +1,4 @@
-"""Recorded numbers against replayed ones."""
+"""SealedRun numbers against replayed ones."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping

@@ -12,8 +12,8 @@ from shardline.core.environment import rank_variables
 from shardline.core.errors import ConfigError, DataError, LaunchError, ShardlineError
 from shardline.core.variables import cleaned
 from shardline.environments.python import python_of_ranks
-from shardline.results.recorded import Recorded, check_repeatable
 from shardline.results.replay.compare import DIFFERENT, Number, compare
+from shardline.results.sealed_run import SealedRun, check_repeatable
 
 _ERRORS = {error.exit_code: error for error in (ConfigError, DataError, LaunchError)}
 
@@ -43,21 +43,21 @@ class Replay:
         return all(number.verdict != DIFFERENT for number in self.numbers)
 
 
-def replay(project: Project, recorded: Recorded, *, tolerance: float, anyway: bool) -> Replay:
+def replay(project: Project, recorded: SealedRun, *, tolerance: float, force: bool) -> Replay:
     """Evaluate a sealed model again and compare; nothing is written.
 
     Sealed files are verified against their checksums, and each shard as it is read.
 
     Args:
         tolerance: relative; 0 means exactly equal.
-        anyway: take the code and the packages of this process, whatever they are.
+        force: take the code and the packages of this process, whatever they are.
 
     Raises:
         ConfigError: the run cannot be replayed, or code or packages are not the recorded ones.
         DataError: a sealed file or a shard is damaged or missing.
     """
-    changes = check_repeatable(project, recorded, "replayed", anyway=anyway)
-    answer = _evaluate_again(project, recorded, anyway=anyway)
+    changes = check_repeatable(project, recorded, "replayed", force=force)
+    answer = _evaluate_again(project, recorded, force=force)
     assert recorded.evaluation_file is not None
     evaluation = recorded.evaluation_file.stem
     return Replay(
@@ -72,11 +72,11 @@ def replay(project: Project, recorded: Recorded, *, tolerance: float, anyway: bo
     )
 
 
-def _evaluate_again(project: Project, recorded: Recorded, *, anyway: bool) -> dict[str, Any]:
+def _evaluate_again(project: Project, recorded: SealedRun, *, force: bool) -> dict[str, Any]:
     """Run the program of a replay where the ranks' Python is, and return what it prints."""
-    python = (sys.executable,) if anyway else python_of_ranks(project, gpus=False)
+    python = (sys.executable,) if force else python_of_ranks(project, gpus=False)
     request = {
-        "run": recorded.id, "evaluation": str(recorded.evaluation_file), "anyway": anyway,
+        "run": recorded.id, "evaluation": str(recorded.evaluation_file), "force": force,
         "project": str(project.workdir), "store": str(project.store),
         "tokenizers": {key: str(of.tokenizer) for key, of in project.datasets.items() if of.tokenizer},
     }  # fmt: skip

@@ -1,10 +1,10 @@
-"""Samples what a rank uses of its machine; see `shardline.supervision.machine_curve`."""
+"""Samples what a rank uses of its machine; see `shardline.supervision.resource_usage`."""
 
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from shardline.supervision.machine_curve import MachinePoint, read_curve, write_curve
+from shardline.supervision.resource_usage import MachinePoint, read_curve, write_curve
 from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.proc import usage_of
 from shardline_io.heartbeat_memory import HeartbeatMemory

@@ -1,6 +1,6 @@
-"""Settings that are newer than the results: `before` in `Meta(extra=...)` of their type.
+"""Settings that are newer than the results: `legacy_value` in `Meta(extra=...)` of their type.
 
-`before` is the value that gives what was computed when the setting did not exist. Identity
+`legacy_value` is the value that gives what was computed when the setting did not exist. Identity
 documents leave such a value out, and readers of an older `run.json` put it in, so that a new
 setting makes nothing stale. It is not the `default`, which may change later.
 """
@@ -8,7 +8,7 @@ setting makes nothing stale. It is not the `default`, which may change later.
 from collections.abc import Mapping
 from typing import Any
 
-from shardline.config.forms import ANYTHING, Form, form_of, keys_of
+from shardline.config.key_schema import ANYTHING, KeySchema, keys_of, schema_of
 from shardline.config.settings.base import Settings
 from shardline.config.settings.config import ReportSettings
 from shardline.config.settings.datasets import DatasetSettings
@@ -16,7 +16,7 @@ from shardline.config.settings.run import Evaluation, RunSettings
 from shardline.config.validate import coerce
 from shardline.core.canonical import canonical_json
 
-KEYWORD = "before"
+KEYWORD = "legacy_value"
 
 
 def settings_of(stage: str) -> type[Settings]:
@@ -30,8 +30,8 @@ def settings_of(stage: str) -> type[Settings]:
     return known.get(stage, Settings)
 
 
-def without_before(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
-    """Return settings without those that have the value of their `before`.
+def without_legacy_values(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
+    """Return settings without those that have the value of their `legacy_value`.
 
     A table of settings that is empty then goes as well; an entry that a user named does not.
 
@@ -39,20 +39,20 @@ def without_before(settings: Mapping[str, Any], table: type[Settings]) -> dict[s
         settings: resolved settings.
         table: what describes them.
     """
-    return dict(_without(settings, form_of(table)))
+    return dict(_without(settings, schema_of(table)))
 
 
-def _without(value: Any, form: Form) -> Any:
+def _without(value: Any, schema: KeySchema) -> Any:
     if isinstance(value, list):
-        return [_without(item, form.item or ANYTHING) for item in value]
+        return [_without(item, schema.item or ANYTHING) for item in value]
     if not isinstance(value, Mapping):
         return value
-    table, free = form.table_of(value), form.value or ANYTHING
+    table, free = schema.table_of(value), schema.value or ANYTHING
     known = keys_of(table) if table else {}
     kept: dict[str, Any] = {}
     for key, item in value.items():
-        below = known[key].form if key in known else free
-        if KEYWORD in below.limits and _is_before(item, below):
+        below = known[key].schema if key in known else free
+        if KEYWORD in below.limits and _is_legacy_value(item, below):
             continue
         if isinstance(item, dict | list):  # most are not, and 10,000 runs have 500,000
             left = _without(item, below)
@@ -63,25 +63,27 @@ def _without(value: Any, form: Form) -> Any:
     return kept
 
 
-def with_before(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
-    """Return settings that an earlier version resolved, with the newer ones at their `before`."""
-    return _with(settings, form_of(table))
+def with_legacy_values(settings: Mapping[str, Any], table: type[Settings]) -> dict[str, Any]:
+    """Return settings that an earlier version resolved, with the newer ones at their `legacy_value`."""
+    return _with(settings, schema_of(table))
 
 
-def _with(settings: Mapping[str, Any], form: Form) -> dict[str, Any]:
+def _with(settings: Mapping[str, Any], schema: KeySchema) -> dict[str, Any]:
     filled = dict(settings)
-    table = form.table_of(settings)
+    table = schema.table_of(settings)
     for key, known in (keys_of(table) if table else {}).items():
-        if key not in filled and KEYWORD in known.form.limits:
-            filled[key] = coerce(known.form.limits[KEYWORD], known.form)
-        elif known.form.tables and isinstance(filled.get(key, {}), Mapping):
-            below = _with(filled.get(key, {}), known.form)
+        if key not in filled and KEYWORD in known.schema.limits:
+            filled[key] = coerce(known.schema.limits[KEYWORD], known.schema)
+        elif known.schema.tables and isinstance(filled.get(key, {}), Mapping):
+            below = _with(filled.get(key, {}), known.schema)
             if below or key in filled:
                 filled[key] = below
     return filled
 
 
-def _is_before(value: Any, form: Form) -> bool:
-    """Return whether a value is that of `before`, both in the one form that the type asks for."""
+def _is_legacy_value(value: Any, schema: KeySchema) -> bool:
+    """Return whether a value is the `legacy_value`, both in the one form that the type asks for."""
     # as text, since 1 == True
-    return canonical_json(coerce(value, form)) == canonical_json(coerce(form.limits[KEYWORD], form))
+    return canonical_json(coerce(value, schema)) == canonical_json(
+        coerce(schema.limits[KEYWORD], schema)
+    )

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.accepted import ACCEPTED
-from shardline.config.before import settings_of, with_before
 from shardline.config.causes import find_causes
 from shardline.config.evaluation_code import metric_paths
 from shardline.config.layout import ResultsLayout
+from shardline.config.legacy_values import settings_of, with_legacy_values
 from shardline.config.names import identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.config.run_spec import DatasetPlace, RunSpec
@@ -28,7 +28,7 @@ REMAKE = "run the pipeline again to write it"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class SealedRun:
     """What is sealed of a run, whether the present config names it or not.
 
     Attributes:
@@ -81,9 +81,11 @@ class Recorded:
     def spec(self) -> dict[str, Any]:
         """`run.json`, with the settings of the evaluation that is meant."""
         spec = read_formed(self.folder / "run.json", forms.RunSpec, remedy=REMAKE)
-        spec["settings"] = with_before(spec["settings"], settings_of("train"))
+        spec["settings"] = with_legacy_values(spec["settings"], settings_of("train"))
         if self.evaluation_file:
-            settings = with_before(self.evaluation["identity"]["settings"], settings_of("evaluate"))
+            settings = with_legacy_values(
+                self.evaluation["identity"]["settings"], settings_of("evaluate")
+            )
             spec["settings"] = {**spec["settings"], "evaluation": settings}
         return spec
 
@@ -116,7 +118,7 @@ class Recorded:
         return read_formed(path, forms.Evaluation, remedy=REMAKE) if path else {}
 
 
-def find_recorded(project: Project, wanted: str) -> Recorded:
+def find_sealed_run(project: Project, wanted: str) -> SealedRun:
     """Return the run of a name or id of the config, or of an id among results/runs.
 
     Raises:
@@ -129,12 +131,12 @@ def find_recorded(project: Project, wanted: str) -> Recorded:
     if run and run.id in sealed:
         own = run.evaluation if run.evaluation.exists() else None
         own = own or newest_evaluation(run.folder)
-        return Recorded(id=run.id, layout=layout, evaluation_file=own)
+        return SealedRun(id=run.id, layout=layout, evaluation_file=own)
     earlier = [item for item in identities_of(layout, "run", wanted) if item in sealed]
     # an id, or a name that has been
     if meant := [wanted] if wanted in sealed else [] if run else earlier[:1]:
         evaluation = newest_evaluation(layout.run(meant[0]))
-        return Recorded(id=meant[0], layout=layout, evaluation_file=evaluation)
+        return SealedRun(id=meant[0], layout=layout, evaluation_file=evaluation)
     if run:
         known = f"name an earlier one ({', '.join(earlier)})" if earlier else "run the pipeline"
         raise ConfigError(f'nothing is recorded of run "{wanted}" ({run.id}); {known}')
@@ -165,12 +167,12 @@ def accepted_of(folder: Path) -> dict[str, Any] | None:
     return read_formed(path, forms.Accepted, remedy=remedy)
 
 
-def check_repeatable(project: Project, recorded: Recorded, verb: str, *, anyway: bool) -> list[str]:
+def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force: bool) -> list[str]:
     """Reject a run that Shardline did not evaluate, whose files are not as they were sealed, or whose code changed.
 
     Args:
         verb: what is to be done with the run, such as `replayed`.
-        anyway: take the code of now, whatever it is.
+        force: take the code of now, whatever it is.
 
     Returns:
         How the code that evaluates the run differs now from that of its evaluation.
@@ -191,15 +193,15 @@ def check_repeatable(project: Project, recorded: Recorded, verb: str, *, anyway:
             f"{recorded.title} has no evaluation, so it cannot be {verb}; run the pipeline to its end"
         )
     changes = _changed_code(project, recorded)
-    if changes and not anyway:
+    if changes and not force:
         raise ConfigError(
             f"{recorded.title} was evaluated with other code than there is now: {'; '.join(changes)}; check out the "
-            f"code of then (`shardline diff` names the commits), or have it {verb} with that of now: --anyway"
+            f"code of then (`shardline diff` names the commits), or have it {verb} with that of now: --force"
         )
     return changes
 
 
-def _changed_code(project: Project, recorded: Recorded) -> list[str]:
+def _changed_code(project: Project, recorded: SealedRun) -> list[str]:
     model_class = recorded.spec["model_class"]
     before = {key: recorded.evaluation["identity"].get(key, {}) for key in ("versions", "code")}
     settings = recorded.spec["settings"]

@@ -16,7 +16,7 @@ from shardline.core.files import write_json
 from shardline.core.world import World
 from shardline.data.columns import Column
 from shardline.data.datamodule import Normalizer, ShardDataModule
-from shardline.data.feed import Feed
+from shardline.data.run_batches import RunBatches
 from shardline.data.sample_stream import SampleStream
 from shardline.data.stream import ShardStream
 from shardline.errors import ConfigError, DataError
@@ -95,22 +95,22 @@ def settings(global_batch: int = 12, **data: Any) -> RunSettings:
 def batches(
     places: Sequence[DatasetPlace], of: RunSettings, rank: int = 0, ranks: int = 1, epochs: int = 2
 ) -> Iterator[Any]:
-    stream, _ = Feed(places, of).train(world(rank, ranks))
+    stream, _ = RunBatches(places, of).train(world(rank, ranks))
     for epoch in range(epochs):
         yield from stream.batches(epoch)
 
 
 def test_rows_as_they_are_stored_are_streamed_by_columns(tmp_path: Path) -> None:
     one = place(tmp_path / "a", 24, 0)
-    assert isinstance(Feed([one], settings()).train(world())[0], ShardStream)
+    assert isinstance(RunBatches([one], settings()).train(world())[0], ShardStream)
     for data in (
         {"transform": f"{HERE}:Twice"},
         {"collate": "nested"},
         {"collate": Pad(type="pad", multiple=2)},
     ):
-        stream, order = Feed([one], settings(**data)).train(world())
+        stream, order = RunBatches([one], settings(**data)).train(world())
         assert isinstance(stream, SampleStream)
-        plain, expected = Feed([one], settings()).train(world())
+        plain, expected = RunBatches([one], settings()).train(world())
         assert order == expected
         list(stream.batches())
         list(plain.batches())
@@ -143,7 +143,7 @@ def test_datasets_are_mixed_by_weight(tmp_path: Path) -> None:
     assert {counts[i] for i in range(1000, 1100)} <= {0, 1}
     # an epoch is as long as all rows together, where nothing else is said
     assert len(list(batches(places, settings(20), epochs=1))) == 110 // 20
-    stream, _ = Feed(places, settings(20)).train(world())
+    stream, _ = RunBatches(places, settings(20)).train(world())
     batch = next(stream.batches())
     assert (stream.batch_parts == (batch["x"][:, 0].numpy() >= 1000)).all()
 
@@ -152,8 +152,8 @@ def test_held_out_rows_of_a_mix_come_once_and_are_transformed_without_chance(
     tmp_path: Path,
 ) -> None:
     places = [place(tmp_path / "a", 10, 0, split=1), place(tmp_path / "b", 7, 1000, split=1)]
-    feed = Feed(places, settings(eval_transform=f"{HERE}:Twice"))
-    stream, order = feed.held_out("validation", batch=4)
+    run_batches = RunBatches(places, settings(eval_transform=f"{HERE}:Twice"))
+    stream, order = run_batches.held_out("validation", batch=4)
     assert order.num_rows == 17
     values = [int(x) // 2 for batch in stream.batches() for x in batch["x"][:, 0]]
     assert sorted(values) == [*range(10), *range(1000, 1007)]
@@ -165,12 +165,14 @@ def test_a_split_that_is_read_once_has_the_same_batches_in_smaller_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, kind: Any
 ) -> None:
     places = [place(tmp_path / "a", 10, 0, split=1), place(tmp_path / "b", 7, 1000, split=1)]
-    monkeypatch.setattr("shardline.data.feed._ONCE_ROWS", rows)
+    monkeypatch.setattr("shardline.data.run_batches._ONCE_ROWS", rows)
     for used in (places[:1], places):
-        feed = Feed(used, settings())
+        run_batches = RunBatches(used, settings())
         found: list[list[Any]] = []
         for epochs in (None, 1):
-            stream, order = feed.held_out("validation", batch=3, kind=kind, num_epochs=epochs)
+            stream, order = run_batches.held_out(
+                "validation", batch=3, kind=kind, num_epochs=epochs
+            )
             assert (order.window_rows == rows) == (epochs == 1)
             found.append([{name: of.tolist() for name, of in b.items()} for b in stream.batches()])
         assert found[0] == found[1]
@@ -191,7 +193,7 @@ def test_classes_are_drawn_by_weight(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"data.class_weights=.* names odd, expected classes .* common, rare"
     ):
-        Feed([one], settings(10, class_weights={"odd": 1.0})).train(world())
+        RunBatches([one], settings(10, class_weights={"odd": 1.0})).train(world())
 
 
 def test_a_transform_may_make_a_table(tmp_path: Path) -> None:
@@ -228,7 +230,7 @@ def test_statistics_of_a_mix_are_those_of_all_rows(tmp_path: Path) -> None:
     places = [built(tmp_path / str(n), part, "1/2") for n, part in enumerate(parts)]
     whole = built(tmp_path / "all", Given(TABLE, [rows], classes=("a",)))
     constants = [
-        Normalizer(Feed(of, settings()), "standard", torch.float64).constants
+        Normalizer(RunBatches(of, settings()), "standard", torch.float64).constants
         for of in (places, [whole])
     ]
     for mine, expected in zip(*constants, strict=True):
@@ -241,7 +243,7 @@ def test_what_cannot_be_streamed_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"dataset d-b has the columns x: float32\[2\] .* expected .* n: int32"
     ):
-        Feed([one, other], settings())
+        RunBatches([one, other], settings())
     with pytest.raises(
         ConfigError, match=r"Global draws random numbers from the global generator of random"
     ):
@@ -249,7 +251,7 @@ def test_what_cannot_be_streamed_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data.collate=nowhere:f does not import"):
         next(batches([one], settings(collate="nowhere:f")))
     with pytest.raises(DataError, match="dataset d-a: its test split has no rows"):
-        Feed([one], settings(eval_transform=f"{HERE}:Twice")).held_out("test", batch=4)
+        RunBatches([one], settings(eval_transform=f"{HERE}:Twice")).held_out("test", batch=4)
 
 
 TEXTS = {
@@ -297,7 +299,7 @@ def test_a_column_that_cannot_be_packed_is_named_with_its_key(
 ) -> None:
     pack = Pack(column=column, length=6, with_=along)
     with pytest.raises(ConfigError, match=message):
-        Feed([texts(tmp_path / "a")], settings(2, pack=pack)).train(world())
+        RunBatches([texts(tmp_path / "a")], settings(2, pack=pack)).train(world())
 
 
 @pytest.mark.parametrize(
@@ -322,7 +324,7 @@ def test_what_packs_waste_is_printed_and_recorded_by_the_first_rank(
         "datasets": [{"id": "d-a", "number": number, "waste": pytest.approx(waste, abs=1e-6)}],
     }
     assert capsys.readouterr().out == sentence + "\n"
-    assert Feed([place(tmp_path / "b", 12, 0)], settings()).packs() is None
+    assert RunBatches([place(tmp_path / "b", 12, 0)], settings()).packs() is None
 
 
 def test_other_ranks_print_nothing_of_packs(tmp_path: Path, capsys: Any) -> None:

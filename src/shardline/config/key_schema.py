@@ -16,7 +16,7 @@ _KINDS = {int: "integer", float: "number", str: "string", bool: "boolean", NoneT
 _LIMITS = ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern")
 
 
-class Form(Struct, frozen=True, kw_only=True):
+class KeySchema(Struct, frozen=True, kw_only=True):
     """What values a key takes.
 
     Attributes:
@@ -24,7 +24,7 @@ class Form(Struct, frozen=True, kw_only=True):
         choices: the texts that are valid, where they are listed; beside numbers, kinds name those alone.
         limits: by name, those of `msgspec.Meta` and what stands in its `extra`: `words` for a
             pattern, `letters` where but for . _ + - it has only those and digits, `unique` for a
-            list, and `before`.
+            list, and `legacy_value`.
         item: of a list.
         name: of the keys of a free table, as is `value` of what they stand for.
         tables: kinds of tables; the first that fits a value is meant.
@@ -34,9 +34,9 @@ class Form(Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     limits: dict[str, Any] = {}
-    item: "Form | None" = None
-    name: "Form | None" = None
-    value: "Form | None" = None
+    item: "KeySchema | None" = None
+    name: "KeySchema | None" = None
+    value: "KeySchema | None" = None
     tables: tuple[type[Settings], ...] = ()
     description: str = ""
 
@@ -52,11 +52,11 @@ class Form(Struct, frozen=True, kw_only=True):
         found = value if isinstance(value, Mapping) else {}
         return next((table for table in self.tables if table.fits(found)), None)
 
-    def key(self, key: str, value: Any = None) -> "Form":
-        """Return the form of a key of a table, or of a free one."""
+    def key(self, key: str, value: Any = None) -> "KeySchema":
+        """Return the schema of a key of a table, or of a free one."""
         table = self.table_of(value)
         known = keys_of(table).get(key) if table else None
-        return known.form if known else self.value or ANYTHING
+        return known.schema if known else self.value or ANYTHING
 
 
 class Key(Struct, frozen=True, kw_only=True):
@@ -64,13 +64,13 @@ class Key(Struct, frozen=True, kw_only=True):
 
     Attributes:
         field: of the type, in code: that of a key that is a word of Python has another name.
-        form: what values it takes.
+        schema: what values it takes.
         default: UNSET where nothing stands for a key that is left out.
         is_required: whether it must be given.
     """
 
     field: str
-    form: Form
+    schema: KeySchema
     default: Any
     is_required: bool
 
@@ -78,13 +78,13 @@ class Key(Struct, frozen=True, kw_only=True):
     def below(self) -> dict[str, "Key"]:
         """The keys below it, where it is always one table of the same keys."""
         return (
-            keys_of(self.form.tables[0])
-            if self.form.is_table and len(self.form.tables) == 1
+            keys_of(self.schema.tables[0])
+            if self.schema.is_table and len(self.schema.tables) == 1
             else {}
         )
 
 
-ANYTHING = Form()
+ANYTHING = KeySchema()
 
 
 @cache
@@ -97,57 +97,59 @@ def keys_of(table: type[Settings]) -> dict[str, Key]:
             default = field.default_factory()
         found[field.encode_name] = Key(
             field=field.name,
-            form=form_of(field.type),
+            schema=schema_of(field.type),
             default=UNSET if default in (NODEFAULT, UNSET) else to_builtins(default),
             is_required=field.required,
         )
     return found
 
 
-def form_of(hint: Any) -> Form:
+def schema_of(hint: Any) -> KeySchema:
     """Return the form that an annotation describes."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        form = form_of(args[0])
+        schema = schema_of(args[0])
         for meta in args[1:]:
-            form = _limited(form, meta)
-        return form
+            schema = _limited(schema, meta)
+        return schema
     if origin in (Union, UnionType):
-        return _any_of([form_of(one) for one in args if one is not UnsetType])
+        return _any_of([schema_of(one) for one in args if one is not UnsetType])
     if origin is Literal:
-        return Form(kinds=("string",), choices=args)
+        return KeySchema(kinds=("string",), choices=args)
     if origin is list:
-        return Form(kinds=("array",), item=form_of(args[0]))
+        return KeySchema(kinds=("array",), item=schema_of(args[0]))
     if origin is dict:
-        return Form(kinds=("object",), name=form_of(args[0]), value=form_of(args[1]))
+        return KeySchema(kinds=("object",), name=schema_of(args[0]), value=schema_of(args[1]))
     if isinstance(hint, type) and issubclass(hint, Settings):
-        return Form(kinds=("object",), tables=(hint,))
-    return ANYTHING if hint is Any else Form(kinds=(_KINDS[hint],))
+        return KeySchema(kinds=("object",), tables=(hint,))
+    return ANYTHING if hint is Any else KeySchema(kinds=(_KINDS[hint],))
 
 
-def _limited(form: Form, meta: Meta) -> Form:
+def _limited(schema: KeySchema, meta: Meta) -> KeySchema:
     given = {name: value for name in _LIMITS if (value := getattr(meta, name)) is not None}
     return structs.replace(
-        form,
-        limits={**form.limits, **given, **(meta.extra or {})},
-        description=meta.description or form.description,
+        schema,
+        limits={**schema.limits, **given, **(meta.extra or {})},
+        description=meta.description or schema.description,
     )
 
 
-def _any_of(forms: list[Form]) -> Form:
+def _any_of(schemas: list[KeySchema]) -> KeySchema:
     # texts that are listed are no kind of text, which would take any
-    forms = [structs.replace(form, kinds=()) if form.choices else form for form in forms]
-    merged = forms[0]
-    for form in forms[1:]:
+    schemas = [
+        structs.replace(schema, kinds=()) if schema.choices else schema for schema in schemas
+    ]
+    merged = schemas[0]
+    for schema in schemas[1:]:
         merged = structs.replace(
             merged,
-            kinds=tuple(dict.fromkeys((*merged.kinds, *form.kinds))),
-            choices=(*merged.choices, *form.choices),
-            limits={**merged.limits, **form.limits},
-            item=merged.item or form.item,
-            name=merged.name or form.name,
-            value=merged.value or form.value,
-            tables=(*merged.tables, *form.tables),
+            kinds=tuple(dict.fromkeys((*merged.kinds, *schema.kinds))),
+            choices=(*merged.choices, *schema.choices),
+            limits={**merged.limits, **schema.limits},
+            item=merged.item or schema.item,
+            name=merged.name or schema.name,
+            value=merged.value or schema.value,
+            tables=(*merged.tables, *schema.tables),
         )
     return merged
 
@@ -159,7 +161,9 @@ def dotted_keys(table: type[Settings], prefix: str = "") -> tuple[str, ...]:
         name
         for key, one in keys_of(table).items()
         for name in (
-            dotted_keys(one.form.tables[0], f"{prefix}{key}.") if one.below else (f"{prefix}{key}",)
+            dotted_keys(one.schema.tables[0], f"{prefix}{key}.")
+            if one.below
+            else (f"{prefix}{key}",)
         )
     )
 
@@ -174,42 +178,42 @@ def defaults_of(table: type[Settings]) -> dict[str, Any]:
 
 
 @cache
-def form_at(table: type[Settings], dotted: str) -> Form:
+def schema_at(table: type[Settings], dotted: str) -> KeySchema:
     """Return what a dotted key takes; anything below a free table.
 
     Raises:
         KeyError: there is no such key; holds the unknown part.
     """
-    form = Form(kinds=("object",), tables=(table,))
+    schema = KeySchema(kinds=("object",), tables=(table,))
     for key in dotted.split("."):
-        if not form.is_table:
+        if not schema.is_table:
             raise KeyError(key)
-        known = keys_of(form.tables[0]) if form.tables else {}
-        if form.value is not None and not form.tables:
+        known = keys_of(schema.tables[0]) if schema.tables else {}
+        if schema.value is not None and not schema.tables:
             return ANYTHING
         if key not in known:
             raise KeyError(key)
-        form = known[key].form
-    return form
+        schema = known[key].schema
+    return schema
 
 
-def fill(value: Any, form: Form) -> Any:
+def fill(value: Any, schema: KeySchema) -> Any:
     """Return settings with what is left out at its default."""
     if not isinstance(value, Mapping):
         return value
-    table = form.table_of(value)
+    table = schema.table_of(value)
     if table is None:
-        return {key: fill(item, form.value or ANYTHING) for key, item in value.items()}
+        return {key: fill(item, schema.value or ANYTHING) for key, item in value.items()}
     filled: dict[str, Any] = {}
     for key, known in keys_of(table).items():
         if key not in value:
             if known.default is not UNSET:
                 filled[key] = to_builtins(known.default)
-        elif known.form.tables or not isinstance(value[key], Mapping):
-            filled[key] = fill(value[key], known.form)
+        elif known.schema.tables or not isinstance(value[key], Mapping):
+            filled[key] = fill(value[key], known.schema)
         else:  # a free table adds to the default's
             base = known.default if isinstance(known.default, Mapping) else {}
-            filled[key] = {**base, **fill(value[key], known.form)}
+            filled[key] = {**base, **fill(value[key], known.schema)}
     return {**filled, **{key: item for key, item in value.items() if key not in filled}}
 
 

@@ -33,7 +33,7 @@ class Loaded(Protocol):
         """Return units column by column [n, *shape]; None where that is not quicker than by `sample`."""
 
 
-class Units(Protocol):
+class SampleIndex(Protocol):
     """What one dataset's split gives to a training, as the order counts it.
 
     Attributes:

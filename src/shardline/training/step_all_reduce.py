@@ -40,7 +40,7 @@ class Reading:
     largest: float
 
 
-class Agreement:
+class StepAllReduce:
     """One all-reduce a step.
 
     Attributes:

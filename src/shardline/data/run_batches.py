@@ -19,13 +19,13 @@ from shardline.data.dataset import Dataset
 from shardline.data.integrity import Policy
 from shardline.data.packing import Packed, describe_packs, packed
 from shardline.data.repeats import Repeater, Repeats
+from shardline.data.sample_index import RowUnits, SampleIndex
 from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.statistics import pooled
 from shardline.data.stream import ShardStream
 from shardline.data.transforms.checking import check_samples
 from shardline.data.transforms.steps import TransformSpec, Where
 from shardline.data.trial_samples import trial_samples
-from shardline.data.units import RowUnits, Units
 from shardline.data.workers import make_pool
 from shardline_io.order.chance import Key
 from shardline_io.order.held_out import HeldOutOrder
@@ -46,7 +46,7 @@ class _Parts(NamedTuple):
     mixed: tuple[Part, ...]
 
 
-class Feed:
+class RunBatches:
     """The datasets of a run, which share one schema.
 
     Args:
@@ -193,7 +193,7 @@ class Feed:
         ]
         return _Parts(tuple(streamed), tuple(mixed))
 
-    def _units(self, dataset: Dataset, split: str) -> Units:
+    def _units(self, dataset: Dataset, split: str) -> SampleIndex:
         if self._settings.data.pack:
             return self._packed(dataset, split, self._settings.data.pack)
         return RowUnits(shards=dataset.shards, pieces=split_pieces(dataset.manifest, split))
@@ -235,7 +235,7 @@ class Feed:
                 mixed.append(Part(key=key, pieces=units.pieces, weight=weight, name=of))
         return _Parts(tuple(streamed), tuple(mixed))
 
-    def _part(self, dataset: Dataset, units: Units) -> StreamPart:
+    def _part(self, dataset: Dataset, units: SampleIndex) -> StreamPart:
         return StreamPart(
             units=units,
             shards=dataset.shards,

@@ -25,8 +25,8 @@ def _of_shardline(module: str) -> Any:
     return import_module(f"{__name__.partition('_io')[0]}.{module}")
 
 
-def make_feed(setting: str) -> Any:
-    """Return Shardline's `Feed` of this run.
+def make_run_batches(setting: str) -> Any:
+    """Return Shardline's `RunBatches` of this run.
 
     Args:
         setting: what needs it, for the message.
@@ -36,7 +36,7 @@ def make_feed(setting: str) -> Any:
         DataError: a dataset is not there, or has another schema than the first.
     """
     try:
-        feed = _of_shardline("data.feed")
+        run_batches = _of_shardline("data.run_batches")
     except ImportError as error:
         raise ConfigError(
             f"the run has {setting}, but {sys.executable} cannot import shardline ({error}), expected it beside "
@@ -45,7 +45,7 @@ def make_feed(setting: str) -> Any:
         ) from None
     place = _of_shardline("config.run_spec").DatasetPlace
     table = _of_shardline("config.settings.run").RunSettings
-    return feed.Feed(
+    return run_batches.RunBatches(
         [
             place(manifest=Path(one["manifest"]), shards=Path(one["shards"]), weight=one["weight"])
             for one in run.datasets()
@@ -58,7 +58,7 @@ def make_feed(setting: str) -> Any:
     )
 
 
-class FeedStream:
+class RunBatchesStream:
     """Batches of a stream of Shardline's, as a program is given them.
 
     Args:

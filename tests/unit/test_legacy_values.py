@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import defstruct
 
-from shardline.config.before import settings_of, with_before, without_before
-from shardline.config.forms import defaults_of
+from shardline.config.key_schema import defaults_of
+from shardline.config.legacy_values import settings_of, with_legacy_values, without_legacy_values
 from shardline.config.settings.base import Settings
 from shardline.config.settings.source_base import Source
 from shardline.config.settings.sources import Csv, Idx, OwnSource
@@ -67,24 +67,24 @@ def test_new_settings_enter_where_they_are_set_to_something_else(
         first_table, {key: newer(hint, value) for key, (hint, value, _) in new.items()}
     )
     old = merge(defaults_of(first_table), unflatten(given))
-    counted = without_before(old, first_table)
+    counted = without_legacy_values(old, first_table)
     first = json.loads(KEYS.read_text())["run"]
     missing = [key for key in flatten(old) if key in first and key not in flatten(counted)]
     assert missing == [], "settings of the first identities always enter"
     resolved = merge(defaults_of(table), unflatten(given))
-    assert canonical_json(without_before(resolved, table)) == canonical_json(counted)
+    assert canonical_json(without_legacy_values(resolved, table)) == canonical_json(counted)
     # one after the other set to another value, and back
     chosen = [key for key in new if data.draw(st.booleans(), key)]
     changed = _with(resolved, {key: new[key][2] for key in chosen})
     expected = _with(counted, {key: new[key][2] for key in chosen})
-    assert canonical_json(without_before(changed, table)) == canonical_json(expected)
+    assert canonical_json(without_legacy_values(changed, table)) == canonical_json(expected)
     back = _with(changed, {key: new[key][1] for key in chosen})
-    assert canonical_json(without_before(back, table)) == canonical_json(counted)
+    assert canonical_json(without_legacy_values(back, table)) == canonical_json(counted)
     # what an earlier version resolved is read as it is resolved now
-    assert canonical_json(with_before(old, table)) == canonical_json(resolved)
-    assert canonical_json(with_before(without_before(changed, table), table)) == canonical_json(
-        changed
-    )
+    assert canonical_json(with_legacy_values(old, table)) == canonical_json(resolved)
+    assert canonical_json(
+        with_legacy_values(without_legacy_values(changed, table), table)
+    ) == canonical_json(changed)
 
 
 def _with(settings: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_settings_of_one_kind_of_source(kind: str, value: float) -> None:
     csv = extended(Csv, {"skip_rows": NEW})
     entry = defstruct("Entry", [("source", csv | Idx | OwnSource | Source)], bases=(Settings,))
     source = {"type": kind, "skip_rows": value}
-    counted = without_before({"source": source, "shards": 2}, entry)
+    counted = without_legacy_values({"source": source, "shards": 2}, entry)
     assert ("skip_rows" in counted["source"]) == (kind != "csv" or value != 0)
 
 
@@ -115,14 +115,14 @@ def test_entries_that_a_user_named_stay() -> None:
     entry = extended(Settings, {"weight": NEW})
     table = extended(Settings, {"columns": (dict[str, entry], {}), "steps": (list[entry], [])})
     value = {"columns": {"a": {"weight": 0}, "b": {"weight": 2}}, "steps": [{"weight": 0}, {}]}
-    assert without_before(value, table) == {
+    assert without_legacy_values(value, table) == {
         "columns": {"a": {}, "b": {"weight": 2}},
         "steps": [{}, {}],
     }
 
 
 def test_a_changed_default_is_another_result() -> None:
-    """`before` says what was computed once, the default what is computed where nothing is said."""
+    """`legacy_value` says what was computed once, the default what is computed where nothing is said."""
     table = extended(Settings, {"x": (newer(float, 0.0)[0], 1.0)})
-    assert without_before(defaults_of(table), table) == {"x": 1.0}
-    assert with_before({}, table) == {"x": 0.0}
+    assert without_legacy_values(defaults_of(table), table) == {"x": 1.0}
+    assert with_legacy_values({}, table) == {"x": 0.0}
