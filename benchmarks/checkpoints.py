@@ -66,7 +66,7 @@ class Blocks(pl.Callback):
         self._begin(trainer, MODES[self._block % 3])
 
     def _begin(self, trainer: pl.Trainer, mode: str) -> None:
-        self._manager.wait_for_write()
+        self._manager._background.wait()
         before, self._started = self._manager.seconds, time.perf_counter()
         if mode != "none":
             self._manager.save(trainer, wait=mode == "synchronous")

@@ -86,7 +86,7 @@ class _InTurns:
         """Wait for the write before; save if it is due; returns the seconds that the program stood still."""
         manager, trainer = self._callback(CheckpointManager), self.trainer  # type: ignore[attr-defined]
         if not is_due:
-            manager.wait_for_write()
+            manager._background.wait()
             return 0.0
         before = manager.seconds
         assert manager.save(trainer), "a turn ended where nothing can be saved"

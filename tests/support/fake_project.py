@@ -16,6 +16,7 @@ from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json
+from shardline.core.seals import seal
 from shardline.results.staleness import explain
 from tests.support.workspace import Workspace
 
@@ -81,10 +82,10 @@ class FakeProject:
 
     def remember(self, kind: str, name: str, identity: str = DIGEST) -> None:
         """Have a name stand for an identity in the history."""
-        line = json.dumps({"kind": kind, "name": name, "id": identity})
+        line = {"kind": kind, "name": name, "id": identity}
         self.workspace.write("results/layout.json", json.dumps({"layout": LAYOUT}))
         with (self.workspace.path / "results/names.jsonl").open("a") as file:
-            file.write(f"{line}\n")
+            file.write(f"{json.dumps({**line, 'sha256': digest(line)})}\n")
 
     def seal_all(self) -> Project:
         project = self.load()
@@ -129,7 +130,7 @@ class FakeProject:
             "run": run.id, "identity": identity, **datasets,
             "model_class": run.model_class, "settings": as_plain(run.settings), "definitions": run.definitions,
         }  # fmt: skip
-        write_json(run.folder / "run.json", spec)
+        write_json(run.folder / "run.json", seal(spec))
         model, metrics = run.folder / "model.safetensors", run.folder / "metrics.jsonl"
         save_file(WEIGHTS, model, metadata={"format": "pt", "identity": identity})
         metrics.write_text('{"step": 1}\n{"step": 2, "val_loss": 0.5}\n')
@@ -139,12 +140,12 @@ class FakeProject:
             **read,
             "files": {path.name: file_sha256(path) for path in (model, metrics)},
         }
-        write_json(run.folder / "provenance.json", provenance)
+        write_json(run.folder / "provenance.json", seal(provenance))
 
     def seal_evaluation(self, run: Run, accuracy: float = 0.9778) -> None:
         headline = {"metric": "accuracy", "value": accuracy, "mode": "max"}
         document = {"run": run.id, "headline": headline, "identity": run.evaluation_document}
-        write_json(run.evaluation, document)
+        write_json(run.evaluation, seal(document))
 
     def begin_training(self, run: Run, steps: int) -> None:
         work = Path("store/work") / run.id

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from shardline.config.load import load_project
-from shardline.core.nested import merge, unflatten
+from shardline.core.nested import merge, with_values
 from shardline.core.package import report_folder
 from shardline.identity.search import OURS
 from tests.support.workspace import REPOSITORY
@@ -124,7 +124,7 @@ class Place:
 
     def set(self, dotted: str, value: Any) -> None:
         """Set one key of the config."""
-        self.write_config(merge(self.config(), unflatten({dotted: value})))
+        self.write_config(merge(self.config(), with_values({}, {dotted: value})))
 
     def stages(self) -> dict[str, str]:
         """The identity of every stage, by `stage name`."""

@@ -21,7 +21,6 @@ from safetensors.torch import load
 
 from shardline.checkpoints import arrangement, optimizers, registered
 from shardline.checkpoints.arrangement import Arrangement
-from shardline.checkpoints.folder import list_saved, saving
 from shardline.errors import ConfigError
 from tests.support.arranged_models import ORDER, Arranged
 from tests.support.campaigns import campaign_seed
@@ -161,48 +160,6 @@ def test_another_order_is_told_once_and_one_that_may_be_a_part_as_well(chain, ca
         "warning: the model registers its parameters in another order (tied.weight in the place of norm.weight)",
         "warning: the model's attribute order has its items in another order",
     ]
-
-
-def without_names(training, change=lambda state: None):
-    """Make the newest training checkpoint one of an earlier version."""
-    (newest, *_) = list_saved(training.root / "work/checkpoints")
-    state = torch.load(newest.path / "state.pt", weights_only=True)
-    del state["registered"]
-    change(state)
-    about = {"identity": newest.identity, "world_size": 1, "best": newest.best}
-    with saving(
-        newest.path.parent, step=newest.step, epoch=newest.epoch, keep=1, **about
-    ) as folder:
-        torch.save(state, folder / "state.pt")
-
-
-def test_a_state_without_names_is_compared_by_shape_and_says_that_this_may_not_do(chain, capsys):
-    training = chain(case("Arranged"), 1)
-    training.attempt(*at(3))
-    without_names(training)
-    training.attempt(*at(5))
-    told = "warning: the training checkpoint of step 2 is of an earlier version, without names"
-    assert capsys.readouterr().out.count(told) == 1
-
-
-def test_a_state_without_names_and_of_other_shapes_is_refused(chain):
-    training = chain(case("Arranged"), 1, 2)
-    training.attempt(*at(3))
-    without_names(training)
-    with pytest.raises(
-        ConfigError,
-        match=r"step 2 cannot be resumed: the state of parameter \S+ float32 .* holds exp_avg",
-    ):
-        training.attempt(None)
-    training = chain(case("Groups"), 1)
-    training.attempt(*at(3))
-
-    def drop_group(state):
-        state["optimizer_states"][0]["param_groups"].pop()
-
-    without_names(training, drop_group)
-    with pytest.raises(ConfigError, match="the groups of its optimizers have .* there and .* here"):
-        training.attempt(None)
 
 
 class Unseeded(Arranged):

@@ -71,12 +71,6 @@ def test_the_general_help_names_every_command():
     assert all(f" {name} " in help_of() for name in COMMANDS)
 
 
-def test_rehearse_is_a_hidden_alias_of_preflight():
-    assert "rehearse" not in help_of()
-    alias, command = help_of("rehearse").split(), help_of("preflight").split()
-    assert [word.replace("rehearse", "preflight") for word in alias] == command
-
-
 def test_the_documentation_names_every_command_and_exit_code():
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     assert all(f"## `shardline {name}" in page for name in COMMANDS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shardline.config.load import load_project
-from shardline.core.nested import merge, unflatten
+from shardline.core.nested import merge, with_values
 from shardline.errors import ConfigError
 from shardline.identity import code
 from tests.unit.conftest import _parse_once
@@ -89,7 +89,7 @@ def dataset(kind: str = "digits", splits: Any = None, **changes: Any) -> dict[st
     entry: dict[str, Any] = {"source": {"type": kind, **SOURCES[kind]}, "shards": 2}
     if splits is not None:
         entry["splits"] = splits
-    return {"datasets": {"d": merge(entry, unflatten(changes))}}
+    return {"datasets": {"d": merge(entry, with_values({}, changes))}}
 
 
 def bad_configs() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -97,11 +97,11 @@ def bad_configs() -> Iterator[tuple[str, dict[str, Any]]]:
     for value in VALUES:
         text = json.dumps(value)
         for key in keys_of("`defaults`"):
-            yield f"defaults.{key}={text}", {"defaults": unflatten({key: value})}
+            yield f"defaults.{key}={text}", {"defaults": with_values({}, {key: value})}
         for section in ("runtime", "azureml", "conda", "image", "identity"):
             for key in keys_of(f"`{section}`"):
                 key = key.removeprefix("identity.")
-                yield f"{section}.{key}={text}", {section: unflatten({key: value})}
+                yield f"{section}.{key}={text}", {section: with_values({}, {key: value})}
         for key in ("runs", "lock", "defaults", "datasets", "runtime", "scaling"):
             yield f"{key}={text}", {key: value}
         for key in keys_of("`scaling`"):
@@ -159,11 +159,11 @@ def structures() -> Iterator[tuple[str, dict[str, Any]]]:
         "gpus", "num_nodes", "optimizer", "optimizer.lr", "trainer.epochs", "hidden", "store", "launcher", "zzz",
         "optim.zzz", "Seed", "random_seed", "eval_batch_size",
     ):  # fmt: skip
-        yield f"defaults.{dotted}", {"defaults": unflatten({dotted: 1})}
+        yield f"defaults.{dotted}", {"defaults": with_values({}, {dotted: 1})}
     for dotted in (
         "stor", "log_every_n_steps", "checkpoint.every_step", "checkpoint.zzz", "zzz", "lr", "backend",
     ):  # fmt: skip
-        yield f"runtime.{dotted}", {"runtime": unflatten({dotted: 1})}
+        yield f"runtime.{dotted}", {"runtime": with_values({}, {dotted: 1})}
     for key in ("lr", "store", "dataset", "zzz", "optim", "run"):
         yield key, {key: 1}
     for name in ("a b", "a/b", "../a", ".a", "-a", "café", "a" * 151, "", "a:b", "a$b"):

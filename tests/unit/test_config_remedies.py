@@ -18,7 +18,7 @@ from shardline.config.load import load_project
 from shardline.config.runs import read_rows
 from shardline.config.settings.config import Config
 from shardline.config.validate import coerce, problems_of
-from shardline.core.nested import unflatten
+from shardline.core.nested import with_values
 from shardline.errors import ConfigError
 from tests.unit.test_config_load import CONFIG, DIGITS
 from tests.unit.test_config_messages import bad_configs, cells, structures, tables
@@ -326,7 +326,7 @@ def follow_cell(column: str, cell: str, problem: str) -> tuple[str, str]:
     if isinstance(value, list):
         wrong = (one for one in value if f"={json.dumps(one)} " in problem or f"={one} " in problem)
         value = next(wrong, value)
-    settings = unflatten({column: value})
+    settings = with_values({}, {column: value})
     follow(settings, problem.split(": ", 1)[1])
     try:
         left = at(settings, column.split("."))

@@ -14,7 +14,7 @@ from shardline.config.settings.base import Settings
 from shardline.config.settings.source_base import Source
 from shardline.config.settings.sources import Csv, Idx, OwnSource
 from shardline.core.canonical import canonical_json
-from shardline.core.nested import flatten, merge, unflatten
+from shardline.core.nested import flatten, merge, with_values
 from tests.support.more_settings import extended, newer
 from tests.unit.test_identity_projects import KEYS
 
@@ -66,12 +66,12 @@ def test_new_settings_enter_where_they_are_set_to_something_else(
     table = extended(
         first_table, {key: newer(hint, value) for key, (hint, value, _) in new.items()}
     )
-    old = merge(defaults_of(first_table), unflatten(given))
+    old = merge(defaults_of(first_table), with_values({}, given))
     counted = without_legacy_values(old, first_table)
     first = json.loads(KEYS.read_text())["run"]
     missing = [key for key in flatten(old) if key in first and key not in flatten(counted)]
     assert missing == [], "settings of the first identities always enter"
-    resolved = merge(defaults_of(table), unflatten(given))
+    resolved = merge(defaults_of(table), with_values({}, given))
     assert canonical_json(without_legacy_values(resolved, table)) == canonical_json(counted)
     # one after the other set to another value, and back
     chosen = [key for key in new if data.draw(st.booleans(), key)]

@@ -13,7 +13,7 @@ from shardline.config.key_schema import fill, schema_of
 from shardline.config.resolved import as_type
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
-from shardline.core.nested import unflatten
+from shardline.core.nested import with_values
 from shardline.training.check_spec import CheckedDataset, CheckedModel, ModelResult
 from shardline.training.check_worker import check_one
 
@@ -56,7 +56,7 @@ def check(tmp_path, monkeypatch):
             (tmp_path / f"{name}.py").write_text(text)
             monkeypatch.delitem(sys.modules, name, raising=False)
         importlib.invalidate_caches()
-        given = unflatten({"global_batch": 32, "nodes": 1, "devices": 2, **settings})
+        given = with_values({}, {"global_batch": 32, "nodes": 1, "devices": 2, **settings})
         wanted = RunSpec(
             run="0123456789ab",
             name="net",

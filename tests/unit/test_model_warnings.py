@@ -206,7 +206,6 @@ def test_figures_alone_claim_nothing():
 )
 def test_the_largest_weight(largest, expected):
     assert (on_weights({"weights": {"largest": largest}}) is not None) == expected
-    assert on_weights({}) is None, "of an earlier version"
 
 
 def test_parameters_are_weights_and_buffers_are_not(tmp_path):

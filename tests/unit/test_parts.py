@@ -55,27 +55,15 @@ class Cut(Source):
 
 @pytest.mark.filterwarnings("ignore:overflow")  # float64 whose squares are none
 @pytest.mark.parametrize("dtype", [*KINDS])
-def test_an_unsealed_list_of_any_kind_of_rows_is_accepted_and_an_altered_one_is_not(
-    tmp_path: Path, dtype: str
-) -> None:
-    source, path = Cut(dtype), tmp_path / "parts" / "00000-00002.json"
-    part = describe_part("d", build_shards(source, range(3), {}, tmp_path), {})
-    schema = source.schema.to_json()
+def test_a_list_of_any_kind_of_rows_is_read_as_it_was_sealed(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "parts" / "00000-00002.json"
+    part = describe_part("d", build_shards(Cut(dtype), range(3), {}, tmp_path), {})
     write_json(path, seal({**part, "action": {}}))
     sealed = read_part(path, "d", remedy="delete it")["statistics"]
     assert str(sealed) == str(part["statistics"]).replace("inf", "nan")
     write_json(path, part)
-    assert read_part(path, "d", schema, remedy="delete it")["shards"]
-    for place in range(len(part["statistics"])):
-        for key in ("mean", "m2", "low", "high", "count"):
-            where = ("statistics", place, "features", key)
-            value = part["statistics"][place]["features"][key]
-            if value in (0, []) or str(value[0] if key == "m2" else "") == "nan":
-                continue  # of no train row, or of numbers whose squares are none
-            wrong = value + 1 if key == "count" else [2 * value[0] + 1, *value[1:]]
-            write_json(path, changed(part, where, wrong))
-            with pytest.raises(DataError, match="other statistics than its list"):
-                read_part(path, "d", schema, remedy="delete it")
+    with pytest.raises(DataError, match="; delete it"):
+        read_part(path, "d", remedy="delete it")
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

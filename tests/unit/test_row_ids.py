@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from shardline.data import row_ids
 from shardline.data.build import build_shards, describe_part, seal
-from shardline.data.row_ids import check_row_ids, keep_unchecked
+from shardline.data.row_ids import check_row_ids
 from shardline.errors import DataError
 from shardline.pipeline.datasets import build_shards as build_part
 from shardline.pipeline.datasets import seal_dataset
-from shardline.results.repair import repair_dataset
-from shardline.results.verify import verify_dataset
 from shardline.sources import Schema, Source, Table
 from tests.support.fake_project import FakeProject
 
@@ -90,16 +88,7 @@ def test_a_shard_that_cannot_be_read_is_named(how: str, tmp_path: Path) -> None:
         check_row_ids(manifest, tmp_path)
 
 
-def test_a_dataset_that_an_earlier_version_sealed_is_not_checked(tmp_path: Path) -> None:
-    manifest = manifest_of([[1, 2], [2, 3]], tmp_path)
-    keep_unchecked(tmp_path)
-    check_row_ids(manifest, tmp_path)
-
-
-def test_ids_of_a_column_that_stand_in_two_shards_fail_the_sealing_alone(
-    fake: FakeProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a dataset that an earlier version sealed with such ids can still be repaired."""
+def test_ids_of_a_column_that_stand_in_two_shards_fail_the_sealing_alone(fake: FakeProject) -> None:
     lines = [f"{place % 19},{place},{place % 2}" for place in range(20)]  # the first is the last
     fake.workspace.write("data/rows.csv", "\n".join(["id,x,y", *lines, ""]))
     source = {"type": "csv", "files": ["data/rows.csv"], "label": "y", "num_classes": 2}
@@ -112,16 +101,6 @@ def test_ids_of_a_column_that_stand_in_two_shards_fail_the_sealing_alone(
     part = project.layout.parts(dataset.id) / "00000-00001.json"
     build_part(fake.config, dataset.id, "00000-00001", str(part))
 
-    def seal_again() -> None:
-        seal_dataset(fake.config, dataset.id, str(dataset.manifest), str(dataset.provenance))
-
     with pytest.raises(DataError, match=r"row id 0 stands in shard-00000\S* and in shard-00001"):
-        seal_again()
+        seal_dataset(fake.config, dataset.id, str(dataset.manifest), str(dataset.provenance))
     assert not dataset.manifest.exists()
-    with monkeypatch.context() as earlier:
-        earlier.setattr(row_ids, "check_row_ids", lambda *_: None)
-        seal_again()
-    before = dataset.manifest.read_bytes()
-    repair_dataset(project, verify_dataset(project, dataset.id))
-    seal_again()
-    assert dataset.manifest.read_bytes() == before

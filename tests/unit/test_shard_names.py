@@ -8,7 +8,7 @@ from shardline.config.dataset import Dataset, order_of_part, shards_of_part
 from shardline.config.layout import ResultsLayout
 from shardline.config.settings.datasets import DatasetSettings
 from shardline.config.settings.sources import Digits
-from shardline.data.build import build_shard, seal, shard_file, shard_number
+from shardline.data.build import build_shards, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic
 from shardline.provenance.crate.steps import _order_of
 from shardline.results.lineage.records import Records
@@ -44,7 +44,7 @@ def test_a_million_shards_have_files_and_parts_in_the_order_of_their_numbers():
 def test_more_than_100_000_shards_are_sealed_in_the_order_of_their_numbers(tmp_path):
     number = 100_003
     source = Synthetic(num_shards=number, rows_per_shard=200, features=2)
-    record, statistics = build_shard(source, 100_002, SHARES, tmp_path)
+    record, statistics = next(build_shards(source, [100_002], SHARES, tmp_path))
     assert (tmp_path / "shard-100002.safetensors").stat().st_size == record.bytes
     records = [record.to_json() | {"file": shard_file(shard)} for shard in reversed(range(number))]
     skipped = {shard_file(n): {"count": 1, "first": [f"row of {n}"]} for n in (100_000, 99_999, 7)}

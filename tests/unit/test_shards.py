@@ -8,7 +8,7 @@ import pytest
 from blake3 import blake3
 from safetensors import safe_open
 
-from shardline.data.build import build_shard, build_shards, describe_part, make_source, seal
+from shardline.data.build import build_shards, describe_part, make_source, seal
 from shardline.data.sources.digits import Digits
 from shardline.data.sources.synthetic import Synthetic
 from shardline.data.splits import assign_splits
@@ -16,6 +16,10 @@ from shardline.errors import DataError
 from shardline.sources import SPLITS, Schema, Source, Table
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
+
+
+def _build_shard(source, shard, splits, folder):
+    return next(build_shards(source, [shard], splits, folder))
 
 
 class Given(Source):
@@ -39,7 +43,7 @@ class Given(Source):
 def test_shard_k_is_the_same_whoever_writes_it_and_in_whatever_order(tmp_path):
     def record(shard, folder):
         source = Synthetic(num_shards=4, rows_per_shard=50, features=5, seed=9)
-        return build_shard(source, shard, SHARES, tmp_path / folder)[0]
+        return _build_shard(source, shard, SHARES, tmp_path / folder)[0]
 
     forward = [record(shard, "a") for shard in range(4)]
     backward = [record(shard, "b") for shard in reversed(range(4))]
@@ -54,12 +58,12 @@ def test_memory_used_again_leaves_no_trace_in_the_shards_that_follow(tmp_path):
         return Synthetic(num_shards=5, rows_per_shard=2500, features=1001, seed=1)
 
     together = [record for record, _ in build_shards(source(), range(5), SHARES, tmp_path / "a")]
-    alone = [build_shard(source(), shard, SHARES, tmp_path / "b")[0] for shard in range(5)]
+    alone = [_build_shard(source(), shard, SHARES, tmp_path / "b")[0] for shard in range(5)]
     assert together == alone
 
 
 def test_a_shard_holds_its_rows_in_split_order_and_opens_without_shardline(tmp_path):
-    record, _ = build_shard(Digits(num_shards=3), 1, SHARES, tmp_path)
+    record, _ = _build_shard(Digits(num_shards=3), 1, SHARES, tmp_path)
     with safe_open(tmp_path / record.file, framework="np") as file:
         ids, features, labels = (file.get_tensor(key) for key in ("ids", "features", "labels"))
     assert sorted(ids) == list(range(599, 1198))
@@ -155,7 +159,7 @@ ROW = [1.0, 2.0, 3.0]
 )
 def test_bad_rows_are_named_in_one_sentence_and_nothing_is_written(tmp_path, source, message):
     with pytest.raises(DataError, match=f"^source Given: shard 0.*{message}") as error:
-        build_shard(source, 0, SHARES, tmp_path)
+        _build_shard(source, 0, SHARES, tmp_path)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 
@@ -167,8 +171,8 @@ def test_features_keep_the_type_of_the_schema_and_only_harmless_casts_are_made(t
             return Schema(feature_shape=(3,), feature_dtype="uint8", classes=("a", "b"))
 
     with pytest.raises(DataError, match="gave features of type int64, expected uint8; convert"):
-        build_shard(Bytes(np.array([[1, 2, 300]])), 0, SHARES, tmp_path)
-    record, _ = build_shard(Bytes(np.array([[1, 2, 250]], dtype=np.uint8)), 0, SHARES, tmp_path)
+        _build_shard(Bytes(np.array([[1, 2, 300]])), 0, SHARES, tmp_path)
+    record, _ = _build_shard(Bytes(np.array([[1, 2, 250]], dtype=np.uint8)), 0, SHARES, tmp_path)
     with safe_open(tmp_path / record.file, framework="np") as file:
         assert file.get_tensor("features").tolist() == [[1, 2, 250]]
         assert file.get_tensor("features").dtype == np.uint8
@@ -176,12 +180,12 @@ def test_features_keep_the_type_of_the_schema_and_only_harmless_casts_are_made(t
 
 def test_a_source_that_says_each_rows_split_is_believed(tmp_path):
     source = Given(np.eye(3), labels=[0, 1, 0], splits=[2, 0, 1])
-    record, _ = build_shard(source, 0, {"column": "split"}, tmp_path)
+    record, _ = _build_shard(source, 0, {"column": "split"}, tmp_path)
     assert record.rows == {"train": 1, "validation": 1, "test": 1}
     with safe_open(tmp_path / record.file, framework="np") as file:
         assert file.get_tensor("ids").tolist() == [1, 2, 0]
     with pytest.raises(DataError, match=r"expected one for each row since splits is {'column': 's"):
-        build_shard(Given(np.eye(3)), 0, {"column": "split"}, tmp_path / "other")
+        _build_shard(Given(np.eye(3)), 0, {"column": "split"}, tmp_path / "other")
 
 
 class Broken(Digits):

@@ -52,7 +52,6 @@ IN_FINISHED = {
     r"forget": "reset",
 }
 ALLOWED = {
-    ("src/shardline/cli/runs.py", "rehearse"),  # the command's earlier name is a hidden alias
     ("benchmarks/reliability.py", "said"),  # a key of `benchmarks/results/reliability.json`
     # a key that `report/charts.js` reads, whose text counts in reports' identities
     ("src/shardline/report/charts/scaling.py", "said"),

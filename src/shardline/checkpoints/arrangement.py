@@ -44,7 +44,7 @@ class Arrangement:
     def __init__(self) -> None:
         self._began: Record = {}
         self._here: Record = {}
-        self._saved: dict[str, Any] | None = None
+        self._saved: dict[str, Any] = {}
 
     def watch(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Look at the model once it is made, on its way into a training; called in the hook `setup`."""
@@ -84,9 +84,6 @@ class Arrangement:
         Raises:
             ConfigError: names the first thing that differs.
         """
-        self._saved = None
-        if _KEY not in checkpoint:
-            return  # of an earlier version
         saved = self._saved = json.loads(checkpoint[_KEY])
         self._began = saved["model"]
         trouble = difference(self._began, self._here)
@@ -108,7 +105,7 @@ class Arrangement:
             ConfigError: names the callback.
         """
         known = {callback.state_key for callback in _callbacks(trainer)}
-        for key in self._saved["callbacks"] if self._saved else ():
+        for key in self._saved.get("callbacks", ()):
             if key not in known:
                 raise ConfigError(
                     f"training checkpoint {folder} has the state of a callback {key}, and no callback with this "
@@ -122,35 +119,17 @@ class Arrangement:
         def load_in_order(checkpoint: dict[str, Any]) -> None:
             folder = f"of step {checkpoint['global_step']}"
             averaging.resume_schedules(trainer, checkpoint)
-            saved = self._saved
-            if saved is None:
-                self._compare_shapes(checkpoint, trainer, folder)
-            else:
-                trouble = optimizers.bring_into_order(
-                    checkpoint, saved["optimizers"], saved["schedules"], trainer
-                )
-                if trouble:
-                    raise _cannot_resume(folder, trouble)
-                here = optimizers.nameless(trainer)
-                for key, value in checkpoint.get(_NAMELESS, {}).items():
-                    here[key].data.copy_(value)
+            trouble = optimizers.bring_into_order(
+                checkpoint, self._saved["optimizers"], self._saved["schedules"], trainer
+            )
+            if trouble:
+                raise _cannot_resume(folder, trouble)
+            here = optimizers.nameless(trainer)
+            for key, value in checkpoint.get(_NAMELESS, {}).items():
+                here[key].data.copy_(value)
             load(checkpoint)
 
         return load_in_order
-
-    def _compare_shapes(self, checkpoint: Any, trainer: pl.Trainer, folder: str) -> None:
-        trouble, is_vague = optimizers.other_shapes(
-            checkpoint["optimizer_states"], optimizers.describe(trainer)
-        )
-        if trouble:
-            raise _cannot_resume(folder, trouble)
-        if is_vague and trainer.is_global_zero:
-            print(
-                f"warning: the training checkpoint {folder} is of an earlier version, without names of parameters: "
-                "the optimizers' states are restored by position, and only shapes could be compared; if the model "
-                "registers layers in the order of a set or of os.listdir, train the run from the start",
-                flush=True,
-            )
 
     def begin(self, trainer: pl.Trainer) -> None:
         """Compare optimisers and callbacks over the ranks, before the first step.

@@ -85,7 +85,7 @@ class BestCheckpoint(ModelCheckpoint):
         state = self._with_paths(state_dict, lambda path: str(folder / path))
         super().load_state_dict({**state, "dirpath": self.dirpath})
         self.current_score = state["current_score"]
-        self.records = dict(state.get("first_batches", {}))  # earlier versions saved none
+        self.records = dict(state["first_batches"])
 
     @staticmethod
     def _with_paths(state: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:

@@ -10,11 +10,9 @@ completed, and how many batches are ready.
 
 from typing import Any
 
-from shardline.core.errors import DataError
 
-
-def settle(checkpoint: dict[str, Any], *, is_mid_epoch: bool, folder: str) -> None:
-    """Put the counts of a state right, whichever version of Shardline has saved it.
+def settle(checkpoint: dict[str, Any], *, is_mid_epoch: bool) -> None:
+    """Complete the counts of a state.
 
     A state between two epochs resumes as a training that has ended one and not begun the next, so
     that Lightning begins that epoch like any other. One in mid-epoch resumes behind the batch at
@@ -23,21 +21,9 @@ def settle(checkpoint: dict[str, Any], *, is_mid_epoch: bool, folder: str) -> No
     Args:
         checkpoint: as Lightning has dumped it; changed in place.
         is_mid_epoch: where it was taken.
-        folder: of the training checkpoint, for the message.
-
-    Raises:
-        DataError: the epoch's start was counted twice: Shardline before this check resumed so, and
-            called the model's `on_train_epoch_start` twice in one epoch.
     """
     counts = checkpoint["loops"]["fit_loop"]
     epochs, batches = counts["epoch_progress"], counts["epoch_loop.batch_progress"]
-    again = epochs["total"]["started"] - epochs["total"]["completed"] - is_mid_epoch
-    if again:
-        raise DataError(
-            f"training checkpoint {folder} was saved in an epoch that had been started {again + 1} times "
-            "(an earlier version of Shardline resumed so), so on_train_epoch_start has run too often; delete "
-            "this folder to resume from the training checkpoint before it, or all of them to train from the start"
-        )
     for count in epochs.values():
         done = count["completed"]
         count.update(ready=done + is_mid_epoch, started=done + is_mid_epoch, processed=done)

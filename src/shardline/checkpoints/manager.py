@@ -126,14 +126,13 @@ class CheckpointManager(Callback):
         self._resumed, self._is_mid_epoch = checkpoint, own["is_mid_epoch"]
         # one that was stopped early stays stopped, which Lightning does not keep
         trainer.should_stop = trainer.should_stop or own["stopped"]
-        settle(checkpoint, is_mid_epoch=self._is_mid_epoch, folder=str(self._resumed_folder))
+        settle(checkpoint, is_mid_epoch=self._is_mid_epoch)
         recorded = steps_recorded(checkpoint, is_mid_epoch=self._is_mid_epoch)
         # their validation is recorded behind the last step
         self._guards.on_resume(recorded + own.get("has_averages", False))
 
     def _restore(self, trainer: pl.Trainer) -> None:
-        extras = self._resumed.get(_EXTRAS)  # earlier versions saved none
-        left = model_extras.restore(trainer.lightning_module, extras) if extras else []
+        left = model_extras.restore(trainer.lightning_module, self._resumed[_EXTRAS])
         left += averaging.restore(trainer, self._resumed.get(_AVERAGES, []))
         for sentence in (*left, *ranks.restore(trainer, self._resumed[_RANKS])):
             print(f"warning: {sentence}", flush=True)
@@ -239,14 +238,6 @@ class CheckpointManager(Callback):
                 trainer.strategy.barrier("training checkpoint")
         self.seconds += time.monotonic() - started
         return True
-
-    def wait_for_write(self) -> None:
-        """Return once the state that was saved last is on disk.
-
-        Raises:
-            DataError: it could not be written.
-        """
-        self._background.wait()
 
     def _warn_if_slow(self, trainer: pl.Trainer) -> None:
         if self._background.is_busy and not self._has_warned_of_slow_store:

@@ -41,7 +41,6 @@ def restore(module: pl.LightningModule, extras: Extras) -> list[str]:
     """
     left = set_buffers(module, extras["buffers"])
     frozen, evaluating = set(extras["frozen"]), set(extras["evaluating"])
-    # states of earlier versions have one name of what has several
     for inner, names in _all_names(module.named_modules(remove_duplicate=False)):
         inner.training = evaluating.isdisjoint(names)
     for parameter, names in _all_names(module.named_parameters(remove_duplicate=False)):

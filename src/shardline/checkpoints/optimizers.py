@@ -5,8 +5,7 @@ process. Here a state is brought into the present order first. Within a group th
 of the state, so that sums over all parameters, such as a gradient's norm, add in one order.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -19,10 +18,6 @@ Described = dict[str, Any]
 # what torch's schedules keep for each group of their optimiser
 _PER_GROUP = {
     "base_lrs", "_last_lr", "min_lrs", "max_lrs", "base_momentums", "max_momentums", "lr_lambdas",
-}  # fmt: skip
-# what optimisers keep in the shape of the parameter
-_LIKE_PARAMETER = {
-    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "acc_delta", "sum", "exp_inf", "ax",
 }  # fmt: skip
 
 
@@ -218,37 +213,3 @@ def _places(described: Sequence[Described]) -> dict[str, tuple[Any, ...]]:
         for k, group in enumerate(one["groups"])
         for form in group
     }
-
-
-def other_shapes(states: Sequence[Any], here: Sequence[Described]) -> tuple[str, bool]:
-    """Compare states that hold no names, of an earlier version.
-
-    Returns:
-        The first difference of shapes, empty for none; whether some parameters with a state have one shape.
-    """
-    shapes = Counter[str]()
-    sizes = [[[len(g["params"]) for g in state["param_groups"]] for state in states]]
-    sizes += [[[*map(len, one["groups"])] for one in here]]
-    if sizes[0] != sizes[1]:
-        return (
-            f"the groups of its optimizers have {sizes[0]} parameters there and {sizes[1]} here",
-            True,
-        )
-    for i, (state, described) in enumerate(zip(states, here, strict=False)):
-        for number, form in _numbered(state, described):
-            kept = state["state"].get(number, {})
-            shapes[_spelt(["", *form[1:]])] += bool(kept)
-            for key, value in kept.items():
-                is_like = key in _LIKE_PARAMETER and isinstance(value, torch.Tensor)
-                if is_like and list(value.shape) != form[2]:
-                    other = f"{key} of {list(value.shape)}"
-                    return (
-                        f"the state of parameter {_spelt(form)} of optimizer {i} holds {other}",
-                        True,
-                    )
-    return "", any(count > 1 for count in shapes.values())
-
-
-def _numbered(state: Any, described: Described) -> Iterator[tuple[Any, Form]]:
-    for group, forms in zip(state.get("param_groups", ()), described["groups"], strict=False):
-        yield from zip(group["params"], forms, strict=False)

@@ -121,12 +121,12 @@ def random_numbers() -> State:
 
 def restore_random_numbers(states: State) -> None:
     """Set the generators to what `random_numbers` has returned."""
-    kind, keys, *rest = states["numpy"]  # earlier versions saved lists
+    kind, keys, *rest = states["numpy"]
     version, words, gauss = states["python"]
     states = {
         **states,
-        "numpy": (kind, torch.as_tensor(keys).numpy().astype(np.uint32), *rest),
-        "python": (version, tuple(int(value) for value in words), gauss),
+        "numpy": (kind, keys.numpy().astype(np.uint32), *rest),
+        "python": (version, tuple(words.tolist()), gauss),
     }
     if len(states.get("torch.cuda", ())) != torch.cuda.device_count():
         states.pop("torch.cuda", None)  # another machine: the next batch's seeds set them

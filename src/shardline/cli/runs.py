@@ -92,7 +92,6 @@ def why(
         show_explanation(explanation)
 
 
-@app.command("rehearse", hidden=True)  # the command's earlier name
 @app.command("preflight")
 def preflight(
     context: typer.Context,

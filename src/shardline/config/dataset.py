@@ -48,7 +48,7 @@ class Dataset:
 
     @property
     def provenance(self) -> Path:
-        """How shards and manifest were made; what earlier versions sealed has none."""
+        """How shards and manifest were made."""
         return self.manifest.with_name("provenance.json")
 
     @property

@@ -119,10 +119,8 @@ def on_losses(curves: Curves, *, is_rounded: bool = False) -> ModelWarning | Non
 
 def on_weights(provenance: Mapping[str, Any]) -> ModelWarning | None:
     """Return a warning where the largest absolute weight, as the training recorded it, is not plausible."""
-    weights = provenance.get("weights")
-    if not weights or weights.get("largest") is None:  # null: no tensor is known to be a parameter
-        return None
-    if (largest := float(weights["largest"])) <= MAX_WEIGHT:
+    largest = provenance["weights"]["largest"]  # null: no tensor is known to be a parameter
+    if largest is None or largest <= MAX_WEIGHT:
         return None
     return ModelWarning(
         kind="weights",

@@ -226,11 +226,8 @@ class Project:
         ]
 
     def provenances_of_report(self, exists: Callable[[Path], bool] = Path.exists) -> list[Path]:
-        """Return the provenances of these datasets; those that an earlier version sealed have none."""
-        recorded = [
-            (path, path.with_name("provenance.json")) for path in self.manifests_of_report(exists)
-        ]
-        return [path for manifest, path in recorded if exists(path) or not exists(manifest)]
+        """Return the provenances of these datasets."""
+        return [path.with_name("provenance.json") for path in self.manifests_of_report(exists)]
 
     def check_store_stays(self) -> None:
         """Refuse a store in the working folder of a job whose machine shares no disk with others.

@@ -38,11 +38,6 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted keys as nested settings."""
-    return with_values({}, flat)
-
-
 def with_values(base: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested settings with the values of dotted keys in the place of their own.
 

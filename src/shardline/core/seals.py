@@ -26,14 +26,10 @@ def seal(document: Mapping[str, Any]) -> dict[str, Any]:
 def check_seal(path: Path, document: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a sealed file, as a sentence; None if it is as it was written.
 
-    A file of an earlier version, which has neither seal nor `action`, is not checked.
-
     Args:
         path: the file; its bytes are compared with the one form that documents are written in.
         document: its content.
     """
-    if _SEAL not in document and "action" not in document:
-        return None
     try:
         is_as_written = path.read_bytes() == json_bytes(document)
         found = digest({key: document[key] for key in document if key != _SEAL})

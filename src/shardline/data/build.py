@@ -107,11 +107,6 @@ def shard_number(file: str) -> int:
     return int(digits) if digits.isdecimal() else -1
 
 
-def build_shard(source: Source, shard: int, splits: Mapping[str, Any], folder: Path) -> Built:
-    """Write one shard and return its record and its statistics; see `build_shards`."""
-    return next(build_shards(source, [shard], splits, folder))
-
-
 def build_shards(
     source: Source, shards: Iterable[int], splits: Mapping[str, Any], folder: Path
 ) -> Iterator[Built]:

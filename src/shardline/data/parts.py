@@ -1,8 +1,4 @@
-"""The lists of a dataset's shards that its jobs leave in the store: sealed, and verified when they are read.
-
-A list of a version that did not seal them is accepted if the shards that it describes have its
-digests, and if their rows give its statistics.
-"""
+"""The lists of a dataset's shards that its jobs leave in the store: sealed, and verified when they are read."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from shardline.config.dataset import shards_of_part
-from shardline.core.digests import file_blake3
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.forms import problem_of_form
@@ -26,26 +21,20 @@ from shardline_io.names import OFFSETS, PRESENT
 _RELATIVE = 1e-5
 
 
-def read_part(
-    path: Path, dataset: str, schema: Mapping[str, Any] | None = None, *, remedy: str
-) -> dict[str, Any]:
+def read_part(path: Path, dataset: str, *, remedy: str) -> dict[str, Any]:
     """Read the list of one part's shards.
 
     Args:
         path: `parts/{part}.json` in the dataset's folder of the store.
         dataset: the dataset's id.
-        schema: the dataset's; an unsealed list is verified against its shards, which is left out if None.
         remedy: ends the message.
 
     Raises:
         DataError: it cannot be read, is not what was written, or is of another dataset or part.
     """
     part = read_object(path, remedy=remedy)
-    problem = check_seal(path, part) if "sha256" in part else None
-    problem = problem or problem_of_form(path, part, Part) or _problem(path, part, dataset)
-    if not problem and "sha256" not in part and schema is not None:
-        problem = _problem_of_rows(path.parents[1], part, schema)
-    if problem:
+    problem = check_seal(path, part) or problem_of_form(path, part, Part)
+    if problem := problem or _problem(path, part, dataset):
         raise DataError(f"{problem}; {remedy}")
     _restore_nan(part)
     return part
@@ -68,31 +57,6 @@ def _problem(path: Path, part: Mapping[str, Any], dataset: str) -> str | None:
     if numbers != wanted or len(part["shards"]) != len(wanted):
         return f"{path} is of {len(part['shards'])} shards from {numbers.start} on, expected {path.stem}"
     return None
-
-
-def _problem_of_rows(folder: Path, part: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    for record in part["shards"]:
-        path = folder / record["file"]
-        try:
-            found = path.stat().st_size, file_blake3(path)
-        except OSError as error:
-            return f"{path} cannot be read ({error.strerror})"
-        layout = Layout.of(schema, sum(record["rows"].values()), record.get("values"))
-        if found != (record["bytes"], record["blake3"]) or found[0] != layout.bytes:
-            return f"{path} is not the file that the list of its part describes"
-    numbers = range(part["statistics"][0]["first"], part["statistics"][-1]["stop"])
-    counted = count_rows(folder, zip(numbers, part["shards"], strict=True), schema)
-    described = [Statistics.from_json(item) for item in part["statistics"]]
-    same = len(counted) == len(described) and all(
-        (a.first, a.stop, a.class_counts) == (b.first, b.stop, b.class_counts)
-        and not differing_columns(a, {name: of.summary() for name, of in b.moments.items()})
-        for a, b in zip(counted, described, strict=True)
-    )
-    return (
-        ""
-        if same
-        else f"{folder}: the rows of the part's shards give other statistics than its list"
-    )
 
 
 def count_rows(

@@ -1,7 +1,7 @@
 """The row ids of a whole dataset: each stands once, in whichever shard.
 
 A shard's own ids are verified when its rows are read; here they are compared over all shards,
-when a dataset is sealed for the first time.
+when a dataset is sealed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 
 from shardline.core.errors import DataError
-from shardline.core.files import write_bytes
 from shardline.data.shard_format import Layout, shard_path
 from shardline_io.names import IDS
 
 _AT_A_TIME = 1 << 25  # ids, in 256 MB
 _BLOCK = 1 << 20
-_SEALED = "sealed-before"
 # Fibonacci hashing spreads numbers in a row evenly (Knuth, The Art of Computer Programming, 6.4)
 _FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
 
 
 def check_row_ids(manifest: Mapping[str, Any], folder: Path) -> None:
-    """Return if no row id stands in two shards; at once for a dataset that was sealed before.
+    """Return if no row id stands in two shards.
 
     Takes 8 bytes of memory a row, and no more than for `_AT_A_TIME` rows: of more, the ids are
     read once for each group of them, by a hash.
@@ -35,8 +33,6 @@ def check_row_ids(manifest: Mapping[str, Any], folder: Path) -> None:
     Raises:
         DataError: one does, or a shard cannot be read; the message names id and shards.
     """
-    if (folder / _SEALED).exists():
-        return
     num_rows = sum(sum(record["rows"].values()) for record in manifest["shards"])
     num_groups = -(-num_rows // _AT_A_TIME)
     for group in range(num_groups):
@@ -44,18 +40,6 @@ def check_row_ids(manifest: Mapping[str, Any], folder: Path) -> None:
         twice = _first_twice(_ids_of_group(manifest, folder, group, num_groups, num_rows))
         if twice is not None:
             raise _stands_twice(manifest, folder, twice)
-
-
-def keep_unchecked(folder: Path) -> None:
-    """Have a sealed dataset not be checked when it is sealed again: earlier versions did not check.
-
-    Args:
-        folder: folder of the shards in the store.
-
-    Raises:
-        DataError: nothing can be written there.
-    """
-    write_bytes(folder / _SEALED, b"")
 
 
 def _ids_of_group(

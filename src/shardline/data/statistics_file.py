@@ -21,7 +21,6 @@ from shardline.data.statistics import of_columns
 
 STATISTICS_FILE = "statistics.safetensors"
 MOST_INSIDE = 4096  # features of all columns: some 350 KB of a manifest
-_KEPT_INSIDE = "statistics-in-manifest"  # marks a dataset whose manifest is of an earlier version
 _KEYS = ("mean", "std", "min", "max")
 
 
@@ -41,7 +40,7 @@ def set_aside(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """
     statistics = manifest["statistics"]
     columns = of_columns(statistics)
-    if _are_few(columns) or (folder / _KEPT_INSIDE).exists():
+    if _are_few(columns):
         return dict(manifest)
     content = _encode(
         {
@@ -58,23 +57,6 @@ def set_aside(manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "blake3": blake3(content).hexdigest(),
     }
     return {**manifest, "statistics": described}
-
-
-def keep_inside(manifest: Mapping[str, Any], folder: Path) -> None:
-    """Have a dataset sealed again with the bytes that its manifest has.
-
-    Earlier versions sealed statistics of any size in the manifest, whose digest each training records.
-
-    Args:
-        manifest: that will be deleted.
-        folder: folder of the shards in the store.
-
-    Raises:
-        DataError: nothing can be written there.
-    """
-    statistics = manifest["statistics"]
-    if "file" not in statistics and not _are_few(of_columns(statistics)):
-        write_bytes(folder / _KEPT_INSIDE, b"")
 
 
 def _are_few(columns: Mapping[str, Any]) -> bool:

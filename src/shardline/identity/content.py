@@ -63,14 +63,9 @@ class FileDigests:
         return sha256
 
     def _remembered(self, key: str, stamp: list[int]) -> str | None:
-        """Return the digest that was taken of a file with this stamp.
-
-        Earlier versions remembered size and mtime alone. That is enough for a file that nothing
-        has touched since it was last written, as its ctime shows.
-        """
+        """Return the digest that was taken of a file with this stamp."""
         *known, sha256 = self._known.get(key, [None])
-        untouched = stamp[2] - stamp[1] <= _SETTLED_NS
-        return str(sha256) if known == stamp or (known == stamp[:2] and untouched) else None
+        return str(sha256) if known == stamp else None
 
     def digest_all(
         self,

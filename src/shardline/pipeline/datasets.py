@@ -104,11 +104,11 @@ def seal_parts(
     source = _open_dataset(project, dataset, read_as)
     folder = project.layout.parts(dataset_id)
     files = [*parts] or [folder / f"{part}.json" for part in dataset.parts]
-    schema, inferred = source.schema.to_json(), describe(source)
+    inferred = describe(source)
     end_watch()
     for line in block(dataset.name, inferred).splitlines():
         logging.info("%s", line)
-    documents = [read_part(file, dataset_id, schema, remedy=REMAKE) for file in files]
+    documents = [read_part(file, dataset_id, remedy=REMAKE) for file in files]
     sealed = _merge(documents, dataset, source, read_as)
     shards = project.layout.declared.shards(dataset_id)
     check_row_ids(sealed, shards)

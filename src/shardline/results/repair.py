@@ -1,18 +1,13 @@
 """Dropping what is damaged of a dataset, so that the pipeline makes just that again."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from shardline.config.dataset import shards_of_part
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.forms import read_formed
 from shardline.core.package import check_unlocked
-from shardline.data.forms import CountedManifest
-from shardline.data.row_ids import keep_unchecked
 from shardline.data.shard_format import SHARD_NAME
-from shardline.data.statistics_file import keep_inside
 from shardline.results.findings import Verdict
 
 
@@ -54,9 +49,6 @@ def repair_dataset(project: Project, verdict: Verdict) -> list[str]:
         for path in parts
         if path.stem in verdict.bad_parts or set(shards_of_part(path.stem)) & set(bad.values())
     )
-    keep_unchecked(folder)
-    with suppress(DataError):  # a manifest that is damaged itself cannot come back anyway
-        keep_inside(read_formed(dataset.manifest, CountedManifest, remedy=""), folder)
     _delete([dataset.manifest])
     return [part for part in dataset.parts if not (lists / f"{part}.json").exists()]
 

@@ -90,7 +90,7 @@ def _check_history(findings: Findings, path: Path) -> int:
 
 
 def _is_line(line: bytes) -> bool:
-    """Return whether a line is as it was written; those of earlier versions have no seal."""
+    """Return whether a line is as it was written."""
     try:
         record: Mapping[str, Any] = json.loads(line)
         rest = {key: record[key] for key in record if key != _SEAL}
@@ -98,7 +98,7 @@ def _is_line(line: bytes) -> bool:
         is_whole = (
             is_whole and bool(IDENTITY.fullmatch(rest["id"])) and isinstance(rest["name"], str)
         )
-        return is_whole and line.endswith(b"\n") and record.get(_SEAL) in (None, digest(rest))
+        return is_whole and line.endswith(b"\n") and record.get(_SEAL) == digest(rest)
     except (ValueError, TypeError, AttributeError, KeyError):
         return False
 

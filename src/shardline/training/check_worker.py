@@ -188,9 +188,8 @@ def _read(dataset: CheckedDataset, number: int) -> _Read:
 
 
 def _recorded(manifest: Path) -> dict[str, Any]:
-    """Return what was inferred when a dataset was sealed; nothing where an earlier version did."""
-    path = manifest.with_name("provenance.json")
-    return dict(read_json(path, remedy="").get("inferred", {})) if path.exists() else {}
+    """Return what was inferred when a dataset was sealed."""
+    return dict(read_json(manifest.with_name("provenance.json"), remedy="").get("inferred", {}))
 
 
 def _limit_memory(free_bytes: int) -> None:

@@ -75,7 +75,7 @@ class Consumed(Callback):
     def __init__(self, data: ShardDataModule, max_epochs: int, accumulate: int, what: str) -> None:
         self._data, self._max_epochs = data, max_epochs
         self._accumulate, self._what = accumulate, what
-        self._batches: int | None = None
+        self._batches = 0
         self._validated = 0
         self._skips, self._first_skip = 0, 0
 
@@ -95,11 +95,6 @@ class Consumed(Callback):
 
         pl_module.on_train_batch_start = noted  # type: ignore[method-assign]
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take Lightning's count where a state of an earlier version has none."""
-        if self._batches is None:
-            self._batches = trainer.fit_loop.epoch_loop.batch_progress.total.ready
-
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Refuse an epoch that was made shorter.
 
@@ -116,7 +111,7 @@ class Consumed(Callback):
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Count a batch."""
-        self._batches = (self._batches or 0) + 1
+        self._batches += 1
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Count from the validation's first batch on."""
@@ -142,7 +137,7 @@ class Consumed(Callback):
 
     def state_dict(self) -> dict[str, int]:
         """Return the counts; steps, since other ranks may cut these into other batches."""
-        steps = (self._batches or 0) // self._accumulate
+        steps = self._batches // self._accumulate
         return {"steps": steps, "skips": self._skips, "first_skip": self._first_skip}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
@@ -157,9 +152,7 @@ class Consumed(Callback):
             ConfigError: there are fewer, and no reason is known.
         """
         planned, reasons = self._data.total_steps, [*self._reasons(trainer)]
-        total = trainer.fit_loop.epoch_loop.batch_progress.total.ready
-        batches = total if self._batches is None else self._batches
-        steps = batches // self._accumulate
+        steps = self._batches // self._accumulate
         if steps < planned and not reasons:
             raise ConfigError(
                 f"{self._what}: the training ended after {steps} of {planned} steps ({self._max_epochs} epochs), and "

@@ -85,8 +85,6 @@ def _reason(settings: RunSettings, world: World, record: Record | None) -> str:
     """Return why the batch cannot be evaluated again, empty if it can."""
     if settings.strategy == "fsdp":
         return "strategy=fsdp: no rank holds a whole model"
-    if record is None:
-        return "an earlier version of Shardline has recorded nothing of its best validation"
     if not record:
         return "rank 0 had no batch in the best validation"
     if not record["values"]:
