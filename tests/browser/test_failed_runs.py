@@ -7,7 +7,8 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from shardline.pipeline import late_report
-from shardline.supervision.job_failures import FailureFile, JobFailure
+from shardline.records.failures import Failure
+from shardline.supervision.job_failures import FailureFile
 from tests.support.browser import open_page, phone, requested_urls
 from tests.support.fake_project import FakeProject
 from tests.support.workspace import Workspace
@@ -45,7 +46,7 @@ def make_report(folder: Path, num_failed: int) -> tuple[Path, list[str]]:
         log.write_text("what was printed")
         file = FailureFile(Path("store/failures"), log)
         cause = CAUSES[number % len(CAUSES)]
-        failure = JobFailure(
+        failure = Failure(
             sentence=cause, when="2026-01-31T10:00:00Z", rule=file.rule, key=file.key,
             log=file.declared_log, code=2, is_final=number % 2 == 0,
         )  # fmt: skip

@@ -156,7 +156,7 @@ while not (work / "stop.json").exists():
 if sys.argv[2] == "slow":
     time.sleep(600)
 reason = json.loads((work / "stop.json").read_text())["reason"]
-report_failure(work, "saved", rank=0, log=None, kind="stopped", code=75, step=7, reason=reason)
+report_failure(work, "saved", rank=0, log=None, kind="stopped", code=75, step=7, stop=reason)
 sys.exit(75)
 """
 JOB = """

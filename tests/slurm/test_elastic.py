@@ -37,6 +37,6 @@ def test_a_job_that_is_queued_again_with_a_node_less_goes_on(
     assert (found["world"]["world_size"], found["world"]["nodes"]) == (1, 1)
     assert found["training"]["steps"] == pytest.approx(40, abs=2)
     cut_short, _ = read_attempts(project.workspace.the("store/work/*"))
-    record_property("steps_lost", cut_short["steps_lost"])
-    record_property("seconds_lost", cut_short["lost_s"])
+    record_property("steps_lost", cut_short.steps_lost)
+    record_property("seconds_lost", cut_short.lost_s)
     assert list(project.samples()) == list(range(1, found["training"]["steps"] + 1))

@@ -9,10 +9,10 @@ import pytest
 
 from shardline.core.errors import Stopped
 from shardline.launch.slurm.allocation import parse_job
+from shardline.records.attempts import Attempt
 from shardline.supervision.attempts import (
     attempted,
     begin_attempt,
-    duration_s,
     read_attempts,
     record_resumed_step,
     sealed_log,
@@ -52,7 +52,7 @@ def test_readings_of_ten_steps_each_drop_whole_readings():
 def attempt(number, seconds, **changes):
     start = f"2026-01-0{number}T00:00:00.000Z"
     end = f"2026-01-0{number}T00:00:{seconds:02d}.000Z"
-    return {"started": start, "ended": end, "queue_s": None, **changes}
+    return Attempt(host="n1", started=start, ended=end, **changes)
 
 
 def test_parts_of_all_attempts_sum_to_the_elapsed_time():
@@ -77,7 +77,7 @@ def test_of_a_script_what_is_not_known_is_other():
     known = {name: value for name, value in found["parts"].items() if value is not None}
     assert known == {"environment": 3, "rendezvous": 0, "other": 27}
     assert (found["elapsed_s"], found["share"]) == (30, None)
-    log = [{**attempt(1, 10), "lost_s": 4.0}, {**attempt(2, 20), "resumed_step": 7}]
+    log = [attempt(1, 10, lost_s=4.0), attempt(2, 20, resumed_step=7)]
     found = goodput(log, {2: {"environment": 3.0, "other": 17.0}}, is_script=True)
     assert (found["parts"]["lost"], found["parts"]["other"]) == (4, 23), "as shardline_io has told"
 
@@ -104,14 +104,14 @@ def test_the_next_attempt_completes_the_line_of_one_that_was_killed(tmp_path):
     os.utime(tmp_path / "metrics.jsonl", (time.time() - 10,) * 2)
     assert begin_attempt(tmp_path) == 2
     killed, running = read_attempts(tmp_path)
-    assert duration_s(killed) == pytest.approx(40, abs=1)  # to the last sign of life
-    assert (killed["job"], killed["queue_s"], killed["end"]) == ("17", 2.5, "killed")
-    assert (killed["resumed_step"], killed["last_step"]) == (0, 20)
-    assert (running["ended"], running["end"], running["last_step"]) == (None, None, None)
+    assert killed.duration_s == pytest.approx(40, abs=1)  # to the last sign of life
+    assert (killed.job, killed.queue_s, killed.end) == ("17", 2.5, "killed")
+    assert (killed.resumed_step, killed.last_step) == (0, 20)
+    assert (running.ended, running.end, running.last_step) == (None, None, None)
     record_resumed_step(tmp_path, 2, 10, {1: 30.0}, world=1)
     killed, running = read_attempts(tmp_path)
-    assert killed["lost_s"] == pytest.approx(10, abs=1)
-    assert running["resumed_step"] == 10
+    assert killed.lost_s == pytest.approx(10, abs=1)
+    assert running.resumed_step == 10
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_job_says_how_its_attempt_ended(tmp_path, error, end):
     else:
         work()
     (line,) = read_attempts(tmp_path)
-    assert line["end"] == end
-    assert line["ended"] >= line["started"]
-    assert line["last_step"] is None, "it never came to a step"
+    assert line.end == end
+    assert line.ended >= line.started
+    assert line.last_step is None, "it never came to a step"
 
 
 def test_a_stop_is_recorded_at_the_step_that_was_saved(tmp_path):
@@ -145,11 +145,11 @@ def test_a_stop_is_recorded_at_the_step_that_was_saved(tmp_path):
     with pytest.raises(Stopped):
         work()
     (line,) = read_attempts(tmp_path)
-    assert (line["end"], line["last_step"], line["steps_done"]) == ("stopped", 218, 118)
-    assert "saved at step 218" in line["reason"]
+    assert (line.end, line.last_step, line.steps_done) == ("stopped", 218, 118)
+    assert "saved at step 218" in line.reason
     begin_attempt(tmp_path)
     record_resumed_step(tmp_path, 2, 218, {1: 1e9}, world=1)
-    assert read_attempts(tmp_path)[0]["steps_lost"] == 0
+    assert read_attempts(tmp_path)[0].steps_lost == 0
 
 
 @pytest.mark.parametrize(("step", "last", "lost"), [(26, 26, 0), (20, 24, 4), (24, 24, 0)])
@@ -160,8 +160,8 @@ def test_what_a_killed_attempt_has_saved_behind_its_last_metrics_counts(tmp_path
     begin_attempt(tmp_path)
     record_resumed_step(tmp_path, 2, step, {}, world=1)
     killed, _ = read_attempts(tmp_path)
-    assert (killed["last_step"], killed["steps_lost"]) == (last, lost)
-    assert killed["steps_done"] == last - 10
+    assert (killed.last_step, killed.steps_lost) == (last, lost)
+    assert killed.steps_done == last - 10
 
 
 def test_a_torn_last_line_is_dropped(tmp_path):
@@ -170,7 +170,7 @@ def test_a_torn_last_line_is_dropped(tmp_path):
         file.write('{"host": "n1", "sta')
     assert len(read_attempts(tmp_path)) == 1
     assert begin_attempt(tmp_path) == 2
-    assert [line["end"] for line in sealed_log(tmp_path)] == ["killed", "sealed"]
+    assert [line.end for line in sealed_log(tmp_path)] == ["killed", "sealed"]
 
 
 def job(name, **times):

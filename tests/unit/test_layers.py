@@ -19,6 +19,7 @@ LOGGER = (
 # Each package may import those of the lines above its own.
 LAYERS = [
     {"core"},
+    {"records"},
     {"identity"},
     {"config"},
     {"data", "launch", "report", "checkpoints"},
@@ -86,7 +87,7 @@ def test_packages_depend_on_few_others():
         pairs |= {
             (mine, parts[0]) for parts in imports_of(path) if {mine, parts[0]} <= LEVEL.keys()
         }
-    assert len({pair for pair in pairs if pair[0] != pair[1]}) <= 72, sorted(pairs)
+    assert len({pair for pair in pairs if pair[0] != pair[1]}) <= 80, sorted(pairs)
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,17 @@ from shardline.core.errors import (
     LaunchError,
     Stopped,
     exit_code_of,
+    is_final,
 )
 from shardline.core.files import write_json
 from shardline.pipeline import common, invocation, late_report
+from shardline.records.failures import Failure
 from shardline.results.gc import find_garbage
 from shardline.results.outcomes import outcomes_of
 from shardline.results.reports import present_report
 from shardline.results.states import State, describe_runs
 from shardline.supervision.attempts import attempted, begin_attempt, record_resumed_step
-from shardline.supervision.job_failures import FailureFile, JobFailure, is_final
+from shardline.supervision.job_failures import FailureFile
 from shardline.supervision.watchdog.heartbeats import Heartbeat, write_heartbeat
 
 STATES = (
@@ -50,7 +52,7 @@ def fail(log: str, sentence: str = "optim.lr=-1, expected more than 0", **fields
         "code": 2,
         "is_final": True,
     }
-    file.write(JobFailure(sentence=sentence, when="2026-01-31T10:00:00Z", **known, **fields))
+    file.write(Failure(sentence=sentence, when="2026-01-31T10:00:00Z", **known, **fields))
 
 
 def train_now(run, *, step: int = 3) -> None:

@@ -12,6 +12,7 @@ from shardline.errors import ConfigError, CrashLoop, DataError, LaunchError, Sto
 from shardline.launch.slurm.allocation import parse_job
 from shardline.launch.slurm.deadline import watch_deadline
 from shardline.pipeline.hooks import check_one_owner
+from shardline.records.attempts import Attempt
 from shardline.supervision.attempts import (
     attempted,
     begin_attempt,
@@ -29,10 +30,14 @@ PROFILES = sorted((REPOSITORY / "profiles").glob("*/profile.yaml"))
 
 
 def attempt(number, end="failed", **changes):
-    return {
-        "retry": number, "end": end, "stop": None, "exit_code": 1, "reason": "rank 1: out of luck at 0x7f12",
-        "resumed_step": 100, "last_step": 130, **changes,
-    }  # fmt: skip
+    known = {
+        "exit_code": 1,
+        "reason": "rank 1: out of luck at 0x7f12",
+        "resumed_step": 100,
+        "last_step": 130,
+    }
+    begun = {"host": "n1", "started": "2026-01-01T00:00:00Z", "retry": number, "end": end}
+    return Attempt(**begun | known | changes)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,7 @@ def test_a_limit_too_short_for_one_save_is_a_loop_and_a_preemption_is_none():
 
 
 def test_one_that_nothing_helps_and_one_in_a_circle_are_refused_but_never_to_a_user():
-    final = [attempt(0, exit_code=DataError.exit_code, reason="shard 3 is damaged")]
+    final = [attempt(0, exit_code=DataError.exit_code, is_final=True, reason="shard 3 is damaged")]
     with pytest.raises(
         CrashLoop, match="would fail in the same way: shard 3 is damaged; fix the error"
     ):
@@ -99,9 +104,9 @@ def test_the_ledger_says_why_an_attempt_ended(tmp_path, error, line):
     with pytest.raises(type(error)), attempted(tmp_path, retry=3):
         raise error
     (told,) = read_attempts(tmp_path)
-    assert (told["end"], told["stop"], told["exit_code"]) == line
-    assert told["reason"].startswith(str(error) or "the job had to exit at once")
-    assert told["retry"] == 3
+    assert (told.end, told.stop, told.exit_code) == line
+    assert told.reason.startswith(str(error) or "the job had to exit at once")
+    assert told.retry == 3
 
 
 def test_the_ledger_counts_steps_done_and_those_that_were_done_again(tmp_path):
@@ -110,11 +115,11 @@ def test_the_ledger_counts_steps_done_and_those_that_were_done_again(tmp_path):
         record_resumed_step(tmp_path, number, resumed, {}, world=2)
         (tmp_path / "metrics.jsonl").write_text(f'{{"step": {last}}}\n')
     log = sealed_log(tmp_path)
-    assert [one["steps_done"] for one in log] == [25, 8, 30]
+    assert [one.steps_done for one in log] == [25, 8, 30]
     # the third went back to step 10, beyond what the second had gone on from
-    assert [one["steps_lost"] for one in log] == [15, 8, 0]
-    assert "exited without a report after step 25: the job was killed, " in log[0]["reason"]
-    assert log[2]["reason"] == "trained to its end"
+    assert [one.steps_lost for one in log] == [15, 8, 0]
+    assert "exited without a report after step 25: the job was killed, " in log[0].reason
+    assert log[2].reason == "trained to its end"
 
 
 def test_a_job_that_was_killed_is_told_of_by_what_its_ranks_left(tmp_path):
@@ -122,12 +127,12 @@ def test_a_job_that_was_killed_is_told_of_by_what_its_ranks_left(tmp_path):
     begin_attempt(tmp_path)
     stop = Stopped("preempted", 40)
     report_failure(
-        tmp_path, str(stop), rank=0, log=None, kind=stop.kind, code=75, step=40, reason="preempted"
+        tmp_path, str(stop), rank=0, log=None, kind=stop.kind, code=75, step=40, stop="preempted"
     )
     begin_attempt(tmp_path, retry=1)
     told = read_attempts(tmp_path)[0]
-    assert (told["end"], told["stop"], told["exit_code"]) == ("stopped", "preempted", 75)
-    assert told["reason"].startswith("asked to end (SIGTERM): saved at step 40")
+    assert (told.end, told.stop, told.exit_code) == ("stopped", "preempted", 75)
+    assert told.reason.startswith("asked to end (SIGTERM): saved at step 40")
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.parent.name)

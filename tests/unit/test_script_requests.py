@@ -9,7 +9,7 @@ import pytest
 
 import shardline_io as io
 from shardline.data.dataset import Dataset
-from shardline.supervision.attempts import started_s
+from shardline.records.attempts import Attempt
 from shardline.training.script_requests import answered, kept_until
 from shardline_io import requests
 from shardline_io.errors import DataError
@@ -68,13 +68,15 @@ def test_a_rank_that_cannot_answer_does_not_leave_its_script_waiting(tmp_path: P
 
 
 def test_the_seconds_that_a_checkpoint_keeps_are_counted_by_attempt() -> None:
-    def attempt(started: str, ended: str, lost_s: float | None = None) -> dict[str, Any]:
-        of = {"started": f"2026-01-01T00:{started}Z", "ended": f"2026-01-01T00:{ended}Z"}
-        return {**of, "lost_s": lost_s}
+    def attempt(started: str, ended: str, lost_s: float | None = None) -> Attempt:
+        hour = "2026-01-01T00:"
+        return Attempt(
+            host="n1", started=f"{hour}{started}Z", ended=f"{hour}{ended}Z", lost_s=lost_s
+        )
 
     first = attempt("00:00", "01:00", 5.0)
     log = [first, attempt("02:00", "03:00"), attempt("04:00", "04:30"), attempt("05:00", "05:00")]
-    saved_s = started_s(log[1]) + 40
+    saved_s = log[1].started_s + 40
     assert kept_until(log, 7, saved_s) == {1: 55.0, 2: 40.0, 3: 0.0}
     assert kept_until(log, 0, None) == {1: 0.0, 2: 0.0, 3: 0.0}
     assert kept_until(log, 7, None) == {1: 55.0, 2: 60.0, 3: 30.0}

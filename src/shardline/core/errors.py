@@ -7,7 +7,7 @@ from shardline_io.errors import ConfigError, DataError, LaunchError, ShardlineEr
 
 __all__ = [
     "CODE_ERROR", "NAME_FILE", "STOPS", "ConfigError", "CrashLoop", "DataError", "Diverged", "LaunchError",
-    "ShardlineError", "Stopped", "exit_code_of", "import_outside_identity",
+    "ShardlineError", "Stopped", "exit_code_of", "import_outside_identity", "is_final", "is_final_end",
 ]  # fmt: skip
 
 # Why a training is asked to stop, and what its user reads.
@@ -91,3 +91,41 @@ class Diverged(ShardlineError):
 
 
 NAME_FILE = "name"  # in a run's folder of the store: what messages call it
+
+
+# What another attempt may find repaired: a disk, a network or a machine, and no file's name or content.
+_LASTING = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)  # fmt: skip
+
+
+def is_final_end(kind: str, code: int) -> bool:
+    """Return whether an attempt that ended so would end so again: by an error of config, data or model.
+
+    Args:
+        kind: of the end, see `ShardlineError.kind`.
+        code: exit code.
+    """
+    return kind == "diverged" or code in (ConfigError.exit_code, DataError.exit_code, CODE_ERROR)
+
+
+def is_final(error: BaseException) -> bool:
+    """Return whether another attempt would end with the same error.
+
+    A file system or a network that failed on the way may work again.
+    """
+    if isinstance(error, Stopped) or not isinstance(error, ShardlineError):
+        return False
+    if isinstance(error, CrashLoop) or error.kind == "diverged":
+        return True
+    is_transient = any(
+        isinstance(one, OSError) and not isinstance(one, _LASTING) for one in _chain(error)
+    )
+    return is_final_end(error.kind, error.exit_code) and not is_transient
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """Return an error and those that it came of, also where `raise ... from None` hides them."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found

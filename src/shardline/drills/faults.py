@@ -15,7 +15,8 @@ from shardline.core.errors import LaunchError
 from shardline.drills.commands import Commands, descendants
 from shardline.drills.disk import SmallDisk
 from shardline.drills.tiny import Tiny
-from shardline.supervision.attempts import read_attempts, started_s
+from shardline.records.attempts import Attempt
+from shardline.supervision.attempts import read_attempts
 
 
 @dataclass(kw_only=True)
@@ -67,7 +68,7 @@ class Fault:
 
 def _preempt(scene: Scene) -> None:
     if scene.commands.profile.executor == "slurm":
-        _scontrol("requeue", _slurm_job(scene)["job"])
+        _scontrol("requeue", str(_slurm_job(scene).job))
     else:
         _job_process(scene).send_signal(signal.SIGTERM)
 
@@ -76,8 +77,8 @@ def _set_deadline(scene: Scene) -> None:
     """Cut the job's time limit, as its owner may; other executors got theirs at the start."""
     if scene.commands.profile.executor == "slurm":
         job = _slurm_job(scene)
-        minutes = math.ceil((time.time() - started_s(job)) / 60) + 1
-        _scontrol("update", f"JobId={job['job']}", f"TimeLimit={minutes}")
+        minutes = math.ceil((time.time() - job.started_s) / 60) + 1
+        _scontrol("update", f"JobId={job.job}", f"TimeLimit={minutes}")
 
 
 def _kill_controller(scene: Scene) -> None:
@@ -94,7 +95,7 @@ def _empty_disk(scene: Scene) -> None:
     scene.disk.filler.unlink(missing_ok=True)
 
 
-def _slurm_job(scene: Scene) -> dict[str, Any]:
+def _slurm_job(scene: Scene) -> Attempt:
     (run,) = scene.tiny.runs
     return read_attempts(scene.tiny.work(run))[-1]
 
@@ -113,7 +114,7 @@ def cancel(scene: Scene) -> None:
     """Cancel the test's jobs that are still in the queue."""
     if scene.commands.profile.executor == "slurm":
         attempts = [one for run in scene.tiny.runs for one in read_attempts(scene.tiny.work(run))]
-        jobs = {one["job"] for one in attempts if one["job"] and one["end"] != "sealed"}
+        jobs = {one.job for one in attempts if one.job and one.end != "sealed"}
         subprocess.run(["scancel", *jobs], check=False, capture_output=True)
 
 

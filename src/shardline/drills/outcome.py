@@ -1,12 +1,14 @@
 """Whether a training with injected faults ended as the uninterrupted training."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from shardline.checkpoints.folder import list_saved
+from shardline.records.attempts import Attempt
+from shardline.records.base import decode
 from shardline.supervision.attempts import read_attempts
 
 # What counts of a training checkpoint, beside the weights; the rest are times and file names.
@@ -30,11 +32,13 @@ class Trained:
         """The sealed weights."""
         return self.results / "model.safetensors"
 
-    def attempts(self) -> list[dict[str, Any]]:
+    def attempts(self) -> list[Attempt]:
         """Return the training's attempts: the sealed ones, or those recorded so far."""
         path = self.results / "provenance.json"
         sealed = json.loads(path.read_text())["attempt_log"] if path.exists() else None
-        return sealed or read_attempts(self.work)
+        if not sealed:
+            return read_attempts(self.work)
+        return [decode(one, Attempt, where=path, remedy="drill again") for one in sealed]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +107,12 @@ def compare(broken: Trained, unbroken: Trained) -> dict[str, bool]:
     }
 
 
-def cost(attempts: list[dict[str, Any]]) -> dict[str, Any]:
+def cost(attempts: Sequence[Attempt]) -> dict[str, Any]:
     """Return the steps and seconds of the attempts, done and lost, as the attempts recorded them."""
     return {
-        "steps_done": sum(attempt["steps_done"] or 0 for attempt in attempts),
-        "steps_lost": sum(attempt["steps_lost"] or 0 for attempt in attempts),
-        "seconds_lost": round(sum(attempt["lost_s"] or 0.0 for attempt in attempts), 1),
+        "steps_done": sum(attempt.steps_done or 0 for attempt in attempts),
+        "steps_lost": sum(attempt.steps_lost or 0 for attempt in attempts),
+        "seconds_lost": round(sum(attempt.lost_s or 0.0 for attempt in attempts), 1),
         "attempts": len(attempts),
     }
 

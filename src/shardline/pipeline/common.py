@@ -14,7 +14,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.run import Run
-from shardline.core.errors import ConfigError, ShardlineError, Stopped
+from shardline.core.errors import ConfigError, ShardlineError, Stopped, is_final
 from shardline.core.files import utc_stamp
 from shardline.core.job_progress import is_shown_by_logger, job_progress
 from shardline.core.masked_output import MaskingFormatter, masked_output
@@ -23,7 +23,8 @@ from shardline.environments.installed import explain_differences, find_differenc
 from shardline.launch.slurm.sacct import write_reason
 from shardline.pipeline import invocation
 from shardline.provenance.run_spec import locked
-from shardline.supervision.job_failures import FailureFile, JobFailure, is_final
+from shardline.records.failures import Failure
+from shardline.supervision.job_failures import FailureFile
 
 _T = TypeVar("_T")
 REMAKE = "delete it and run the pipeline again to write it"
@@ -90,11 +91,11 @@ def _reporting_errors(path: Path, record: FailureFile | None) -> Iterator[Path]:
 def _record(record: FailureFile | None, error: Exception, sentence: str, code: int) -> None:
     if record is None:
         return
-    failure = JobFailure(
-        rule=record.rule,
-        key=record.key,
+    failure = Failure(
         sentence=mask(sentence),
         log=record.declared_log,
+        rule=record.rule,
+        key=record.key,
         when=utc_stamp(timespec="seconds"),
         code=code,
         is_final=is_final(error),

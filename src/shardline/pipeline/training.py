@@ -26,8 +26,8 @@ from shardline.environments.python import python_of_ranks
 from shardline.pipeline.common import find_run
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import write_watched_files
-from shardline.supervision.attempts import attempted, read_attempts, started_s
-from shardline.supervision.retries import check_retry, crash_loop, is_final, log_of_attempt
+from shardline.supervision.attempts import attempted, read_attempts
+from shardline.supervision.retries import check_retry, crash_loop, log_of_attempt
 from shardline.supervision.run_lock import only_one
 from shardline.training.rank_spec import (
     PROGRAMS,
@@ -237,7 +237,7 @@ def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
         raise CrashLoop(f"{error}; not started again, since {loop}") from None
     was_asked = isinstance(error, Stopped) and error.reason != "interrupted"
     is_lost = error.kind == "hung" or getattr(error, "is_killed", False)
-    if attempts and not is_final(attempts[-1]) and (was_asked or is_lost):
+    if attempts and not attempts[-1].is_final and (was_asked or is_lost):
         leave_to_slurm(os.environ)
 
 
@@ -355,7 +355,7 @@ def _deadline(runtime: Runtime, work: Path) -> Callable[..., None]:
     """Return what asks the ranks to stop before this job's time is over."""
     from shardline.launch.slurm.deadline import end_of_job, watch_deadline
 
-    started = started_s(read_attempts(work)[-1])
+    started = read_attempts(work)[-1].started_s
     times = partial(end_of_job, os.environ, started=started, walltime_min=runtime.walltime_min)
     return partial(watch_deadline, end_of_job=times, margin_s=runtime.stop_margin_s)
 

@@ -9,21 +9,22 @@ from shardline.config.dataset import Dataset
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import DataError
+from shardline.records.failures import Failure
 from shardline.results.running import Progress, progress_of
 from shardline.supervision.attempts import last_recorded_step, read_attempts
-from shardline.supervision.job_failures import JobFailure, failures_of
+from shardline.supervision.job_failures import failures_of
 
 FAILED, RUNNING, STOPPED, MISSING = "failed", "running", "stopped", "missing"
 # Rules without a run or a dataset that all runs wait for.
 _ENVIRONMENT_RULES = ("lock_envs", "create_env", "build_image")
 
 
-def failure_of(run: Run) -> JobFailure | None:
+def failure_of(run: Run) -> Failure | None:
     """Return the first failure among the jobs that a run still needs; None if none has failed."""
     return next(_failures(run), None)
 
 
-def _failures(run: Run) -> Iterator[JobFailure]:
+def _failures(run: Run) -> Iterator[Failure]:
     folder = run.layout.failures
     if run.is_sealed or not folder.is_dir():
         return
@@ -37,7 +38,7 @@ def _failures(run: Run) -> Iterator[JobFailure]:
     yield from failures_of(folder, "evaluate", f"{run.id}-{run.evaluation_id}")
 
 
-def _failures_of_dataset(dataset: Dataset) -> Iterator[JobFailure]:
+def _failures_of_dataset(dataset: Dataset) -> Iterator[Failure]:
     if not dataset.manifest.exists():
         for rule in ("build_shards", "seal_dataset"):
             yield from failures_of(dataset.layout.failures, rule, dataset.id)
@@ -88,7 +89,7 @@ def _running(run: Run, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _failed(failure: JobFailure) -> dict[str, Any]:
+def _failed(failure: Failure) -> dict[str, Any]:
     remedy = (
         "correct what the error names, then give the same `snakemake` command again; finished runs are kept"
         if failure.is_final
@@ -130,7 +131,7 @@ def stop_of(run: Run) -> str | None:
     """Return why a training's last attempt was stopped, and at which step it saved; None where it was not."""
     with suppress(DataError):
         last = read_attempts(run.layout.work(run.id))[-1:]
-        return str(last[0]["reason"]) if last and last[0]["end"] == "stopped" else None
+        return last[0].reason if last and last[0].end == "stopped" else None
     return None
 
 

@@ -60,7 +60,7 @@ def fresh_heartbeat(work: Path, now: float) -> Mapping[str, Any] | None:
     """Return the first rank's heartbeat, unless it is old, or the attempt has ended."""
     path = heartbeat_file(work, 0)
     with suppress(OSError, DataError, KeyError, TypeError, ValueError):
-        if now - path.stat().st_mtime > _FRESH_S or read_attempts(work)[-1]["end"] is not None:
+        if now - path.stat().st_mtime > _FRESH_S or read_attempts(work)[-1].end is not None:
             return None
         heartbeat: Mapping[str, Any] = read_json(path, remedy="")
         int(heartbeat["step"])

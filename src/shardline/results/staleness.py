@@ -23,10 +23,10 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.variables import cleaned, compared, recorded_variables, row_of
 from shardline.identity.shipped_code import edited_files, sentence_of
+from shardline.records.failures import Failure
 from shardline.results.outcomes import failure_of
 from shardline.results.running import Progress, progress_of
 from shardline.results.states import State, is_trained, sealed_names, state_of
-from shardline.supervision.job_failures import JobFailure
 
 # names, identity document, and what is known of the user's code
 _KnownDataset = tuple[Sequence[str], Mapping[str, Any], Mapping[str, Any]]
@@ -49,7 +49,7 @@ class Explanation:
     state: State
     compared_with: Path | None = None
     causes: tuple[Cause, ...] = ()
-    failure: JobFailure | None = None
+    failure: Failure | None = None
     progress: Progress | None = None
     variables: tuple[str, ...] = ()
     edited: str = ""

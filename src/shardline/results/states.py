@@ -14,6 +14,7 @@ from shardline.config.run import Run
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, read_object
+from shardline.records.base import encode
 from shardline.results.outcomes import failure_of
 from shardline.results.running import progress_of
 from shardline.supervision.attempts import last_recorded_step, read_attempts
@@ -52,7 +53,7 @@ def describe_runs(project: Project) -> list[dict[str, Any]]:
                 "state": state.value,
                 "step": last_step(run) if state is State.IN_PROGRESS else None,
                 "progress": asdict(progress) if progress else None,
-                "failure": asdict(failure) if failure else None,
+                "failure": encode(failure) if failure else None,
                 "headline": _headline(run) if state is State.DONE else None,
                 "warnings": [asdict(one) for one in warnings_on(run)],
                 "folder": run.folder,
@@ -112,7 +113,7 @@ def last_step(run: Run) -> int | None:
     work = run.layout.work(run.id)
     steps = [last_recorded_step(work)]
     with suppress(DataError):
-        steps += [attempt["last_step"] for attempt in read_attempts(work)[-1:]]
+        steps += [attempt.last_step for attempt in read_attempts(work)[-1:]]
     return max((step for step in steps if step is not None), default=None)
 
 

@@ -17,6 +17,7 @@ from shardline.data.shard_format import Layout
 from shardline.data.shard_map import ShardMap
 from shardline.data.statistics import merge_all
 from shardline.data.statistics_file import read_statistics
+from shardline.records.attempts import Attempt
 from shardline.supervision.attempts import read_attempts
 
 _BEGUN = ("host", "job", "retry", "started")  # of an attempt, which no later one changes
@@ -129,11 +130,11 @@ def check_training(
 
 
 def _other_attempts(
-    work: Path, found: Sequence[Mapping[str, Any]], sealed: Sequence[Mapping[str, Any]]
+    work: Path, found: Sequence[Attempt], sealed: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yield a sentence if the attempts are not those that the training sealed."""
     begun = [[one.get(key) for key in _BEGUN] for one in sealed]
-    if found and [[one.get(key) for key in _BEGUN] for one in found[: len(sealed)]] != begun:
+    if found and [[getattr(one, key) for key in _BEGUN] for one in found[: len(sealed)]] != begun:
         path = work / "attempts.jsonl"
         yield (
             f"{path} has other attempts than the attempt_log of provenance.json; move the file away to count attempts "

@@ -9,14 +9,17 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from shardline.core.canonical import digest
-from shardline.core.errors import DataError, ShardlineError, Stopped
+from shardline.core.errors import DataError, ShardlineError, Stopped, is_final
 from shardline.core.files import read_json_lines, utc_stamp, write_bytes
 from shardline.core.redaction import mask
+from shardline.records.attempts import Attempt
+from shardline.records.base import decode, encode
 from shardline.supervision.failures import read_failures
 
 # Files that a training writes: the newest modification time is its last activity.
@@ -24,44 +27,25 @@ _ACTIVITY = ("metrics.jsonl", "checkpoints/*", "output/*")
 _SEAL = "sha256"
 _TAIL_BYTES = 65536
 _REASON_CHARACTERS = 500
-_COMPLETED_LATER = (
-    "ended", "end", "reason", "stop", "exit_code", "resumed_step", "last_step", "steps_done", "steps_lost", "lost_s",
-)  # fmt: skip
-
-Attempt = dict[str, Any]
 
 
 def read_attempts(work: Path) -> list[Attempt]:
     """Return the attempts, the oldest first; what follows a torn line is dropped.
 
-    Each has `host`, `job` (of the scheduler, or None), `queue_s` (None without a scheduler),
-    `retry` (0: a user's command began it, n: the n-th retry by the owner of retries), `started`, `ended`
-    (UTC), `end`, `reason` (one sentence), `stop` (why a stop was requested, see
-    `heartbeat_memory.REASONS`), `exit_code`, `resumed_step` and `last_step` (optimiser steps, None
-    where unknown), `steps_done`, `steps_lost` and `lost_s`: steps, and seconds, whose work a later
-    attempt had to do again.
-
-    `end` is None while it runs, then `sealed`; `stopped`: on request, and saved; `failed`, `hung`,
-    `diverged`: by a rank; `killed`: the job ended before its ranks could save, or without a record.
-
     Raises:
-        DataError: a line was changed, or one is missing. Lines of a version that did not seal
-            them are accepted.
+        DataError: a line was changed, or one is missing.
     """
     try:
         lines = read_json_lines(_file(work))
     except FileNotFoundError:
         return []
+    remedy = "move the file away to count attempts from 1 again"
     is_whole = bool(lines) and all(isinstance(line, dict) for line in lines)
-    if is_whole:
-        seals = {line.pop(_SEAL, None) for line in lines}
-        is_whole = seals in ({None}, {digest(lines)}) and all("started" in line for line in lines)
-    if not is_whole:
+    if not is_whole or {line.pop(_SEAL, None) for line in lines} != {digest(lines)}:
         raise DataError(
-            f"{_file(work)}: the recorded attempts were changed (their sha256 differs); move the file "
-            "away to count attempts from 1 again"
+            f"{_file(work)}: the recorded attempts were changed (their sha256 differs); {remedy}"
         )
-    return [{"retry": 0, **dict.fromkeys(_COMPLETED_LATER), **line} for line in lines]
+    return [decode(line, Attempt, where=_file(work), remedy=remedy) for line in lines]
 
 
 def begin_attempt(
@@ -81,18 +65,17 @@ def begin_attempt(
         1 for the first attempt.
     """
     attempts = read_attempts(work)
-    if attempts and attempts[-1]["end"] is None:
-        _complete(work, attempts[-1], "killed", _last_activity(work, attempts[-1]))
-        attempts[-1] |= _left(work, attempts[-1])
+    if attempts and attempts[-1].end is None:
+        killed = _completed(work, attempts[-1], "killed", _last_activity(work, attempts[-1]))
+        attempts[-1] = structs.replace(killed, **_left(work, killed))
     attempts.append(
-        {
-            "host": socket.gethostname(),
-            "job": job,
-            "queue_s": queue_s,
-            "retry": retry,
-            "started": utc_stamp(started),
-            **dict.fromkeys(_COMPLETED_LATER),
-        }
+        Attempt(
+            host=socket.gethostname(),
+            job=job,
+            queue_s=queue_s,
+            retry=retry,
+            started=utc_stamp(started),
+        )
     )
     _write(work, attempts)
     return len(attempts)
@@ -121,6 +104,7 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
         return {"end": "failed", "reason": f"{type(error).__name__}: {error}", "exit_code": 1}
     stop = error.reason if isinstance(error, Stopped) else None
     known = {"end": error.kind, "reason": str(error), "stop": stop, "exit_code": error.exit_code}
+    known["is_final"] = is_final(error)
     # metrics are written every so many steps, and the last of them is not the step that was saved
     return {**known, "step": error.step} if isinstance(error, Stopped) else known
 
@@ -129,10 +113,11 @@ def _left(work: Path, attempt: Attempt) -> dict[str, Any]:
     """Return the fields for an attempt whose job was killed; its ranks may have recorded a failure."""
     if failures := read_failures(work):
         first = failures[0]
-        end = {"end": first.kind, "stop": first.reason, "exit_code": first.code}
-        return {"reason": mask(first.message)[:_REASON_CHARACTERS], **end}
-    after = f" after step {attempt['last_step']}" if attempt["last_step"] else ""
-    lost = f"the job was killed, {attempt['host']} failed, or it was cut off from the store"
+        end = {"end": first.kind, "stop": first.stop, "exit_code": first.code}
+        reason = mask(first.sentence)[:_REASON_CHARACTERS]
+        return {"reason": reason, "is_final": first.is_final, **end}
+    after = f" after step {attempt.last_step}" if attempt.last_step else ""
+    lost = f"the job was killed, {attempt.host} failed, or it was cut off from the store"
     return {"reason": f"exited without a report{after}: {lost}"}
 
 
@@ -148,24 +133,26 @@ def record_resumed_step(
         world: number of ranks.
     """
     attempts = read_attempts(work)
-    for attempt in attempts[: number - 1][-1:]:
-        _reached(attempt, step)  # killed after its last metrics; nobody else has saved that state
-    for earlier, attempt in enumerate(attempts[: number - 1], 1):
-        attempt["lost_s"] = round(max(0.0, duration_s(attempt) - kept_s.get(earlier, 0.0)), 3)
-        attempt["steps_lost"] = _steps_lost(attempt, step)
+    if number > 1:  # killed after its last metrics; nobody else has saved that state
+        attempts[number - 2] = _reached(attempts[number - 2], step)
+    for place, attempt in enumerate(attempts[: number - 1]):
+        lost_s = max(0.0, attempt.duration_s - kept_s.get(place + 1, 0.0))
+        attempts[place] = structs.replace(
+            attempt, lost_s=round(lost_s, 3), steps_lost=_steps_lost(attempt, step)
+        )
     mine = attempts[number - 1]
-    if mine["resumed_step"] is not None:  # it has diverged, and rolls back once more
-        step = min(step, mine["resumed_step"])
-    mine |= {"resumed_step": step, "world": world}
+    if mine.resumed_step is not None:  # it has diverged, and rolls back once more
+        step = min(step, mine.resumed_step)
+    attempts[number - 1] = structs.replace(mine, resumed_step=step, world=world)
     _write(work, attempts)
 
 
 def _steps_lost(attempt: Attempt, step: int) -> int | None:
     """Return how many of an attempt's steps are repeated by one that resumes from `step`."""
-    if attempt["resumed_step"] is None:
+    if attempt.resumed_step is None or attempt.last_step is None:
         return None
-    again: int = attempt["last_step"] - max(step, attempt["resumed_step"])
-    return max(attempt["steps_lost"] or 0, again)
+    again = attempt.last_step - max(step, attempt.resumed_step)
+    return max(attempt.steps_lost or 0, again)
 
 
 def sealed_log(work: Path) -> list[Attempt]:
@@ -184,16 +171,6 @@ def sealed_again(steps: int, run: str) -> str:
         f"nothing was trained: the result is sealed from the finished training checkpoint of step {steps:,}; "
         f"`shardline rerun {run}` trains the run again beside it, `shardline rm {run} --delete` removes both"
     )
-
-
-def duration_s(attempt: Attempt) -> float:
-    """Return the seconds from an attempt's start to its end."""
-    return _seconds(attempt["ended"]) - _seconds(attempt["started"])
-
-
-def started_s(attempt: Attempt) -> float:
-    """Return an attempt's start, in seconds since the epoch."""
-    return _seconds(attempt["started"])
 
 
 def last_recorded_step(work: Path) -> int | None:
@@ -220,30 +197,32 @@ def _ended(
     work: Path, *, end: str, reason: str, step: int | None = None, **fields: Any
 ) -> list[Attempt]:
     attempts = read_attempts(work)
-    for attempt in attempts[-1:]:  # empty where the folder was deleted meanwhile
-        _complete(work, attempt, end, time.time())
-        _reached(attempt, step)
-        attempt |= {"reason": mask(reason)[:_REASON_CHARACTERS], **fields}
-        if end == "sealed":
-            attempt |= {"steps_lost": 0, "lost_s": 0.0}
-    return attempts
+    if not attempts:  # the folder was deleted meanwhile
+        return []
+    last = _reached(_completed(work, attempts[-1], end, time.time()), step)
+    nothing_lost = {"steps_lost": 0, "lost_s": 0.0} if end == "sealed" else {}
+    reason = mask(reason)[:_REASON_CHARACTERS]
+    return [*attempts[:-1], structs.replace(last, reason=reason, **fields, **nothing_lost)]
 
 
-def _complete(work: Path, attempt: Attempt, how: str, ended: float) -> None:
-    attempt["ended"], attempt["end"] = utc_stamp(ended), how
-    if attempt["resumed_step"] is not None:  # else the metrics are those of the attempt before
-        attempt["last_step"] = max(attempt["resumed_step"], last_recorded_step(work) or 0)
-        attempt["steps_done"] = attempt["last_step"] - attempt["resumed_step"]
+def _completed(work: Path, attempt: Attempt, end: str, ended: float) -> Attempt:
+    attempt = structs.replace(attempt, ended=utc_stamp(ended), end=end)
+    if attempt.resumed_step is None:  # the metrics are those of the attempt before
+        return attempt
+    last = max(attempt.resumed_step, last_recorded_step(work) or 0)
+    return structs.replace(attempt, last_step=last, steps_done=last - attempt.resumed_step)
 
 
-def _reached(attempt: Attempt, step: int | None) -> None:
-    """Note that an attempt has saved the state of a step."""
-    if step is not None and attempt["resumed_step"] is not None and attempt["last_step"] < step:
-        attempt["last_step"], attempt["steps_done"] = step, step - attempt["resumed_step"]
+def _reached(attempt: Attempt, step: int | None) -> Attempt:
+    """Return an attempt that has saved the state of a step."""
+    first, last = attempt.resumed_step, attempt.last_step
+    if step is None or first is None or last is None or last >= step:
+        return attempt
+    return structs.replace(attempt, last_step=step, steps_done=step - first)
 
 
 def _last_activity(work: Path, attempt: Attempt) -> float:
-    times = [started_s(attempt)]
+    times = [attempt.started_s]
     for pattern in _ACTIVITY:
         for path in work.glob(pattern):
             with suppress(OSError):
@@ -255,15 +234,12 @@ def _write(work: Path, attempts: Sequence[Attempt]) -> None:
     """Write all lines; each carries the digest of all, so that a missing line is found too."""
     if not attempts:
         return
-    sealed = {_SEAL: digest(attempts)}
+    lines = [encode(attempt) for attempt in attempts]
+    seal = {_SEAL: digest(lines)}
     write_bytes(
-        _file(work), "".join(json.dumps({**line, **sealed}) + "\n" for line in attempts).encode()
+        _file(work), "".join(json.dumps({**line, **seal}) + "\n" for line in lines).encode()
     )
 
 
 def _file(work: Path) -> Path:
     return work / "attempts.jsonl"
-
-
-def _seconds(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()

@@ -5,14 +5,14 @@ import platform
 import re
 import signal
 import sys
-import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from shardline.core.errors import DataError
-from shardline.core.files import read_json, write_json
+from shardline.core.errors import DataError, is_final_end
+from shardline.core.files import read_json, utc_stamp, write_json
 from shardline.core.redaction import mask
+from shardline.records.base import decode, encode
+from shardline.records.failures import Failure
 from shardline.supervision.watchdog.heartbeats import FOLDER, WANTED
 
 _FOLDER = "errors"
@@ -40,42 +40,9 @@ def reset_failures(work: Path) -> None:
     (work / FOLDER / WANTED).unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """How a rank ended, as recorded by the rank or by its watchdog.
-
-    Attributes:
-        rank: None if the process could not resolve it.
-        host: name of its machine.
-        log: the file that holds the rank's output; None: the job's log.
-        job: the scheduler's number.
-        time: seconds since the epoch, by the clock of its host.
-        kind: `failed`, `stopped` (saved, can be resumed), `hung` or `diverged`.
-        code: the rank's exit code; 128 and more: a signal ended it; 128: an unknown signal.
-        step: optimiser steps done, where known.
-        reason: why a stop was requested, see `heartbeat_memory.REASONS`; None if it was not.
-    """
-
-    rank: int | None
-    host: str
-    log: str | None
-    job: str | None
-    time: float
-    message: str
-    kind: str = "failed"
-    code: int = 1
-    step: int | None = None
-    reason: str | None = None
-
-    @property
-    def is_killed(self) -> bool:
-        """Whether a signal ended the rank."""
-        return self.code >= 128
-
-
 def report_failure(
     work: Path, message: str, *, rank: int | None, log: Path | None, kind: str = "failed",
-    code: int = 1, step: int | None = None, reason: str | None = None,
+    code: int = 1, step: int | None = None, stop: str | None = None,
 ) -> None:  # fmt: skip
     """Print a rank's message, and record it for the job.
 
@@ -83,35 +50,36 @@ def report_failure(
         work: the run's folder in the store.
         rank: None if this process could not resolve it.
         log: the file that holds the rank's output.
-        kind: see `Failure`, as are `code`, `step` and `reason`.
+        kind: see `Failure`, as are `code`, `step` and `stop`.
     """
     message = mask(message)
     print(message, file=sys.stderr, flush=True)
     failure = Failure(
+        sentence=message,
+        when=utc_stamp(timespec="microseconds"),
+        code=code,
+        kind=kind,
+        is_final=is_final_end(kind, code),
+        log=str(log) if log else None,
         rank=rank,
         host=platform.node(),
-        log=str(log) if log else None,
-        job=os.environ.get("SLURM_JOB_ID"),
-        time=time.time(),
-        message=message,
-        kind=kind,
-        code=code,
+        scheduled=os.environ.get("SLURM_JOB_ID"),
         step=step,
-        reason=reason,
+        stop=stop,
     )
     name = f"rank-{failure.host}-{os.getpid()}" if rank is None else f"rank-{rank}"
     if kind == "hung":
         name += ".hung"  # the rank's own message lies beside this one
     folder = work / _FOLDER
     with suppress(DataError):  # the failure may be a store that cannot be written to
-        write_json(folder / f"{name}.json", asdict(failure))
+        write_json(folder / f"{name}.json", encode(failure))
 
 
 def read_failures(work: Path) -> list[Failure]:
     """Return how the ranks of this attempt ended: hung ones first, then killed ones, then by time."""
     paths = (work / _FOLDER).glob("rank-*.json")
-    found = [Failure(**read_json(path, remedy="")) for path in paths]
-    return sorted(found, key=lambda one: (one.kind != "hung", not one.is_killed, one.time))
+    found = [decode(read_json(path, remedy=""), Failure, where=path, remedy="") for path in paths]
+    return sorted(found, key=lambda one: (one.kind != "hung", not one.is_killed, one.when))
 
 
 def first_failure(work: Path, ranks: int, *, kind: str | None = None) -> str | None:
@@ -125,14 +93,14 @@ def first_failure(work: Path, ranks: int, *, kind: str | None = None) -> str | N
     if first is None:
         return None
     if ranks == 1 or first.kind == "hung" or first.is_killed:  # then the message names the rank
-        return first.message
+        return first.sentence
     who = "a rank" if first.rank is None else f"rank {first.rank}"
     place = [f"{who} on {first.host}"]
-    if first.job:
-        place.append(f"Slurm job {first.job}")
+    if first.scheduled:
+        place.append(f"Slurm job {first.scheduled}")
     if first.log:
         place.append(f"its log is {first.log}")
-    return f"{', '.join(place)}: {first.message}"
+    return f"{', '.join(place)}: {first.sentence}"
 
 
 def killed_rank(output: str) -> str | None:

@@ -5,48 +5,12 @@
 
 import shutil
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from shardline.core.errors import (
-    CODE_ERROR,
-    ConfigError,
-    CrashLoop,
-    DataError,
-    ShardlineError,
-    Stopped,
-)
+from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_json
-
-# What another attempt may find repaired: a disk, a network or a machine, and no file's name or content.
-_LASTING = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)  # fmt: skip
-_FINAL_CODES = (ConfigError.exit_code, DataError.exit_code, CODE_ERROR)
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobFailure:
-    """How a job ended.
-
-    Attributes:
-        rule: of the workflow.
-        key: what the job was about, as in its log's name: an identity comes first.
-        sentence: the error; no secret is in it.
-        log: the job's log, from the project's folder.
-        when: UTC, ISO 8601.
-        code: exit code.
-        is_final: whether another attempt would end alike.
-        command: when the pipeline run of the job began; None where that is not known.
-    """
-
-    rule: str
-    key: str
-    sentence: str
-    log: str
-    when: str
-    code: int
-    is_final: bool
-    command: str | None = None
+from shardline.records.base import decode, encode
+from shardline.records.failures import Failure
 
 
 class FailureFile:
@@ -65,16 +29,16 @@ class FailureFile:
         self.declared_log = f"logs/{place}"
         self._log, self._path = log, (folder / place).with_suffix(".json")
 
-    def write(self, failure: JobFailure) -> None:
+    def write(self, failure: Failure) -> None:
         """Write the record, and keep the log, which Snakemake deletes before the next attempt.
 
         A store that cannot be written to hides no error.
         """
         with suppress(DataError, OSError):
-            write_json(self._path, asdict(failure))
+            write_json(self._path, encode(failure))
             shutil.copyfile(self._log, self._path.with_suffix(".log"))
 
-    def read(self) -> JobFailure | None:
+    def read(self) -> Failure | None:
         """Return the record; None where there is none, or it is damaged."""
         return read_failure(self._path)
 
@@ -90,14 +54,14 @@ class FailureFile:
                 path.unlink(missing_ok=True)
 
 
-def read_failure(path: Path) -> JobFailure | None:
+def read_failure(path: Path) -> Failure | None:
     """Return the record in a file; None where there is none, or it is damaged."""
-    with suppress(DataError, TypeError):
-        return JobFailure(**read_json(path, remedy=""))
+    with suppress(DataError):
+        return decode(read_json(path, remedy=""), Failure, where=path, remedy="")
     return None
 
 
-def failures_of(folder: Path, rule: str, key: str = "") -> list[JobFailure]:
+def failures_of(folder: Path, rule: str, key: str = "") -> list[Failure]:
     """Return the records of a rule's jobs about something, the earliest first.
 
     Args:
@@ -108,28 +72,3 @@ def failures_of(folder: Path, rule: str, key: str = "") -> list[JobFailure]:
     paths: list[Path] = [place.with_name(f"{place.name}.json"), *sorted(place.glob("*.json"))]
     found = [failure for failure in map(read_failure, paths) if failure]
     return sorted(found, key=lambda one: one.when)
-
-
-def is_final(error: BaseException) -> bool:
-    """Return whether another attempt would end with the same error: one of config, data or model.
-
-    A file system or a network that failed on the way may work again.
-    """
-    if isinstance(error, Stopped) or not isinstance(error, ShardlineError):
-        return False
-    if isinstance(error, CrashLoop) or error.kind == "diverged":
-        return True
-    return error.exit_code in _FINAL_CODES and not any(map(_is_transient, _chain(error)))
-
-
-def _is_transient(error: BaseException) -> bool:
-    return isinstance(error, OSError) and not isinstance(error, _LASTING)
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """Return an error and those that it came of, also where `raise ... from None` hides them."""
-    found: list[Any] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    return found

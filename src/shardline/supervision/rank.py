@@ -50,7 +50,8 @@ def run_rank(
             return 0
         except ShardlineError as error:
             message, code = str(error), error.exit_code
-            details = {name: getattr(error, name, None) for name in ("kind", "step", "reason")}
+            step, stop = getattr(error, "step", None), getattr(error, "reason", None)
+            details = {"kind": error.kind, "step": step, "stop": stop}
         except Exception as error:
             traceback.print_exc()  # the full traceback goes to the log
             message, code = shorten(error), exit_code_of(error)

@@ -4,11 +4,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardline.core.errors import CODE_ERROR, ConfigError, CrashLoop, DataError
-from shardline.supervision.attempts import Attempt
+from shardline.core.errors import CrashLoop
+from shardline.records.attempts import Attempt
 
-# A retry helps neither a wrong config, damaged data nor an error of the user's code; a user has to act.
-_FINAL = (ConfigError.exit_code, DataError.exit_code, CODE_ERROR)
 # Ends that do not predict the next attempt: preemptions and machine failures
 # may happen twice before the first save.
 _BLAMELESS = ("sealed", "killed")
@@ -38,17 +36,12 @@ def check_retry(attempts: Sequence[Attempt], *, retry: int, saved_step: int, log
     last = attempts[-1]
     log = log_of_attempt(logs, len(attempts))
     remedy = f"fix the error, or find its cause (the log is {log}), and run the command again"
-    if is_final(last):
+    if last.is_final:
         raise CrashLoop(
-            f"not retried, since it would fail in the same way: {last['reason']}; {remedy}"
+            f"not retried, since it would fail in the same way: {last.reason}; {remedy}"
         )
     if loop := crash_loop(attempts, saved_step=saved_step):
-        raise CrashLoop(f"not retried, since {loop}: {last['reason']}; {remedy}")
-
-
-def is_final(attempt: Attempt) -> bool:
-    """Return whether an attempt ended with an error that a retry cannot fix."""
-    return attempt["end"] == "diverged" or attempt["exit_code"] in _FINAL
+        raise CrashLoop(f"not retried, since {loop}: {last.reason}; {remedy}")
 
 
 def crash_loop(attempts: Sequence[Attempt], *, saved_step: int) -> str:
@@ -57,27 +50,27 @@ def crash_loop(attempts: Sequence[Attempt], *, saved_step: int) -> str:
     Args:
         saved_step: optimiser step of the newest training checkpoint, 0 for none.
     """
-    if len(attempts) < 2 or not attempts[-1]["retry"]:
+    if len(attempts) < 2 or not attempts[-1].retry:
         return ""
     before, last = attempts[-2:]
     if not _is_alike(before, last):
         return ""
-    is_same = _kind(before["reason"]) == _kind(last["reason"])
-    if last["resumed_step"] is None:  # ended before its first step, or it is a script
+    is_same = _kind(before.reason) == _kind(last.reason)
+    if last.resumed_step is None:  # ended before its first step, or it is a script
         where = "with the same error" if is_same else ""
-    elif before["resumed_step"] == last["resumed_step"] == saved_step:
+    elif before.resumed_step == last.resumed_step == saved_step:
         where = f"before they had saved more than step {saved_step}"
     else:
-        is_there = before["last_step"] == last["last_step"]
-        where = f"at step {last['last_step']} with the same error" if is_same and is_there else ""
+        is_there = before.last_step == last.last_step
+        where = f"at step {last.last_step} with the same error" if is_same and is_there else ""
     return where and f"two attempts in a row ended {where}"
 
 
 def _is_alike(before: Attempt, last: Attempt) -> bool:
-    if last["end"] in _BLAMELESS or before["end"] != last["end"]:
+    if last.end in _BLAMELESS or before.end != last.end:
         return False
     # a limit that is too short for one save is the run's own; a preemption is not
-    return last["end"] != "stopped" or {last["stop"], before["stop"]} == {"deadline"}
+    return last.end != "stopped" or {last.stop, before.stop} == {"deadline"}
 
 
 def _kind(reason: str | None) -> str:

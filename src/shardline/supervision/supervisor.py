@@ -150,7 +150,7 @@ def _outcome(
     agreed = [one for one in stops if one.step is not None]
     if agreed or (stops and stops == failures and not killed):
         step = agreed[0].step if agreed else None
-        return Stopped(stops[0].reason or request.reason, step)
+        return Stopped(stops[0].stop or request.reason, step)
     if request.is_over:
         return Stopped(request.reason, None, in_time=False)
     # a watchdog's record of the signal is more precise than the launcher's

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardline.supervision.attempts import Attempt, duration_s
+from shardline.records.attempts import Attempt
 
 # In the order in which they are drawn.
 PARTS = (
@@ -86,8 +86,8 @@ def goodput(
         `elapsed_s` (of all attempts, each from its submission to its end), `parts` (seconds, None
         where unknown; their sum is `elapsed_s`), `share` (of computing in all).
     """
-    queues = [attempt["queue_s"] for attempt in attempts if attempt["queue_s"] is not None]
-    durations = [max(0.0, duration_s(attempt)) for attempt in attempts]
+    queues = [attempt.queue_s for attempt in attempts if attempt.queue_s is not None]
+    durations = [max(0.0, attempt.duration_s) for attempt in attempts]
     # the last one's is measured by a clock that nobody sets
     durations[-1] = kept_seconds(kept).get(len(attempts), durations[-1])
     elapsed = sum(durations) + sum(queues)
@@ -97,8 +97,8 @@ def goodput(
     parts["queue"] = sum(queues) if queues else None
     if is_script:
         parts = {part: parts[part] if part in _OF_SCRIPT else None for part in PARTS}
-        if attempts[-1].get("resumed_step") is not None:  # reported by `shardline_io`
-            parts["lost"] = sum(attempt.get("lost_s") or 0.0 for attempt in attempts[:-1])
+        if attempts[-1].resumed_step is not None:  # reported by `shardline_io`
+            parts["lost"] = sum(attempt.lost_s or 0.0 for attempt in attempts[:-1])
         known = sum(value or 0.0 for part, value in parts.items() if part != "other")
         parts["other"] = max(0.0, elapsed - known)
     else:

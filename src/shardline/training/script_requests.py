@@ -14,7 +14,7 @@ from typing import Any
 
 from shardline.core.errors import ShardlineError
 from shardline.core.imports import short_traceback
-from shardline.supervision.attempts import Attempt, duration_s, started_s
+from shardline.records.attempts import Attempt
 
 Answer = Callable[[Any], None]  # raises what the script is to raise
 
@@ -73,13 +73,13 @@ def kept_until(attempts: list[Attempt], step: int, saved_s: float | None) -> dic
     if saved_s is None:
         saved_s = math.inf if step else 0.0
     for number, attempt in enumerate(attempts[:-1], 1):
-        duration = duration_s(attempt)
-        if started_s(attempt) >= saved_s:
+        duration = attempt.duration_s
+        if attempt.started_s >= saved_s:
             kept[number] = 0.0
         elif (
-            started_s(attempt) + duration <= saved_s
+            attempt.started_s + duration <= saved_s
         ):  # its loss is known since the next one resumed
-            kept[number] = duration - (attempt["lost_s"] or 0.0)
+            kept[number] = duration - (attempt.lost_s or 0.0)
         else:
-            kept[number] = saved_s - started_s(attempt)
+            kept[number] = saved_s - attempt.started_s
     return kept

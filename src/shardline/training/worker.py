@@ -28,13 +28,13 @@ from shardline.identity import watch_reads
 from shardline.launch.export import with_hosts
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
+from shardline.records.base import encode
 from shardline.supervision.attempts import (
     begin_attempt,
     read_attempts,
     record_resumed_step,
     sealed_again,
     sealed_log,
-    started_s,
 )
 from shardline.supervision.rank import run_rank
 from shardline.supervision.watchdog import Watch
@@ -170,7 +170,7 @@ def _begin(rank: RankSpec, world: World) -> tuple[int, Timeline]:
     if world.rank != 0:
         return rank.attempt, Timeline(time.time())
     number = rank.attempt or begin_attempt(rank.work)
-    return number, Timeline(started_s(read_attempts(rank.work)[number - 1]))
+    return number, Timeline(read_attempts(rank.work)[number - 1].started_s)
 
 
 def _train(rank: RankSpec, spec: RunSpec, world: World, timeline: Timeline) -> _Trained:
@@ -308,7 +308,7 @@ def _measured(
     log = sealed_log(work)
     return {
         "attempts": len(log),
-        "attempt_log": log,
+        "attempt_log": [encode(attempt) for attempt in log],
         "goodput": goodput(log, kept, is_script=is_script(spec.model_class)),
         "throughput": throughput(
             *readings, global_batch=spec.settings.global_batch, ranks=len(used)

@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from shardline.core.errors import DataError
-from shardline.supervision.failures import Failure, read_failures, report_failure
+from shardline.records.failures import Failure
+from shardline.supervision.failures import read_failures, report_failure
 from shardline.supervision.watchdog.heartbeats import Heartbeat
 from shardline.supervision.watchdog.proc import exit_code_of, signal_name
 
@@ -70,4 +71,4 @@ def exit_message(heartbeat: Heartbeat, code: int | None, kills: int) -> str:
 
 def _is_cause(failure: Failure) -> bool:
     """Whether a failure may be the cause of others; the loss of a peer is not one."""
-    return not _LOST_PEER.search(failure.message) or failure.kind != "failed" or failure.is_killed
+    return not _LOST_PEER.search(failure.sentence) or failure.kind != "failed" or failure.is_killed
