@@ -15,6 +15,7 @@ from typing import Any
 
 from shardline.data.build import build_shards, describe_part
 from shardline.data.sources.synthetic import Synthetic
+from shardline.records.base import encode
 from shardline_io import streams
 from shardline_io.order.pieces import split_pieces
 from shardline_io.order.sampling import TrainOrder
@@ -64,7 +65,7 @@ def main() -> None:
         built = build_shards(source, range(WINDOWS), shares, folder)
         part = describe_part("d", list(built), {})
         os.sync()
-        manifest = {"dataset": "d-000000000000", "shards": part["shards"]}
+        manifest = {"dataset": "d-000000000000", "shards": encode(part)["shards"]}
         order = TrainOrder(
             dataset_id=manifest["dataset"],
             pieces=split_pieces(manifest, "train"),

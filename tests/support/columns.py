@@ -15,6 +15,7 @@ from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import DTYPES, Column
 from shardline.data.parts import read_part
 from shardline.data.sources.base import file_digests
+from shardline.records.base import encode
 from shardline.sources import Ragged, Schema, Source, Table
 from shardline_io.names import MEAN_COUNT, WEIGHTS
 
@@ -120,9 +121,9 @@ def manifest_of(
     built = build_shards(source, range(source.num_shards), splits or {}, folder)
     part = describe_part("d", built, {})
     path = folder / "parts" / f"00000-{source.num_shards - 1:05d}.json"
-    write_json(path, sealed({**part, "action": {}}))
+    write_json(path, sealed(encode(part)))
     read = read_part(path, "d", remedy="delete it")
-    assert read["shards"] == part["shards"]
+    assert read.shards == part.shards
     read_by_it = [*source.files, *filter(None, [getattr(source, "_file", None)])]  # a tokenizer's
     document = {"source": dict(enumerate(file_digests(read_by_it)))}
     write_json(

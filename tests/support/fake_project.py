@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import convert
 from safetensors.numpy import save_file
 
 from shardline.config.dataset import Dataset
@@ -17,6 +18,8 @@ from shardline.core.canonical import digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json
 from shardline.core.seals import seal
+from shardline.records.base import encode
+from shardline.records.datasets import Manifest
 from shardline.results.staleness import explain
 from tests.support.workspace import Workspace
 
@@ -30,7 +33,12 @@ class Net:
         return x
 """
 LOCK = "torch=={torch}\n    # via shardline\nnumpy==2.4.6\n    # via shardline\n"
-SCHEMA = {"task": "classification", "feature_shape": [2], "classes": ["a", "b", "c"]}
+SCHEMA = {
+    "task": "classification",
+    "feature_shape": [2],
+    "feature_dtype": "float32",
+    "classes": ["a", "b", "c"],
+}
 # of the shipped model `linear` for rows of this schema
 WEIGHTS = {
     "layer.weight": np.zeros((3, 2), np.float32),
@@ -105,15 +113,19 @@ class FakeProject:
             size, blake3 = path.stat().st_size, file_blake3(path)
             rows = {"train": 64, "validation": 0, "test": 0}
             records.append({"file": path.name, "rows": rows, "bytes": size, "blake3": blake3})
-        total = sum(record["bytes"] for record in records)
+        num_rows = sum(record["rows"]["train"] for record in records)
+        of_each = {key: [0.0, 0.0] for key in ("mean", "std", "min", "max")}
         document = {
             "dataset": dataset.id,
-            "bytes": total,
-            "shards": records,
             "schema": SCHEMA,
+            "splits": {"train": num_rows, "validation": 0, "test": 0},
+            "bytes": sum(record["bytes"] for record in records),
+            "statistics": {"features": {"count": num_rows, **of_each}, "class_counts": {}},
+            "skipped": {"count": 0, "first": []},
+            "shards": records,
             "identity": dataset.document,
         }
-        write_json(dataset.manifest, document)
+        write_json(dataset.manifest, encode(convert(document, Manifest)))
 
     def seal_run(self, run: Run) -> None:
         identity, manifests = digest(run.document), [part.dataset.manifest for part in run.parts]

@@ -4,6 +4,8 @@ import dataclasses
 import re
 from pathlib import Path
 
+from msgspec import structs
+
 from shardline.config.dataset import Dataset, order_of_part, shards_of_part
 from shardline.config.layout import ResultsLayout
 from shardline.config.settings.datasets import DatasetSettings
@@ -11,6 +13,7 @@ from shardline.config.settings.sources import Digits
 from shardline.data.build import build_shards, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic
 from shardline.provenance.crate.steps import _order_of
+from shardline.records.datasets import Part, Skipped
 from shardline.results.lineage.records import Records
 from shardline.results.lineage.tracer import _Tracer
 
@@ -46,14 +49,12 @@ def test_more_than_100_000_shards_are_sealed_in_the_order_of_their_numbers(tmp_p
     source = Synthetic(num_shards=number, rows_per_shard=200, features=2)
     record, statistics = next(build_shards(source, [100_002], SHARES, tmp_path))
     assert (tmp_path / "shard-100002.safetensors").stat().st_size == record.bytes
-    records = [record.to_json() | {"file": shard_file(shard)} for shard in reversed(range(number))]
-    skipped = {shard_file(n): {"count": 1, "first": [f"row of {n}"]} for n in (100_000, 99_999, 7)}
+    records = [structs.replace(record, file=shard_file(shard)) for shard in reversed(range(number))]
+    skipped = {shard_file(n): Skipped(count=1, first=[f"row of {n}"]) for n in (100_000, 99_999, 7)}
+    of_all = structs.replace(statistics.to_record(), first=0, stop=number)
     parts = [
-        {"shards": records[:9], "statistics": [], "skipped": skipped},
-        {
-            "shards": records[9:],
-            "statistics": [statistics.to_json() | {"first": 0, "stop": number}],
-        },
+        Part(dataset="d-0", shards=records[:9], statistics=[], skipped=skipped),
+        Part(dataset="d-0", shards=records[9:], statistics=[of_all]),
     ]
     manifest = seal(parts, dataset="d-0", source=source, document={})
     assert [r["file"] for r in manifest["shards"]] == [*map(shard_file, range(number))]

@@ -11,9 +11,10 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import UNSET, convert
 
 from shardline.core.errors import DataError
 from shardline.data.rows import Memory, Rows, read_rows
@@ -21,33 +22,14 @@ from shardline.data.shard_format import write_shard
 from shardline.data.sources import SPLITS, Source
 from shardline.data.sources.base import combine_digests
 from shardline.data.statistics import Statistics, by_column, merge_all, merge_siblings
+from shardline.records import datasets as records_of
+from shardline.records.base import encode
+from shardline.records.datasets import Manifest, Part, Shard, Skipped
 
-Built = tuple["ShardRecord", Statistics]
+Built = tuple[Shard, Statistics]
 SKIPPED_SHOWN = 20
 _CLASSES_SHOWN = 5
 _OF_CONFIG = ("type", "options", "files", "not_read")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardRecord:
-    """What a manifest records of one shard.
-
-    Attributes:
-        rows: number of rows by split, in the order of the file.
-        values: of each varying column, how many values its rows have together.
-        bytes: size of the file.
-        blake3: digest of the file's bytes.
-    """
-
-    file: str
-    rows: dict[str, int]
-    values: dict[str, int] = field(default_factory=dict)
-    bytes: int
-    blake3: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as parts and manifests hold it, without `values` where no column varies."""
-        return {key: value for key, value in vars(self).items() if key != "values" or value}
 
 
 def make_source(
@@ -150,8 +132,12 @@ def _write(rows: Rows, shard: int, folder: Path, memory: Memory) -> Built:
     name = shard_file(shard)
     digest = write_shard(folder / name, rows.tensors, rows.layout, shard=shard)
     memory.give_back(rows)
-    record = ShardRecord(
-        file=name, rows=rows.counts, values=rows.values, bytes=rows.layout.bytes, blake3=digest
+    record = Shard(
+        file=name,
+        rows=rows.counts,
+        values=rows.values or UNSET,
+        bytes=rows.layout.bytes,
+        blake3=digest,
     )
     statistics = Statistics(
         first=shard, stop=shard + 1, moments=rows.train, class_counts=rows.class_counts
@@ -161,14 +147,14 @@ def _write(rows: Rows, shard: int, folder: Path, memory: Memory) -> Built:
 
 def describe_part(
     dataset: str, built: Iterable[Built], skipped: Mapping[int, Sequence[str]]
-) -> dict[str, Any]:
-    """Return the document of one job's shards.
+) -> Part:
+    """Return the list of one job's shards.
 
     Args:
         built: records and statistics of consecutive shards, in order.
         skipped: by shard, a sentence for each row or file that the source left out; read once all are built.
     """
-    records: list[ShardRecord] = []
+    records: list[Shard] = []
 
     def statistics() -> Iterator[Statistics]:
         for record, of in built:
@@ -176,20 +162,21 @@ def describe_part(
             yield of
 
     merged = merge_siblings(statistics())  # as they come: those of many features are large
-    return {
-        "dataset": dataset,
-        "shards": [record.to_json() for record in records],
-        "statistics": [item.to_json() for item in merged],
-        "skipped": {
-            shard_file(shard): {"count": len(sentences), "first": list(sentences[:SKIPPED_SHOWN])}
+    files = {record.file for record in records}
+    return Part(
+        dataset=dataset,
+        shards=records,
+        statistics=[item.to_record() for item in merged],
+        skipped={
+            shard_file(shard): Skipped(count=len(sentences), first=[*sentences[:SKIPPED_SHOWN]])
             for shard, sentences in sorted(skipped.items())
-            if sentences and shard_file(shard) in {record.file for record in records}
+            if sentences and shard_file(shard) in files
         },
-    }
+    )
 
 
 def seal(
-    parts: Iterable[Mapping[str, Any]],
+    parts: Iterable[Part],
     *,
     dataset: str,
     source: Source,
@@ -199,7 +186,7 @@ def seal(
     """Merge the parts that the jobs wrote into a manifest.
 
     Args:
-        parts: documents with `shards` (records) and `statistics`, and `skipped` if anything was.
+        parts: their lists.
         document: the dataset's identity document, kept in the manifest.
         is_trained_on: whether rows have to train, and those of every class.
 
@@ -210,35 +197,37 @@ def seal(
     """
     parts = list(parts)
     records = sorted(
-        (r for part in parts for r in part["shards"]), key=lambda r: shard_number(str(r["file"]))
+        (one for part in parts for one in part.shards), key=lambda one: shard_number(one.file)
     )
-    if [record["file"] for record in records] != [*map(shard_file, range(source.num_shards))]:
+    if [record.file for record in records] != [*map(shard_file, range(source.num_shards))]:
         raise DataError(
             f"dataset {dataset}: the parts describe {len(records)} shards, expected each of "
             f"{source.num_shards} once; delete the folder of its parts and run the pipeline again"
         )
     _check_source(source, document, dataset)
-    splits = {split: sum(record["rows"][split] for record in records) for split in SPLITS}
+    splits = {split: sum(record.rows[split] for record in records) for split in SPLITS}
     if is_trained_on:
         _check_splits(splits, dataset)
-    statistics = [Statistics.from_json(item) for part in parts for item in part["statistics"]]
+    statistics = [Statistics.of_record(item) for part in parts for item in part.statistics]
     merged = merge_all(sorted(statistics, key=lambda item: item.first))
     if is_trained_on:
         _check_classes(merged.class_counts, source.schema.classes, dataset)
-    return {
-        "dataset": dataset,
-        "schema": source.schema.to_json(),
-        "splits": splits,
-        "bytes": sum(record["bytes"] for record in records),
-        "statistics": {
-            **by_column({name: of.summary() for name, of in merged.moments.items()}),
-            "class_counts": merged.class_counts,
-        },
-        "reference": source.reference,
-        "skipped": _skipped(parts),
-        "shards": records,
-        "identity": document,
+    counted = {
+        **by_column({name: of.summary() for name, of in merged.moments.items()}),
+        "class_counts": merged.class_counts,
     }
+    sealed = Manifest(
+        dataset=dataset,
+        schema=convert(source.schema.to_json(), records_of.Schema),
+        splits=splits,
+        bytes=sum(record.bytes for record in records),
+        statistics=convert(counted, records_of.Statistics),
+        reference=source.reference,
+        skipped=_skipped(parts),
+        shards=records,
+        identity=dict(document),
+    )
+    return encode(sealed)
 
 
 def _check_source(source: Source, document: Mapping[str, Any], dataset: str) -> None:
@@ -283,8 +272,8 @@ def _shown(classes: Sequence[str]) -> str:
     return ", ".join(classes[:_CLASSES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _skipped(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    by_shard = {name: item for part in parts for name, item in part.get("skipped", {}).items()}
+def _skipped(parts: Iterable[Part]) -> Skipped:
+    by_shard = {name: item for part in parts for name, item in part.skipped.items()}
     items = [by_shard[name] for name in sorted(by_shard, key=shard_number)]
-    first = [sentence for item in items for sentence in item["first"]][:SKIPPED_SHOWN]
-    return {"count": sum(item["count"] for item in items), "first": first}
+    first = [sentence for item in items for sentence in item.first][:SKIPPED_SHOWN]
+    return Skipped(count=sum(item.count for item in items), first=first)

@@ -21,11 +21,9 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
+from shardline.records.datasets import DTYPES
 from shardline_io.names import IDS, LENGTHS, MEAN_COUNT, OFFSETS, PADDING, PRESENT, WEIGHTS
 
-DTYPES = (
-    "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "uint16", "bool",
-)  # fmt: skip
 _RESERVED = (OFFSETS, PRESENT, LENGTHS, MEAN_COUNT)  # suffixes
 _WRITTEN = re.compile(r"(?P<dtype>\w+)(?:\[(?P<shape>[^\]]*)\])?(?P<optional>\?)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")

@@ -10,18 +10,18 @@ import numpy as np
 from shardline.config.dataset import shards_of_part
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
-from shardline.core.forms import problem_of_form
 from shardline.core.seals import check_seal
-from shardline.data.forms import Part
 from shardline.data.shard_format import Layout
-from shardline.data.statistics import Moments, Statistics, merge_siblings, of_columns
+from shardline.data.statistics import Moments, Statistics, merge_siblings
+from shardline.records.base import decode
+from shardline.records.datasets import Part
 from shardline_io.names import OFFSETS, PRESENT
 
 # Sums over float32 values depend on how the rows were cut into tables, by far less than this.
 _RELATIVE = 1e-5
 
 
-def read_part(path: Path, dataset: str, *, remedy: str) -> dict[str, Any]:
+def read_part(path: Path, dataset: str, *, remedy: str) -> Part:
     """Read the list of one part's shards.
 
     Args:
@@ -32,30 +32,26 @@ def read_part(path: Path, dataset: str, *, remedy: str) -> dict[str, Any]:
     Raises:
         DataError: it cannot be read, is not what was written, or is of another dataset or part.
     """
-    part = read_object(path, remedy=remedy)
-    problem = check_seal(path, part) or problem_of_form(path, part, Part)
-    if problem := problem or _problem(path, part, dataset):
+    document = read_object(path, remedy=remedy)
+    if problem := check_seal(path, document):
         raise DataError(f"{problem}; {remedy}")
-    _restore_nan(part)
+    del document["sha256"]
+    part = decode(document, Part, where=path, remedy=remedy)
+    if problem := _problem(path, part, dataset):
+        raise DataError(f"{problem}; {remedy}")
     return part
 
 
-def _restore_nan(part: Mapping[str, Any]) -> None:
-    """Read null, which seals have for what JSON cannot hold: sums of squares beyond float64."""
-    for item in part["statistics"]:
-        for moments in of_columns(item).values():
-            for key in moments.keys() & {"mean", "m2"}:
-                moments[key] = [math.nan if value is None else value for value in moments[key]]
-
-
-def _problem(path: Path, part: Mapping[str, Any], dataset: str) -> str | None:
-    if part["dataset"] != dataset:
-        return f"{path} is of the dataset {part['dataset']}, expected {dataset}"
+def _problem(path: Path, part: Part, dataset: str) -> str | None:
+    if part.dataset != dataset:
+        return f"{path} is of the dataset {part.dataset}, expected {dataset}"
     numbers, wanted = range(0), shards_of_part(path.stem)
-    if part["statistics"]:
-        numbers = range(part["statistics"][0]["first"], part["statistics"][-1]["stop"])
-    if numbers != wanted or len(part["shards"]) != len(wanted):
-        return f"{path} is of {len(part['shards'])} shards from {numbers.start} on, expected {path.stem}"
+    if part.statistics:
+        numbers = range(part.statistics[0].first, part.statistics[-1].stop)
+    if numbers != wanted or len(part.shards) != len(wanted):
+        return (
+            f"{path} is of {len(part.shards)} shards from {numbers.start} on, expected {path.stem}"
+        )
     return None
 
 

@@ -10,6 +10,7 @@ from shardline.data.build import import_source, make_source, seal
 from shardline.data.columns import columns_of
 from shardline.data.sources import Source
 from shardline.data.sources.table_columns import TableColumns
+from shardline.records.datasets import Part
 
 # All rows of files are predicted.
 SPLITS = {"train": 0.0, "validation": 0.0, "test": 1.0}
@@ -117,7 +118,7 @@ def _shown(classes: Sequence[Any]) -> str:
 
 
 def seal_files(
-    parts: Iterable[Mapping[str, Any]], *, dataset: str, source: Source,
+    parts: Iterable[Part], *, dataset: str, source: Source,
     schema: Mapping[str, Any], document: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Merge the parts of such rows into a manifest, none of whose rows has to train.

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from shardline.records import datasets as records
+
 _BLOCK_BYTES = 1 << 18  # with its differences half of a common L2 cache
 _LEAST_ROWS, _MOST_ROWS = 64, 512
 _SUMMED = 32  # rows whose sum in float32 is still exact to 1e-6
@@ -70,18 +72,16 @@ class Moments:
             high=np.maximum(self.high, other.high),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a document that `from_json` reads without loss."""
-        return {
-            key: value.tolist() if isinstance(value, np.ndarray) else value
-            for key, value in vars(self).items()
-        }
+    def to_record(self) -> records.Moments:
+        """Return a record that `of_record` reads without loss."""
+        arrays = {key: value.tolist() for key, value in vars(self).items() if key != "count"}
+        return records.Moments(count=self.count, **arrays)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Moments":
-        """Read what `to_json` wrote."""
-        arrays = (np.array(document[key]) for key in ("mean", "m2", "low", "high"))
-        return cls(document["count"], *arrays)
+    def of_record(cls, record: records.Moments) -> "Moments":
+        """Read what `to_record` gave; None is NaN: sums of squares beyond float64, for which JSON has nothing."""
+        arrays = (record.mean, record.m2, record.low, record.high)
+        return cls(record.count, *(np.array(one, dtype=np.float64) for one in arrays))
 
     def summary(self) -> dict[str, Any]:
         """Return count, mean, standard deviation (population), minimum and maximum."""
@@ -220,25 +220,23 @@ class Statistics:
         moments = {name: of.merge(other.moments[name]) for name, of in self.moments.items()}
         return Statistics(first=self.first, stop=other.stop, moments=moments, class_counts=counts)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a document that `from_json` reads without loss."""
-        moments = {name: of.to_json() for name, of in self.moments.items()}
-        return {
-            "first": self.first,
-            "stop": self.stop,
-            **by_column(moments),
-            "class_counts": self.class_counts,
-        }
+    def to_record(self) -> records.PartStatistics:
+        """Return a record that `of_record` reads without loss."""
+        moments = by_column({name: of.to_record() for name, of in self.moments.items()})
+        counts = self.class_counts
+        return records.PartStatistics(
+            first=self.first, stop=self.stop, class_counts=counts, **moments
+        )
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Statistics":
-        """Read what `to_json` wrote."""
-        moments = of_columns(document)
+    def of_record(cls, record: records.PartStatistics) -> "Statistics":
+        """Read what `to_record` gave."""
+        moments = {"features": record.features} if record.features else record.columns or {}
         return cls(
-            first=document["first"],
-            stop=document["stop"],
-            moments={name: Moments.from_json(of) for name, of in moments.items()},
-            class_counts=document["class_counts"],
+            first=record.first,
+            stop=record.stop,
+            moments={name: Moments.of_record(of) for name, of in moments.items()},
+            class_counts=record.class_counts,
         )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from shardline.config.dataset import Dataset
 from shardline.config.inferred import block
 from shardline.config.load import load_project
@@ -18,6 +20,8 @@ from shardline.core.seals import seal
 from shardline.pipeline.common import REMAKE, check_environment, of_this_identity
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
+from shardline.records.base import encode
+from shardline.records.datasets import DatasetProvenance, Part
 
 if TYPE_CHECKING:
     from shardline.data.sources import Source
@@ -71,7 +75,7 @@ def build_part(
     skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if skipped:
         logging.warning("%d rows or files were skipped, the first: %s", len(skipped), skipped[0])
-    write_json(part_json, seal({**described, "action": action.record()}))
+    write_json(part_json, seal(encode(structs.replace(described, action=action.record()))))
 
 
 def seal_dataset(
@@ -115,24 +119,22 @@ def seal_parts(
     # before the manifest, which has its digest
     sealed = set_aside(sealed, shards)
     write_json(manifest, sealed)
-    document = {
-        "dataset": dataset_id,
-        "identity": digest(dataset.document),
-        "definitions": dataset.definitions,
-        "inferred": inferred,
-        "action": action.record(),
-        "parts": [part["action"] for part in documents],
-        "files": {"manifest.json": file_sha256(manifest)},
-    }
-    write_json(provenance, seal(document))
+    document = DatasetProvenance(
+        dataset=dataset_id,
+        identity=digest(dataset.document),
+        definitions=dataset.definitions,
+        inferred=inferred,
+        action=action.record(),
+        parts=[part.action for part in documents if part.action],
+        files={"manifest.json": file_sha256(manifest)},
+    )
+    write_json(provenance, seal(encode(document)))
     skipped = sealed["skipped"]
     if skipped["count"]:
         logging.warning("%d rows or files of the source were skipped", skipped["count"])
 
 
-def _merge(
-    parts: list[dict[str, Any]], dataset: Dataset, source: "Source", read_as: Given
-) -> dict[str, Any]:
+def _merge(parts: list[Part], dataset: Dataset, source: "Source", read_as: Given) -> dict[str, Any]:
     from shardline.data.build import seal as merge
 
     given: dict[str, Any] = {"dataset": dataset.id, "source": source, "document": dataset.document}

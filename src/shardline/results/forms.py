@@ -3,14 +3,13 @@
 Keys that no reader needs are not named. A key that some version did not write has a default.
 """
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
-from shardline.data.forms import Name, Shard, StatisticsFile
+from shardline.records.datasets import Id, Name
 
-Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$")]
 Action = dict[str, Any] | None
 Settings = TypeVar("Settings")
 
@@ -32,12 +31,6 @@ class Identity(Struct, Generic[Settings]):
     code: dict[str, Any] = {}
     code_files: dict[str, str] = {}
     environment: Environment = msgspec.field(default_factory=Environment)
-
-
-class DatasetSettings(Struct):
-    """`settings` of a dataset's identity."""
-
-    source: dict[str, Any] = {}
 
 
 class TrainingSettings(Struct):
@@ -78,27 +71,6 @@ class RunSpec(Struct):
             raise ValueError("Object missing required field `dataset`")
 
 
-class Manifest(Struct):
-    """manifest.json."""
-
-    identity: Identity[DatasetSettings]
-    shards: list[Shard]
-    statistics: StatisticsFile = msgspec.field(default_factory=StatisticsFile)
-
-
-class Part(Struct):
-    """A list of shards in the store."""
-
-    shards: list[Shard]
-    action: Action = None
-
-
-class PartRef(Struct):
-    """What the provenance of a dataset records of one of its parts."""
-
-    id: Name
-
-
 class Commit(Struct):
     """State of a git checkout."""
 
@@ -127,14 +99,6 @@ class Installed(Struct):
 
     packages: dict[str, Any] = {}
     conda: list[Any] | None = None
-
-
-class DatasetProvenance(Struct):
-    """provenance.json of a dataset."""
-
-    files: dict[Name, str] = {}
-    parts: list[PartRef] = []
-    action: Action = None
 
 
 class PackedDataset(Struct):

@@ -13,6 +13,7 @@ from shardline.core.errors import DataError
 from shardline.data.shard_format import shard_path
 from shardline.data.statistics_file import problem_of_statistics
 from shardline.provenance.crate.metadata import METADATA, check_crate_seal, files_of_crate
+from shardline.records.datasets import DatasetProvenance, Manifest
 from shardline.results import forms
 from shardline.results.findings import Findings, Verdict, count, digest_of
 from shardline.results.verify_runs import verify_run
@@ -62,7 +63,7 @@ def verify_report(layout: ResultsLayout, report_id: str) -> Verdict:
 
 
 def _check_dataset(findings: Findings, path: Path, shards: Path, *, deep: bool) -> str:
-    manifest = findings.read(path, forms.Manifest)
+    manifest = findings.read(path, Manifest)
     if manifest is None:
         return ""
     found = digest_of(manifest["identity"])[:DIGEST_LENGTH]
@@ -105,7 +106,7 @@ def _check_store(
 
 def _check_dataset_provenance(findings: Findings, manifest: Path) -> None:
     path = manifest.with_name("provenance.json")
-    provenance = findings.read_sealed(path, forms.DatasetProvenance) if path.exists() else None
+    provenance = findings.read_sealed(path, DatasetProvenance) if path.exists() else None
     for name, sha256 in (provenance or {}).get("files", {}).items():
         findings.expect_sha256(manifest.with_name(Path(name).name), sha256)
 

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
+
 from shardline.checkpoints.folder import find_damage
 from shardline.config.scripts import is_script
 from shardline.core.errors import DataError
 from shardline.core.files import read_object
 from shardline.core.forms import problem_of_form
 from shardline.core.seals import check_seal
-from shardline.data.forms import CountedManifest
 from shardline.data.pack_plans import problems_of_plans
 from shardline.data.parts import count_rows, differing_columns, read_part
 from shardline.data.shard_format import Layout
@@ -18,6 +19,7 @@ from shardline.data.shard_map import ShardMap
 from shardline.data.statistics import merge_all
 from shardline.data.statistics_file import read_statistics
 from shardline.records.attempts import Attempt
+from shardline.records.datasets import Manifest, Shard
 from shardline.supervision.attempts import read_attempts
 
 _BEGUN = ("host", "job", "retry", "started")  # of an attempt, which no later one changes
@@ -37,17 +39,18 @@ def check_parts(
     Returns:
         A sentence for each list that is wrong, by the name of its part.
     """
-    known, problems = {record["file"]: record for record in manifest["shards"]}, {}
+    known = {one["file"]: convert(one, Shard) for one in manifest["shards"]}
+    problems = {}
     for path in sorted((shards / "parts").glob("*.json")):
         try:
-            records = read_part(path, dataset, remedy=remedy)["shards"]
+            records = read_part(path, dataset, remedy=remedy).shards
         except DataError as error:
             problems[path.stem] = str(error)
             continue
         for record in records:
-            if record != known.get(record["file"]):
+            if record != known.get(record.file):
                 problems[path.stem] = (
-                    f"{path}: its record of {record['file']} differs from the manifest's; {remedy}"
+                    f"{path}: its record of {record.file} differs from the manifest's; {remedy}"
                 )
     return problems
 
@@ -82,7 +85,7 @@ def check_plans(shards: Path, manifest: Mapping[str, Any], *, deep: bool) -> Ite
 
 def check_statistics(shards: Path, manifest: Mapping[str, Any]) -> str | None:
     """Verify the manifest's statistics against the rows of the shards, which are undamaged."""
-    if problem := problem_of_form(shards, manifest, CountedManifest):
+    if problem := problem_of_form(shards, manifest, Manifest):
         return problem
     class_counts, schema = manifest["statistics"]["class_counts"], manifest["schema"]
     for record in manifest["shards"]:

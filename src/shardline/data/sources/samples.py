@@ -12,9 +12,10 @@ import numpy as np
 
 from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
-from shardline.data.columns import DTYPES, Column, parse_columns
+from shardline.data.columns import Column, parse_columns
 from shardline.data.sources.base import Ragged, Schema, Table
 from shardline.data.sources.from_files import FileSource, ids_in_file
+from shardline.records.datasets import DTYPES
 
 _TABLE_BYTES = 64 * 2**20
 _TABLE_ROWS = 2**16

@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardline.data.columns import DTYPES, Column
+from shardline.data.columns import Column
 from shardline.data.sources import columns
 from shardline.data.sources.base import Masked, Ragged
 from shardline.data.sources.columns import Numbers
+from shardline.records.datasets import DTYPES
 
 # Types that Arrow does not cast to from all numbers: what is read in their place.
 _READ_AS = {"float16": "float32", "bool": "uint8"}

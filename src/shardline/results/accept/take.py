@@ -16,6 +16,8 @@ from shardline.core.files import json_bytes, make_folder, read_json, write_bytes
 from shardline.core.seals import seal
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
+from shardline.records.base import encode
+from shardline.records.datasets import DatasetProvenance
 from shardline.results.accept.candidates import Candidate, read_manifest
 from shardline.results.accept.checks import check_model, check_schema, refuse_damage
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
@@ -95,16 +97,16 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
     sealed = {**manifest, "dataset": dataset.id, "identity": dataset.document}
     with replacing(dataset.manifest.parent) as scratch:
         write_json(scratch / "manifest.json", sealed)
-        provenance = {
-            "dataset": dataset.id,
-            "identity": digest(dataset.document),
-            "definitions": dataset.definitions,
-            "inferred": _inferred(earlier),
-            "action": action.record(),
-            "parts": [],
-            "files": {"manifest.json": file_sha256(scratch / "manifest.json")},
-        }
-        write_json(scratch / "provenance.json", seal(provenance))
+        provenance = DatasetProvenance(
+            dataset=dataset.id,
+            identity=digest(dataset.document),
+            definitions=dataset.definitions,
+            inferred=_inferred(earlier),
+            action=action.record(),
+            parts=[],
+            files={"manifest.json": file_sha256(scratch / "manifest.json")},
+        )
+        write_json(scratch / "provenance.json", seal(encode(provenance)))
         record = _record(candidate, reason, scratch, earlier, action)
         record["from"]["manifest_sha256"] = file_sha256(earlier / "manifest.json")
         write_json(scratch / ACCEPTED, seal(record))

@@ -9,7 +9,7 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.names import names_that_have_been
 from shardline.core.errors import ConfigError
 from shardline.core.forms import read_formed
-from shardline.results import forms
+from shardline.records.datasets import Manifest
 
 _REMEDY = "bring it back, or run the pipeline again to write it"
 
@@ -60,7 +60,7 @@ class Records:
 
     def manifest(self, dataset: str) -> dict[str, Any]:
         """Return the manifest of a dataset; an empty one before it is sealed."""
-        return self.read_if_there(self.names.manifest(dataset), forms.Manifest)
+        return self.read_if_there(self.names.manifest(dataset), Manifest)
 
     def rows(self, run: str) -> str:
         """Return the rows that a run has had, by their names."""

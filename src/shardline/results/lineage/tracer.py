@@ -13,6 +13,7 @@ from shardline.config.trained_on import weights_of
 from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
+from shardline.records.datasets import DatasetProvenance, Manifest, Part
 from shardline.results import forms
 from shardline.results.lineage.graph import Action, File, Lineage
 from shardline.results.lineage.records import Records, expect_name, record_of
@@ -189,8 +190,8 @@ class _Tracer:
     def _sealed(self, name: Path, dataset: str) -> tuple[str, str]:
         expect_name(name, {"manifest.json", "provenance.json"})
         path = name.with_name("provenance.json")
-        provenance = self.records.read_if_there(path, forms.DatasetProvenance)
-        manifest = self.records.read(name.with_name("manifest.json"), forms.Manifest)
+        provenance = self.records.read_if_there(path, DatasetProvenance)
+        manifest = self.records.read(name.with_name("manifest.json"), Manifest)
         action = self._accepted("dataset", name) or self._act(
             f"seal_dataset/{dataset}",
             lambda: self._parts(dataset, manifest, provenance),
@@ -215,7 +216,7 @@ class _Tracer:
         return found or self._sources(dataset, manifest)
 
     def _listed(self, name: Path, dataset: str) -> tuple[str, str]:
-        record = self.records.read(name, forms.Part).get("action")
+        record = self.records.read(name, Part).get("action")
         return self._build(dataset, name.stem, self.records.manifest(dataset), record), ""
 
     def _shard(self, name: Path, dataset: str) -> tuple[str, str]:
@@ -224,7 +225,7 @@ class _Tracer:
         for part in sorted(listed, key=lambda path: order_of_part(path.stem)):
             if number not in shards_of_part(part.stem):
                 continue
-            document = self.records.read(part, forms.Part)
+            document = self.records.read(part, Part)
             digests = {record["file"]: record["blake3"] for record in document["shards"]}
             if name.name in digests:
                 manifest = self.records.manifest(dataset)
