@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from shardline.config.accepted import describe_acceptance
 from shardline.config.layout import ResultsLayout
 from shardline.core.files import read_json, write_json
 from shardline.errors import ConfigError, DataError
+from shardline.records.acceptances import Difference
 from shardline.results.accept.candidates import find_candidate
 from shardline.results.accept.first_steps import compare_first_steps, differences, values_of
 from shardline.results.accept.take import accept_dataset, accept_run
@@ -68,10 +68,10 @@ def test_an_accepted_run_is_trained_and_says_who_when_why_and_what(stale):
     assert run.model.samefile(Path("results/runs") / before / "model.safetensors"), "no copy"
     accepted = accepted_of(folder)
     assert accepted is not None
-    assert accepted["from"]["id"] == before
-    assert accepted["reason"] == REASON
-    assert accepted["differs"] == [{"kind": "settings", "text": "optim.lr 0.1 -> 0.2"}]
-    assert {"agent", "ended", "host"} <= set(accepted["action"])
+    assert accepted.from_.id == before
+    assert accepted.reason == REASON
+    assert accepted.differs == [Difference(kind="settings", text="optim.lr 0.1 -> 0.2")]
+    assert {"agent", "ended", "host"} <= set(accepted.action)
     assert read_json(folder / "run.json", remedy="")["settings"]["optim"]["lr"] == 0.2
     verdict = verify_run(HERE, run.id)
     assert verdict.problems == []
@@ -130,7 +130,7 @@ def test_an_acceptance_can_rest_on_another(stale):
     folder = accept(stale)
     accepted = accepted_of(folder)
     assert accepted is not None
-    assert accepted["from"]["accepted"]["from"]["id"] == first
+    assert accepted.origin.id == first
     assert verify_run(HERE, folder.name).problems == []
 
 
@@ -356,9 +356,9 @@ def test_all_that_a_vouched_change_of_code_made_stale_is_accepted_with_its_defin
     assert not fake.run("wide").has_model
     accepted = accepted_of(fake.run("net").folder)
     assert accepted is not None
-    assert [cause["kind"] for cause in accepted["differs"]] == ["code"]
-    assert set(accepted["definitions"]) == {"mypkg.models:Net.forward"}
-    before, after = accepted["definitions"]["mypkg.models:Net.forward"]
+    assert [cause.kind for cause in accepted.differs] == ["code"]
+    assert set(accepted.definitions) == {"mypkg.models:Net.forward"}
+    before, after = accepted.definitions["mypkg.models:Net.forward"]
     assert before != after
     assert verify_run(HERE, fake.run("net").id).problems == []
     assert shardline(*arguments, "--yes").stdout.startswith("Nothing to accept")
@@ -403,7 +403,7 @@ def test_a_looser_level_takes_over_by_itself_what_differs_so_little(fake, level,
         assert verify_run(HERE, run.id).problems == []
         accepted = accepted_of(run.folder)
         assert accepted is not None
-        assert accepted["reason"] == f"identity.environment: {level}"
+        assert accepted.reason == f"identity.environment: {level}"
     fake.rows[0]["seed"] = 9
     accept_unasked(fake.load())
     assert not fake.run("flat").has_model, "more than the environment differs"
@@ -479,4 +479,4 @@ def test_an_acceptance_after_first_steps_says_so(stale):
     assert verify_run(HERE, folder.name).problems == []
     accepted = accepted_of(folder)
     assert accepted is not None
-    assert "the first 8 steps, trained again, gave the 3 recorded" in describe_acceptance(accepted)
+    assert "the first 8 steps, trained again, gave the 3 recorded" in str(accepted)

@@ -36,7 +36,7 @@ PUBLIC = {"errors", "ledger", "losses", "models", "sources", "transforms"}
 # The report reads sealed files, and no settings, so that it can be made without the project; the
 # defaults are Shardline's own.
 OF_REPORT = {
-    "config.accepted", "config.defaults", "config.model_warnings", "config.studies", "config.trained_on",
+    "config.defaults", "config.model_warnings", "config.studies", "records.acceptances", "records.trained_on",
 }  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from shardline.config.predictions import Prediction, files_as_dataset, make_pred
 from shardline.config.project import Project
 from shardline.config.run_spec import RunSpec
 from shardline.config.sample_code import paths_of
-from shardline.config.trained_on import weights_of
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json, writing
 from shardline.core.suggest import suggest
@@ -18,6 +17,7 @@ from shardline.pipeline.common import REMAKE
 from shardline.pipeline.datasets import build_part, seal_parts
 from shardline.pipeline.predicting import compute_parts
 from shardline.pipeline.prediction_files import write_file
+from shardline.records.trained_on import weights_of
 from shardline.results.accept.files import link
 from shardline.results.sealed_run import SealedRun, check_repeatable
 

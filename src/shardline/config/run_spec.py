@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from shardline.config.resolved import as_type
 from shardline.config.settings.run import Data, RunSettings
-from shardline.config.trained_on import weights_of
+from shardline.records.trained_on import weights_of
 
 
 class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

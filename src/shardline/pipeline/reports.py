@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from shardline.config.accepted import ACCEPTED
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.pipeline import invocation
 from shardline.pipeline.common import check_environment, of_this_identity
 from shardline.provenance.actions import Action
+from shardline.records.acceptances import ACCEPTED
 
 if TYPE_CHECKING:
     from shardline.report import TableEntry

@@ -10,7 +10,6 @@ from datetime import datetime
 from statistics import fmean
 from typing import Any
 
-from shardline.config.accepted import describe_reason
 from shardline.core.nested import flatten
 from shardline.report.defaults import changed_settings
 from shardline.report.environment import describe_environment
@@ -97,13 +96,13 @@ def _accepted(run: Run) -> dict[str, Any] | None:
     """Return from what, by whom, when and why an earlier result was accepted, and what differs."""
     if not run.accepted:
         return None
-    action = run.accepted["action"]
+    action = run.accepted.action
     return {
-        "from": run.accepted["from"]["id"],
+        "from": run.accepted.from_.id,
         "by": action["agent"],
         "at": action["ended"],
-        "reason": describe_reason(run.accepted),
-        "differs": [cause["text"] for cause in run.accepted["differs"]],
+        "reason": run.accepted.full_reason,
+        "differs": [cause.text for cause in run.accepted.differs],
         "action": action["id"],
     }
 

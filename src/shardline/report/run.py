@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from shardline.config.model_warnings import ModelWarning
-from shardline.config.trained_on import manifests_of, weights_of
 from shardline.core.intervals import Interval, wilson_interval
+from shardline.records.acceptances import Accepted
+from shardline.records.trained_on import manifests_of, weights_of
 from shardline.report.charts.series import Curve
 
 GroupKey = tuple[str, str, str, str, str]
@@ -67,7 +68,7 @@ class Run:
     confusion: Mapping[str, Any] | None
     files: Mapping[str, str]
     asked: TableEntry
-    accepted: Mapping[str, Any] | None = None
+    accepted: Accepted | None = None
     warnings: Sequence[ModelWarning] = ()
 
     @property

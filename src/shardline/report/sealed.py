@@ -12,6 +12,8 @@ from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.redaction import mask_values
+from shardline.records.acceptances import Accepted
+from shardline.records.base import decode
 from shardline.report.charts.series import Curve
 from shardline.report.confusion import view_confusion
 from shardline.report.run import Run, TableEntry
@@ -65,9 +67,10 @@ def read_run(files: RunFiles) -> Run:
                 f"{spec['run']!r}; expected files of one run: run `snakemake` again"
             )
     beside = [files.run, files.identity, files.metrics, files.provenance]
-    accepted = read_object(files.accepted, "from.id", "reason") if files.accepted else None
-    if files.accepted:
-        beside.append(files.accepted)
+    accepted = None
+    if taken := files.accepted:
+        beside.append(taken)
+        accepted = decode(read_object(taken), Accepted, where=taken, remedy="run `snakemake` again")
     return Run(
         spec=spec,
         identity=read_object(files.identity),

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.config.accepted import describe_acceptance
 from shardline.config.causes import Cause, find_causes
-from shardline.config.trained_on import weights_of
 from shardline.core.intervals import Interval, but_seed, sampling_interval, seed_interval
 from shardline.core.nested import flatten
 from shardline.core.variables import compared
+from shardline.records.trained_on import weights_of
 from shardline.results.sealed_run import SealedRun, newest_evaluation
 from shardline.results.staleness import causes_of_trainings, read_definitions
 
@@ -99,7 +98,7 @@ def _definitions(old: SealedRun, new: SealedRun) -> tuple[Mapping[str, Any], Map
 def _acceptances(*runs: SealedRun) -> Iterator[Cause]:
     for run in runs:
         if run.accepted:
-            yield Cause("accepted", f"{run.title}: {describe_acceptance(run.accepted)}")
+            yield Cause("accepted", f"{run.title}: {run.accepted}")
 
 
 def _circumstances(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Cause]:

@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
+from shardline.core.files import read_object
 from shardline.core.forms import read_formed
 from shardline.core.seals import check_seal
+from shardline.records.base import Record, decode
+
+_Record = TypeVar("_Record", bound=Record)
 
 
 @dataclass(kw_only=True)
@@ -70,6 +74,17 @@ class Findings:
         if document is not None and (problem := check_seal(path, document)):
             self.add(problem)
         return document
+
+    def record(self, path: Path, kind: type[_Record]) -> _Record | None:
+        """Return a sealed record; None where it cannot be read, which is a problem as a seal that does not fit is."""
+        try:
+            document = read_object(path, remedy=self.remedy)
+            if problem := check_seal(path, document):
+                self.add(problem)
+            return decode(document, kind, where=path, remedy=self.remedy)
+        except DataError as error:
+            self.verdict.problems.append(str(error))
+            return None
 
     def but(self, remedy: str) -> "Findings":
         """Return findings of another remedy that end up in the same verdict."""

@@ -156,39 +156,6 @@ class Evaluation(Struct):
     action: Action = None
 
 
-class AcceptedBy(Struct):
-    """The action of an acceptance."""
-
-    agent: str
-    ended: str
-
-
-class FirstSteps(Struct):
-    """What was trained again before an acceptance."""
-
-    steps: int
-    values: int
-
-
-class Origin(Struct):
-    """`from` of an acceptance."""
-
-    id: Id
-    identity: str
-    document: dict[str, Any]
-    accepted: "Accepted | UnsetType" = UNSET
-
-
-class Accepted(Struct):
-    """accepted.json."""
-
-    from_: Origin = msgspec.field(name="from")
-    reason: str
-    action: AcceptedBy
-    files: dict[Name, str] = {}
-    first_steps: FirstSteps | None = None
-
-
 class Entity(Struct):
     """An entity of a crate."""
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from shardline.config.accepted import ACCEPTED
 from shardline.config.names import names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.core.errors import DataError, ShardlineError
 from shardline.core.files import read_json
 from shardline.core.package import check_unlocked
+from shardline.records.acceptances import ACCEPTED
 from shardline.results.accept.files import held
 from shardline.results.gc import Garbage, delete, garbage_of
 from shardline.results.running import fresh_heartbeat

@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from shardline.config.accepted import ACCEPTED
 from shardline.config.causes import find_causes
 from shardline.config.evaluation_code import metric_paths
 from shardline.config.layout import ResultsLayout
@@ -15,10 +14,13 @@ from shardline.config.project import Project
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.sample_code import paths_of
 from shardline.config.scripts import is_script
-from shardline.config.trained_on import weights_of
 from shardline.core.errors import ConfigError, DataError
+from shardline.core.files import read_object
 from shardline.core.forms import read_formed
 from shardline.core.suggest import did_you_mean
+from shardline.records.acceptances import ACCEPTED, Accepted
+from shardline.records.base import decode
+from shardline.records.trained_on import weights_of
 from shardline.results import forms
 from shardline.results.staleness import read_definitions
 from shardline.results.states import IDENTITY
@@ -107,7 +109,7 @@ class SealedRun:
         return read_formed(path, forms.Provenance, remedy=REMAKE) if path.exists() else {}
 
     @cached_property
-    def accepted(self) -> dict[str, Any] | None:
+    def accepted(self) -> Accepted | None:
         """`accepted.json`; None where the files are the run's own."""
         return accepted_of(self.folder)
 
@@ -154,7 +156,7 @@ def newest_evaluation(folder: Path) -> Path | None:
     return max(files, key=lambda file: file.stat().st_mtime_ns, default=None)
 
 
-def accepted_of(folder: Path) -> dict[str, Any] | None:
+def accepted_of(folder: Path) -> Accepted | None:
     """Return `accepted.json` of a folder of results; None where nothing was accepted.
 
     Raises:
@@ -164,7 +166,7 @@ def accepted_of(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     remedy = f"delete {folder} and accept the earlier result again"
-    return read_formed(path, forms.Accepted, remedy=remedy)
+    return decode(read_object(path, remedy=remedy), Accepted, where=path, remedy=remedy)
 
 
 def check_repeatable(project: Project, recorded: SealedRun, verb: str, *, force: bool) -> list[str]:

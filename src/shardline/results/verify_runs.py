@@ -7,13 +7,13 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from shardline.config.accepted import ACCEPTED, origin_of
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.layout import ResultsLayout
 from shardline.config.run import pointer
-from shardline.config.trained_on import manifests_of, weights_of, weights_of_inputs
 from shardline.core.canonical import DIGEST_LENGTH
+from shardline.records.acceptances import ACCEPTED, Accepted
+from shardline.records.trained_on import manifests_of, weights_of, weights_of_inputs
 from shardline.results import forms
 from shardline.results.findings import Findings, Verdict, count, digest_of
 from shardline.results.verify_store import check_training
@@ -40,9 +40,9 @@ def _check_run(findings: Findings, layout: ResultsLayout, folder: Path, *, deep:
     _check_spec(findings, folder, spec, document)
     accepted = _check_accepted(findings, folder, digest_of(document))
     # what was accepted still bears the identity that it was trained as
-    trained_as = origin_of(accepted)["identity"] if accepted else spec["identity"]
+    trained_as = accepted.origin.identity if accepted else spec["identity"]
     trained = _check_results(findings, layout, folder, list(weights_of(spec)), trained_as)
-    trained += f", accepted from {accepted['from']['id']}" if accepted else ""
+    trained += f", accepted from {accepted.from_.id}" if accepted else ""
     if not deep:
         return trained
     return f"{trained}, {_check_work(findings, layout, folder, spec, is_own=not accepted)}"
@@ -87,20 +87,20 @@ def _check_work(
     return f"{looked_at}, {count(files, 'file')} of the ledger"
 
 
-def _check_accepted(findings: Findings, folder: Path, identity: str) -> Mapping[str, Any] | None:
+def _check_accepted(findings: Findings, folder: Path, identity: str) -> Accepted | None:
     """Verify the record of an acceptance, and return it; None where nothing was accepted."""
     path = folder / ACCEPTED
     if not path.exists():
         return None
-    accepted = findings.read_sealed(path, forms.Accepted)
+    accepted = findings.record(path, Accepted)
     if accepted is None:
         return None
-    findings.expect(f"{path}: id", accepted.get("id"), folder.name)
-    findings.expect(f"{path}: identity", accepted.get("identity"), identity)
-    origin = origin_of(accepted)
+    findings.expect(f"{path}: id", accepted.id, folder.name)
+    findings.expect(f"{path}: identity", accepted.identity, identity)
+    origin = accepted.origin
     what = f"{path}: the digest of the identity that was accepted"
-    findings.expect(what, digest_of(origin["document"]), origin["identity"])
-    for name, sha256 in accepted.get("files", {}).items():
+    findings.expect(what, digest_of(origin.document), origin.identity)
+    for name, sha256 in accepted.files.items():
         findings.expect_sha256(folder / Path(name).name, sha256)
     return accepted
 
@@ -212,12 +212,12 @@ def _check_manifest(
     known = manifests_of(provenance)
     if known and dataset not in known:
         path = manifest.with_name(ACCEPTED)
-        accepted = findings.read(path, forms.Accepted) if manifest.exists() else None
+        accepted = findings.record(path, Accepted) if manifest.exists() else None
         if accepted:  # a dataset that was made again has no bytes of the training's to compare with
             what = f"{path}: SHA-256 of the manifest that was accepted"
             only = next(iter(known.values())) if len(known) == 1 else None
-            expected = known.get(str(accepted["from"]["id"]), only)
-            findings.expect(what, origin_of(accepted).get("manifest_sha256"), expected)
+            expected = known.get(accepted.from_.id, only)
+            findings.expect(what, accepted.origin.manifest_sha256, expected)
         return
     expected = known.get(dataset) or provenance.get("manifest_sha256", "")
     about = findings.but(f"bring back the manifest of the training, or {findings.remedy}")

@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from shardline.config.accepted import ACCEPTED
 from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
 from shardline.core.digests import file_sha256
@@ -20,6 +19,7 @@ from shardline.core.redaction import MASK, is_secret, mask, mask_values
 from shardline.data.shard_format import shard_path
 from shardline.data.statistics_file import STATISTICS_FILE
 from shardline.provenance.crate.metadata import METADATA
+from shardline.records.acceptances import ACCEPTED
 
 WORKFLOW = "workflow"
 CONFIG = Path("config/config.yaml")

@@ -15,9 +15,9 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, identities_of, names_that_have_been, title_of
 from shardline.config.project import Project
 from shardline.config.run import Run
-from shardline.config.trained_on import weights_of_inputs
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
+from shardline.records.trained_on import weights_of_inputs
 from shardline.results.sealed_run import REMAKE, accepted_of
 from shardline.results.staleness import nearest_document, training_causes
 
@@ -177,7 +177,7 @@ def _kinds(candidate: Candidate) -> set[str]:
 
 def _taken_before(dataset: Dataset) -> str | None:
     accepted = accepted_of(dataset.manifest.parent)
-    return str(accepted["from"]["id"]) if accepted else None
+    return accepted.from_.id if accepted else None
 
 
 def _kind(asked: Run | Dataset) -> Kind:

@@ -5,9 +5,9 @@ from pathlib import Path
 from shardline.config.run import Run
 from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
-from shardline.config.trained_on import weights_of
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
+from shardline.records.trained_on import weights_of
 from shardline.results.accept.candidates import read_manifest
 from shardline.results.findings import Verdict
 from shardline.results.sealed_run import REMAKE

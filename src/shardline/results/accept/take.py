@@ -1,11 +1,11 @@
 """Taking an earlier result over: its files under the present identity, and the record of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardline.config.accepted import ACCEPTED
+from msgspec import UNSET, structs
+
 from shardline.config.dataset import Dataset
 from shardline.config.project import Project
 from shardline.config.run import Run
@@ -16,6 +16,7 @@ from shardline.core.files import json_bytes, make_folder, read_json, write_bytes
 from shardline.core.seals import seal
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
+from shardline.records.acceptances import ACCEPTED, Accepted, Difference, FirstSteps, Origin
 from shardline.records.base import encode
 from shardline.records.datasets import DatasetProvenance
 from shardline.results.accept.candidates import Candidate, read_manifest
@@ -67,8 +68,8 @@ def accept_run(
         _keep_evaluations(run.folder, scratch)
         record = _record(candidate, reason, scratch, earlier, action)
         if first_steps:
-            record["first_steps"] = dict(first_steps)
-        write_json(scratch / ACCEPTED, seal(record))
+            record = structs.replace(record, first_steps=FirstSteps(**first_steps))
+        write_json(scratch / ACCEPTED, seal(encode(record)))
     forget_incomplete(project.workdir, [run.folder / name for name in _DECLARED])
     return run.folder
 
@@ -108,8 +109,10 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
         )
         write_json(scratch / "provenance.json", seal(encode(provenance)))
         record = _record(candidate, reason, scratch, earlier, action)
-        record["from"]["manifest_sha256"] = file_sha256(earlier / "manifest.json")
-        write_json(scratch / ACCEPTED, seal(record))
+        origin = structs.replace(
+            record.from_, manifest_sha256=file_sha256(earlier / "manifest.json")
+        )
+        write_json(scratch / ACCEPTED, seal(encode(structs.replace(record, from_=origin))))
     forget_incomplete(project.workdir, [dataset.manifest, dataset.provenance])
     return dataset.manifest.parent
 
@@ -123,36 +126,39 @@ def _inferred(earlier: Path) -> dict[str, Any]:
 
 def _record(
     candidate: Candidate, reason: str, scratch: Path, earlier: Path, action: Action
-) -> dict[str, Any]:
-    """Return `accepted.json`, unsealed; an earlier acceptance on which this one rests stands in it."""
+) -> Accepted:
+    """Return what is recorded; an earlier acceptance on which this one rests stands in it."""
     before = accepted_of(earlier)
     definitions = _differing(read_definitions(earlier), candidate.asked.definitions)
     files = [scratch / name for name in _TRAINED if (scratch / name).exists()]
-    return {
-        "id": candidate.asked.id,
-        "identity": digest(candidate.asked.document),
-        "from": {
-            "id": candidate.earlier,
-            "identity": digest(candidate.document),
-            "document": dict(candidate.document),
-            **({"accepted": before} if before else {}),
-        },
-        "reason": reason,
-        "differs": [asdict(cause) for cause in candidate.causes],
-        **({"definitions": definitions} if definitions else {}),
-        "files": {path.name: file_sha256(path) for path in files},
-        "action": action.record(),
-    }
+    origin = Origin(
+        id=candidate.earlier,
+        identity=digest(candidate.document),
+        document=dict(candidate.document),
+        accepted=before or UNSET,
+    )
+    return Accepted(
+        id=candidate.asked.id,
+        identity=digest(candidate.asked.document),
+        from_=origin,
+        reason=reason,
+        differs=[Difference(kind=cause.kind, text=cause.text) for cause in candidate.causes],
+        definitions=definitions or UNSET,
+        files={path.name: file_sha256(path) for path in files},
+        action=action.record(),
+    )
 
 
-def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[str | None]]:
+def _differing(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> dict[str, tuple[str | None, str | None]]:
     """Return the definitions of the user's code that differ, each with its digest before and now."""
     before, after = (
         {name: of for part in known.values() for name, of in part.get("definitions", {}).items()}
         for known in (old, new)
     )
     names = sorted(before.keys() | after.keys()) if before and after else []
-    pairs = {name: [before.get(name), after.get(name)] for name in names}
+    pairs = {name: (before.get(name), after.get(name)) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 

@@ -5,9 +5,9 @@ import logging
 from shardline.config.dataset import Dataset
 from shardline.config.project import Project
 from shardline.config.run import Run
-from shardline.config.trained_on import weights_of_inputs
 from shardline.core.errors import ShardlineError
 from shardline.core.package import check_unlocked
+from shardline.records.trained_on import weights_of_inputs
 from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
 from shardline.results.accept.take import accept_dataset, accept_run, fitting_evaluation
 

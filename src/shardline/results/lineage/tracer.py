@@ -5,15 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config.accepted import describe_acceptance
 from shardline.config.dataset import order_of_part, shards_of_part
 from shardline.config.layout import Kind, ResultsLayout
 from shardline.config.scripts import is_script
-from shardline.config.trained_on import weights_of
 from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.records.datasets import DatasetProvenance, Manifest, Part
+from shardline.records.trained_on import weights_of
 from shardline.results import forms
 from shardline.results.lineage.graph import Action, File, Lineage
 from shardline.results.lineage.records import Records, expect_name, record_of
@@ -143,13 +142,13 @@ class _Tracer:
         accepted = accepted_of(self.records.at(name.parent))
         if not accepted:
             return ""
-        earlier = self._names.result(kind, str(accepted["from"]["id"])) / name.name
-        deleted = f"{earlier}, deleted since: {describe_acceptance(accepted)}"
+        earlier = self._names.result(kind, accepted.from_.id) / name.name
+        deleted = f"{earlier}, deleted since: {accepted}"
         is_there = self.records.at(earlier).exists()
         return self._act(
             f"accept/{name.parent.name}/{name.name}",
             lambda: [self.add(str(earlier)) if is_there else self._source(deleted)],
-            record=accepted["action"],
+            record=accepted.action,
         )
 
     def _checkpoint(self, _: Path, run: str) -> tuple[str, str]:

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import structs
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.trained_on import weights_of
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.environments.installed import find_differences, requirements_of
+from shardline.records.trained_on import weights_of
 from shardline.results.sealed_run import SealedRun
 
 
