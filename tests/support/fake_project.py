@@ -19,7 +19,7 @@ from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json
 from shardline.core.seals import seal
 from shardline.records.base import encode
-from shardline.records.datasets import Manifest
+from shardline.records.datasets import Action, DatasetProvenance, Manifest
 from shardline.results.staleness import explain
 from tests.support.workspace import Workspace
 
@@ -126,6 +126,19 @@ class FakeProject:
             "identity": dataset.document,
         }
         write_json(dataset.manifest, encode(convert(document, Manifest)))
+
+    def record_parts(self, dataset: Dataset, parts: list[Action]) -> None:
+        """Write the provenance of a sealed dataset whose parts were made by some jobs."""
+        provenance = DatasetProvenance(
+            dataset=dataset.id,
+            identity=digest(dataset.document),
+            definitions=dataset.definitions,
+            inferred={},
+            action={"id": f"seal_dataset/{dataset.id}", "host": "n1", "ended": "then"},
+            parts=parts,
+            files={"manifest.json": file_sha256(dataset.manifest)},
+        )
+        write_json(dataset.provenance, seal(encode(provenance)))
 
     def seal_run(self, run: Run) -> None:
         identity, manifests = digest(run.document), [part.dataset.manifest for part in run.parts]

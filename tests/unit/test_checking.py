@@ -252,7 +252,7 @@ def test_lineage_needs_neither_config_nor_store_and_names_sources_by_their_diges
     fake.seal_all()
     run = fake.run("net")
     parts = [{"id": f"build_shards/{run.dataset.id}/00000-00000", "host": "n1", "ended": "then"}]
-    write_json(run.dataset.manifest.with_name("provenance.json"), {"parts": parts})
+    fake.record_parts(run.dataset, parts)
     for folder in ("config", "store"):
         shutil.rmtree(folder)
     result = shardline("lineage", str(run.evaluation))

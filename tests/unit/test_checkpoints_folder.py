@@ -96,7 +96,7 @@ DAMAGE = {
     ),
     "manifest of a list": (
         lambda path: (path / "manifest.json").write_text("[]"),
-        "its manifest.json is not readable",
+        "its manifest.json is not what was written",
     ),
     "manifest without files": (
         lambda path: write_json(
