@@ -1,7 +1,6 @@
 """Canonical JSON, digests of external files, and the lock."""
 
 import importlib.metadata
-import json
 import os
 import subprocess
 import sys
@@ -91,20 +90,6 @@ def test_what_touches_no_byte_changes_no_digest(tmp_path: Path, reads: list[Path
     path.chmod(0o600)
     assert (taken(cache, path), len(reads)) == (first, 2)
     assert (taken(cache, path), len(reads)) == (first, 2)
-
-
-@pytest.mark.parametrize("touched", [False, True])
-def test_stamps_of_earlier_versions_are_used_where_they_prove_the_content(
-    tmp_path: Path, reads: list[Path], touched: bool
-) -> None:
-    path, cache = tmp_path / "a.csv", tmp_path / "digests.json"
-    path.write_bytes(b"1")
-    if touched:  # its date says that it was written long before its last change
-        os.utime(path, ns=(OLD_NS, OLD_NS))
-    status = path.stat()
-    known = {str(path.resolve()): [status.st_size, status.st_mtime_ns, "remembered"]}
-    cache.write_text(json.dumps(known))
-    assert taken(cache, path) == (file_sha256(path) if touched else "remembered")
 
 
 def test_file_written_a_moment_ago_is_not_remembered(tmp_path: Path) -> None:

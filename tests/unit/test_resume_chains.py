@@ -5,15 +5,12 @@ The campaign takes a seed from the commit, so that each commit tries other chain
 """
 
 import os
-from contextlib import contextmanager
-from unittest import mock
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
-from shardline.checkpoints.manager import CheckpointManager
 from shardline.errors import DataError, Diverged
 from tests.support.campaigns import campaign_seed
 from tests.support.killed_models import Counting
@@ -146,53 +143,6 @@ def test_a_model_of_transformers_resumes_with_its_bits(trainings, model, args, d
     unbroken, _ = trainings.unbroken(hub)
     kills = [Kill(place="callback.on_after_backward", step=step) for step in (3, 4, 9)]
     assert trainings.killed(hub, kills).differences(unbroken) == []
-
-
-@contextmanager
-def earlier_version():
-    """Resume as Shardline did before `checkpoints.counters`."""
-
-    def begin_epoch(self, trainer, pl_module):
-        self._background.check()
-        if self._resumed:
-            trainer.fit_loop.epoch_loop.restarting = False
-            self._restore(trainer)
-        elif self._best.has_new or self._cadence.is_due(trainer):
-            self.save(trainer)
-
-    with (
-        mock.patch("shardline.checkpoints.manager.settle"),
-        mock.patch.object(CheckpointManager, "on_train_epoch_start", begin_epoch),
-    ):
-        yield
-
-
-def test_counts_that_an_earlier_version_saved_wrongly_are_put_right(trainings, tmp_path):
-    unbroken, _ = trainings.unbroken(COUNTING)
-    chain = Chain(trainings, COUNTING, tmp_path)
-    with earlier_version():
-        chain.attempt(*at(4))
-        chain.attempt(*at(8))
-    state = torch.load(chain.root / "work/checkpoints/step-00000008/state.pt", weights_only=True)
-    epochs = state["loops"]["fit_loop"]["epoch_progress"]
-    assert epochs["current"]["ready"] == epochs["current"]["completed"] == 2, "wrong: 3 are ready"
-    resumed = chain.run(at(10, 14))
-    found = [one for one in resumed.differences(unbroken) if not one.startswith("events")]
-    assert found == []
-
-
-def test_a_state_of_an_epoch_that_was_started_twice_is_refused(trainings, tmp_path):
-    chain = Chain(trainings, COUNTING, tmp_path)
-    with earlier_version():
-        for kill in at(4, 8, 10, 15):
-            chain.attempt(kill)
-    chain = Chain(trainings, COUNTING, tmp_path)
-    chain.root = tmp_path / "4"
-    folder = chain.root / "work/checkpoints/step-00000014"
-    with pytest.raises(DataError, match="had been started 2 times") as error:
-        chain.attempt(None)
-    assert f"training checkpoint {folder} was saved" in str(error.value)
-    assert "delete this folder to resume from the training checkpoint before it" in str(error.value)
 
 
 class EndsInNumbers(Counting):

@@ -120,21 +120,6 @@ def test_a_dataset_of_photos_is_verified_with_its_statistics(photos: Photos) -> 
     assert photos.dataset.manifest.read_bytes() == summary
 
 
-def test_a_manifest_that_an_earlier_version_sealed_comes_back_byte_for_byte(
-    photos: Photos, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(statistics_file, "MOST_INSIDE", 1e9)
-        photos.seal()
-    photos.file.unlink()
-    assert photos.problems(deep=True) == []
-    before = photos.dataset.manifest.read_bytes()
-    repair_dataset(photos.project, verify_dataset(photos.project, photos.dataset.id))
-    photos.seal()
-    assert photos.dataset.manifest.read_bytes() == before
-    assert not photos.file.exists()
-
-
 @pytest.mark.parametrize("damage", ["missing", "changed", "short"])
 def test_statistics_that_are_missing_or_damaged_are_an_error_with_the_remedy(
     photos: Photos, damage: str

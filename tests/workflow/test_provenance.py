@@ -347,24 +347,3 @@ def test_verify_names_the_file_with_one_altered_byte(made, kind, monkeypatch):
         assert done.exit_code == 3, (place, done.output)
         assert str(path.relative_to(made.path)) in done.output, (place, done.output)
     assert CliRunner().invoke(app, ["verify"]).exit_code == 0
-
-
-@pytest.mark.slow
-def test_what_an_earlier_version_made_is_reported_and_not_made_again(made, tmp_path):
-    """Its documents have neither action nor seal, and its datasets no provenance."""
-    old = Workspace(tmp_path / "old")
-    shutil.copytree(made.path, old.path, symlinks=True)
-    for path in old.path.glob("results/runs/*/**/*.json"):
-        document = {k: v for k, v in read(path).items() if k not in ("action", "sha256")}
-        path.write_text(json.dumps(document, indent=1))
-    for path in old.path.glob("results/datasets/*/provenance.json"):
-        path.unlink()
-    shutil.rmtree(old.path / "results/reports")
-    done = old.snakemake()
-    assert done.returncode == 0, done.stdout
-    assert "Writing the report" in done.stdout
-    assert "Training" not in done.stdout
-    assert "Sealing" not in done.stdout
-    verified = shardline(old, "verify")
-    assert verified.returncode == 0, verified.stdout
-    assert shardline(old, "crate", "--zip").returncode == 0
