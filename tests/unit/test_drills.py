@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from filelock import FileLock
+from msgspec import structs
 
 from shardline.drills.disk import SmallDisk
 from shardline.drills.faults import FAULTS
@@ -13,6 +14,7 @@ from shardline.drills.outcome import cost, why_not_survived
 from shardline.drills.profile import read_profile
 from shardline.drills.tiny import make_tiny
 from shardline.errors import ConfigError, LaunchError
+from shardline.records.attempts import Attempt
 from tests.support.command_line import shardline
 from tests.support.workspace import REPOSITORY
 
@@ -99,9 +101,9 @@ def test_a_small_disk_is_seen_inside_alone_and_gone_at_the_end(tmp_path):
 
 
 def test_the_cost_is_what_the_attempts_recorded():
-    first = {"steps_done": 16, "steps_lost": 1, "lost_s": 2.54}
-    dead = {"steps_done": None, "steps_lost": None, "lost_s": None}  # before its first step
-    last = {"steps_done": 25, "steps_lost": 0, "lost_s": 0.0}
+    dead = Attempt(host="n1", started="2026-01-31T10:00:00Z")  # before its first step
+    first = structs.replace(dead, steps_done=16, steps_lost=1, lost_s=2.54)
+    last = structs.replace(dead, steps_done=25, steps_lost=0, lost_s=0.0)
     found = cost([first, dead, last])
     assert found == {"steps_done": 41, "steps_lost": 1, "seconds_lost": 2.5, "attempts": 3}
 
