@@ -65,7 +65,7 @@ class Sealed:
         }
         accepted = {
             "id": self.run.id, "identity": digest(self.run.document), "from": origin, "reason": "why",
-            "files": {}, "action": ACTION, "first_steps": {"steps": 3, "values": 9},
+            "files": {}, "action": ACTION, "first_steps": {"steps": 3, "values": 9}, "differs": [],
         }  # fmt: skip
         again = {**accepted, "from": {**origin, "accepted": accepted}}
         write_json(self.run.folder / "accepted.json", seal(again))
@@ -78,8 +78,7 @@ class Sealed:
         self.part = self.layout.parts(self.dataset.id) / "00000-00003.json"
         write_json(self.part, seal({**part, "action": ACTION}))
         parts = [{"id": f"build_shards/{self.dataset.id}/00000-00003", **ACTION}]
-        document = {"files": {}, "parts": parts, "action": ACTION}
-        write_json(self.dataset.manifest.with_name("provenance.json"), seal(document))
+        fake.record_parts(self.dataset, parts)
         self.report = self.layout.result("report", DIGEST)
         headline = {"action": f"evaluate/{self.run.id}/{self.run.evaluation_id}"}
         report = {"runs": [{"id": self.run.id, "headline": headline}], "action": ACTION}
