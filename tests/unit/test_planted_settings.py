@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardline.config.document import read_config
-from shardline.config.key_schema import Form, dotted_keys, keys_of, schema_of
+from shardline.config.key_schema import KeySchema, dotted_keys, keys_of, schema_of
 from shardline.config.load import load_project
 from shardline.config.runs import FIXED_COLUMNS
 from shardline.config.settings.config import Config
@@ -25,7 +25,7 @@ SEED = 20261127
 _RNG = random.Random(SEED)
 SECRET = (
     "".join(_RNG.choices(string.ascii_letters, k=9)) + "_Wort"
-)  # of no known form, and not random
+)  # of no known schema, and not random
 FORMS = (
     f"me:{SECRET}@host.example", f"me:{SECRET}@registry.example/x@sha256:{'a' * 64}", f"me:p@{SECRET}@h",
     f"https://me:{SECRET}@host.example/a", f"https://{SECRET}@host.example/a", f"s3://b/a?sig={SECRET}",
@@ -38,18 +38,20 @@ BASE = {
 ROW = {"name": "one", "dataset": "d", "model": "linear"}
 
 
-def places(form: Form, path: tuple[Any, ...] = (), depth: int = 0) -> Iterator[tuple[Any, ...]]:
+def places(
+    schema: KeySchema, path: tuple[Any, ...] = (), depth: int = 0
+) -> Iterator[tuple[Any, ...]]:
     """Yield where a config may hold a text: each leaf, item and free name that the types describe.
 
     A leaf of numbers is one as well, since a message about its value shows it. An int is an item of a list.
     """
-    below = [(key, one.schema) for table in form.tables for key, one in keys_of(table).items()]
-    if form.value:
+    below = [(key, one.schema) for table in schema.tables for key, one in keys_of(table).items()]
+    if schema.value:
         yield (*path, FORMS[0])
-        below.append(("some", form.value))
-    if form.item:
-        below.append((0, form.item))
-    if set(form.kinds) != {"object"} or not below:
+        below.append(("some", schema.value))
+    if schema.item:
+        below.append((0, schema.item))
+    if set(schema.kinds) != {"object"} or not below:
         yield path
     for key, one in below:
         yield from places(one, (*path, key), depth + 1)

@@ -19,7 +19,7 @@ from shardline.data.transforms.checking import check_samples
 from shardline.data.transforms.steps import TransformSpec
 from shardline.errors import ConfigError
 from tests.support.rare_chance import KINDS
-from tests.unit.test_feed import place, settings, world
+from tests.unit.test_run_batches import place, settings, world
 
 RARE = "tests.support.rare_chance:Rare"
 # what other global states, another object, or the clock show within one process
