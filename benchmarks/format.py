@@ -28,10 +28,11 @@ import safetensors
 from blake3 import blake3
 from safetensors import safe_open
 
-from shardline.data.shard_format import COLUMNS, HEADER_BYTES, Layout
+from shardline.data.shard_format import HEADER_BYTES, Layout
 from shardline.sources import Schema
 
 FEATURES, BATCH, PIECE_BYTES = 1_000, 256, 1 << 20
+COLUMNS = ("features", "labels", "ids")
 SCHEMA = asdict(Schema(feature_shape=(FEATURES,), classes=("0", "1")))
 RNG = np.random.default_rng(0)
 
