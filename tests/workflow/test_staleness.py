@@ -37,7 +37,7 @@ def write_results(workspace: Workspace) -> None:
         parts = [
             project.store / "datasets" / dataset.id / "parts" / f"{p}.json" for p in dataset.parts
         ]
-        for path in (*parts, dataset.manifest):
+        for path in (*parts, dataset.manifest, dataset.provenance):
             workspace.write(str(path), "{}")
     for run in project.runs.values():
         names = (
