@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,15 +203,14 @@ class Pipeline:
     def take_dataset(self, local: Results) -> None:
         """Have a dataset in the store and in the container as if this project's jobs had made it."""
         shutil.copytree(local.store / "datasets", self.store / "datasets")
-        (manifest,) = local.folder.glob("results/datasets/*/manifest.json")
-        blob = f"project/{manifest.relative_to(local.folder)}"
         storage = self.service.blob_storage
         assert storage is not None
         self.service.container(self.name)
-        in_network_of(
-            self.service.login,
-            lambda: storage.container_client(self.name).upload_blob(blob, manifest.read_bytes()),
-        )
+        for file in ("manifest.json", "provenance.json"):
+            (path,) = local.folder.glob(f"results/datasets/*/{file}")
+            blob = f"project/{path.relative_to(local.folder)}"
+            upload = partial(storage.container_client(self.name).upload_blob, blob)
+            in_network_of(self.service.login, partial(upload, path.read_bytes()))
 
     def run(self, *arguments: str) -> str:
         """Run the pipeline to an end without error, and return what it told."""

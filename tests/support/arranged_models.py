@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torchmetrics import MaxMetric, MeanMetric
 
-from tests.support.killed_models import Recorder, SealedRun
+from tests.support.killed_models import RecordedModel, Recorder
 from tests.support.simulated_kills import present
 
 ORDER = "SHARDLINE_TEST_ORDER"
@@ -60,7 +60,7 @@ class Kept(pl.Callback):
         self.count = state_dict["count"]
 
 
-class Arranged(SealedRun):
+class Arranged(RecordedModel):
     """Layers of one shape, tied ones, buffers, metrics and callbacks, in the order of the process."""
 
     def __init__(self, num_classes: int) -> None:

@@ -70,7 +70,7 @@ class Recorder(pl.Callback):
 
 
 @recorded("model", (*_BOTH, *_OF_MODELS))
-class SealedRun(pl.LightningModule):
+class RecordedModel(pl.LightningModule):
     """Records its hooks; a classifier of four features, with dropout and batch norm."""
 
     def __init__(self, num_classes: int, width: int = 5) -> None:
@@ -115,7 +115,7 @@ class SealedRun(pl.LightningModule):
         self.log("val_loss", self.loss(batch))
 
 
-class Averaged(SealedRun):
+class Averaged(RecordedModel):
     """Keeps a moving average of its weights in a buffer, and validates with it."""
 
     def __init__(self, num_classes: int) -> None:
@@ -131,7 +131,7 @@ class Averaged(SealedRun):
         self.log("distance", (self.average - self.head.weight).square().sum())
 
 
-class Counting(SealedRun):
+class Counting(RecordedModel):
     """Counts in hooks of epochs and validations, and lets the counts change its loss."""
 
     def __init__(self, num_classes: int) -> None:
@@ -187,7 +187,7 @@ class OwnOptimizer(Counting):
         ]
 
 
-class Plateau(SealedRun):
+class Plateau(RecordedModel):
     """Lowers its learning rate by what it has measured, with drawn numbers in many hooks."""
 
     def __init__(self, num_classes: int) -> None:
@@ -223,7 +223,7 @@ def draw() -> torch.Tensor:
     return torch.rand(()) + random.random() + np.random.rand()
 
 
-class Duel(SealedRun):
+class Duel(RecordedModel):
     """Takes its steps itself, with two optimisers of which one sums gradients over three batches."""
 
     automatic_optimization = False
@@ -247,7 +247,7 @@ class Duel(SealedRun):
             self.lr_schedulers().step()
 
 
-class Hidden(SealedRun):
+class Hidden(RecordedModel):
     """Keeps what it learns of the data in buffers that its sealed model lacks, one of them made late."""
 
     def __init__(self, num_classes: int) -> None:

@@ -12,10 +12,10 @@ from pytorch_lightning.callbacks import (
 )
 from torch import nn
 
-from tests.support.killed_models import SealedRun
+from tests.support.killed_models import RecordedModel
 
 
-class Averaging(SealedRun):
+class Averaging(RecordedModel):
     """Lightning's moving average, of buffers too."""
 
     def configure_callbacks(self) -> list[pl.Callback]:
@@ -45,14 +45,14 @@ class EachEpoch(WeightAveraging):
         return epoch_idx is not None and epoch_idx >= 1
 
 
-class ByEpochs(SealedRun):
+class ByEpochs(RecordedModel):
     """Is averaged at its epochs' ends."""
 
     def configure_callbacks(self) -> list[pl.Callback]:
         return [*super().configure_callbacks(), EachEpoch(use_buffers=False)]
 
 
-class Stochastic(SealedRun):
+class Stochastic(RecordedModel):
     """Lightning's average of epochs' weights, put in when the training ends, with statistics of its own."""
 
     def configure_callbacks(self) -> list[pl.Callback]:
@@ -127,14 +127,14 @@ class Shadow(pl.Callback):
         self.loaded = state_dict
 
 
-class ByCallback(SealedRun):
+class ByCallback(RecordedModel):
     """Is averaged by a callback of its own, whose weights are in until the validation's last hook."""
 
     def configure_callbacks(self) -> list[pl.Callback]:
         return [*super().configure_callbacks(), Shadow()]
 
 
-class ByHooks(SealedRun):
+class ByHooks(RecordedModel):
     """Averages itself in a second module, which is exchanged with the first for a validation."""
 
     def __init__(self, num_classes: int) -> None:
@@ -160,7 +160,7 @@ class ByHooks(SealedRun):
         exchange(self.head, self.average)
 
 
-class SecondModule(SealedRun):
+class SecondModule(RecordedModel):
     """Is validated by a second module, which follows the first."""
 
     def __init__(self, num_classes: int) -> None:
@@ -175,7 +175,7 @@ class SecondModule(SealedRun):
         return (self.head if self.training else self.average)(self.body(features))
 
 
-class Rewrites(SealedRun):
+class Rewrites(RecordedModel):
     """Keeps half of its weights out of its training checkpoints, and puts them back."""
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -189,7 +189,7 @@ class Rewrites(SealedRun):
         checkpoint["state_dict"] = {**checkpoint["state_dict"], **checkpoint["kept"]}
 
 
-class Compiled(SealedRun):
+class Compiled(RecordedModel):
     """Has a submodule that is compiled."""
 
     def __init__(self, num_classes: int) -> None:
@@ -197,7 +197,7 @@ class Compiled(SealedRun):
         self.head = torch.compile(self.head, backend="eager")
 
 
-class Outside(SealedRun):
+class Outside(RecordedModel):
     """Is validated with a number that its weights do not have."""
 
     scale = 1.0
@@ -210,7 +210,7 @@ class Outside(SealedRun):
         self.log("val_loss", self.loss(batch) * self.scale)
 
 
-class Adapts(SealedRun):
+class Adapts(RecordedModel):
     """Trains on what it is validated with."""
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -218,7 +218,7 @@ class Adapts(SealedRun):
         self.head.bias.data += 0.01
 
 
-class Probed(SealedRun):
+class Probed(RecordedModel):
     """Sets a parameter when its validation is over, and a buffer."""
 
     def __init__(self, num_classes: int, is_parameter: bool = True) -> None:
@@ -233,7 +233,7 @@ class Probed(SealedRun):
             self.head.bias.data += 1.0
 
 
-class Lazy(SealedRun):
+class Lazy(RecordedModel):
     """Has a buffer that it makes only while it trains."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:

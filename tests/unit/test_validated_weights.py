@@ -145,7 +145,7 @@ def test_names_of_a_compiled_part_are_plain_and_it_resumes(trainings, tmp_path):
     chain.attempt(None)
     plain = Chain(
         trainings,
-        Case(name="plain", model="tests.support.killed_models:SealedRun"),
+        Case(name="plain", model="tests.support.killed_models:RecordedModel"),
         tmp_path / "plain",
     )
     plain.attempt(None)

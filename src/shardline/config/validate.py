@@ -51,8 +51,8 @@ def coerce(value: Any, schema: KeySchema) -> Any:
     return int(value) if "integer" in schema.kinds and value == value // 1 else value
 
 
-def _read_number(text: str, schema: re.Pattern[str]) -> Any:
-    if not schema.fullmatch(text) or math.isinf(float(text)):
+def _read_number(text: str, pattern: re.Pattern[str]) -> Any:
+    if not pattern.fullmatch(text) or math.isinf(float(text)):
         return text
     return float(text) if set(text) & set(".eE") else int(text)
 
