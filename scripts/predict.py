@@ -1,15 +1,13 @@
 """Start a run's ranks to predict rows with its sealed model."""
 
+from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.predicting import predict
 
 with job(snakemake.log[0]) as log:
     predict(
-        snakemake.config,
-        snakemake.wildcards.run,
-        snakemake.wildcards.prediction,
+        read_plan(snakemake.params.plan),
         snakemake.output.record,
         dict(snakemake.input.items()),
         log,
-        rows=snakemake.params.rows,
     )

@@ -1,15 +1,14 @@
 """Start a run's ranks and wait until they have sealed it."""
 
+from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.training import train
 
 with job(snakemake.log[0], snakemake.config) as log:
     train(
-        snakemake.config,
-        snakemake.wildcards.run,
+        read_plan(snakemake.params.plan),
         log,
         snakemake.output.model,
         dict(snakemake.input.items()),
-        rows=snakemake.params.rows,
         attempt=snakemake.resources.attempt,
     )

@@ -192,7 +192,8 @@ def _dataset(project: Any, dataset: Any, config: Mapping[str, Any]) -> DatasetPl
     shards = Path(project.store / "datasets" / dataset.id).absolute()
     manifest = Path(dataset.manifest).absolute()
     if not manifest.exists():
+        plan = project.part(datasets=[dataset.id])
         for part in dataset.parts:
-            build_shards(config, dataset.id, part, str(shards / f"parts/{part}.json"))
-        seal_dataset(config, dataset.id, str(dataset.manifest), str(dataset.provenance))
+            build_shards(plan, part, str(shards / f"parts/{part}.json"))
+        seal_dataset(plan, str(dataset.manifest), str(dataset.provenance))
     return DatasetPlace(manifest=manifest, shards=shards)

@@ -125,7 +125,7 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
         project = load_project()
         (run,) = project.runs.values()
         config = _config(workspace.path)
-        shards = build(project, run.dataset, config)
+        shards = build(project, run.dataset)
         run_json = workspace.path / run.folder / "run.json"
         jobs.resolve_run(config, run.id, str(run_json), str(run_json.with_name("identity.json")))
         return Ranks(

@@ -458,7 +458,7 @@ def build_trainings(folder: Path) -> Trainings:
         project = load_project()
         (run,) = project.runs.values()
         dataset = run.dataset
-        shards = build(project, dataset, config)
+        shards = build(project, dataset)
         jobs.resolve_run(config, run.id, "run.json", "identity.json")
     spec = json.loads((folder / "run.json").read_text())
     rows = DatasetPlace(manifest=folder / dataset.manifest, shards=folder / shards)

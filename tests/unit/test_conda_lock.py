@@ -38,7 +38,7 @@ def own(fake: FakeProject, channel: CondaChannel) -> FakeProject:
 
 
 def test_locking_and_making_the_environments_of_a_project(own):
-    lock_envs(own.config)
+    lock_envs(own.load())
     project = own.load()
     files = {path.name for path in project.envs.iterdir()}
     assert files == {f"{env}{end}" for env in STAGES for end in (".yaml", ".linux-64.pin.txt")}
@@ -47,7 +47,7 @@ def test_locking_and_making_the_environments_of_a_project(own):
         assert "\n# platform: linux-64\n@EXPLICIT\n" in text
         pins = checked_pins(pin_file(project, env), specs_of(project, env))
         assert unmet_specs(pins, specs_of(project, env)) == []
-    create_env(own.config, "train", "results/envs/train/environment.json")
+    create_env(own.load(), "train", "results/envs/train/environment.json")
     made = json.loads(Path("results/envs/train/environment.json").read_text())
     assert {"python", "pytorch", "numpy"} == {package["name"] for package in made["packages"]}
     prefix = Path(made["prefix"])
@@ -68,26 +68,26 @@ def test_locking_and_making_the_environments_of_a_project(own):
 def test_pins_that_drifted_are_refused(own):
     with pytest.raises(ConfigError, match="there is no .*train.linux-64.pin.txt.*make lock"):
         existing_pin_file(own.load(), "train")
-    lock_envs(own.config)
+    lock_envs(own.load())
     own.workspace.write("my.lock", Path("my.lock").read_text().replace("2.12.0", "2.12.1"))
     with pytest.raises(ConfigError, match="train.yaml has drifted from the lock"):
-        create_env(own.config, "train", "environment.json")
+        create_env(own.load(), "train", "environment.json")
     write_specs(own.load(), "train")
     with pytest.raises(
         ConfigError, match="pin.txt has drifted .*: nothing in it is pytorch ==2.12.1"
     ):
-        create_env(own.config, "train", "environment.json")
+        create_env(own.load(), "train", "environment.json")
     assert not Path("environment.json").exists()
 
 
 def test_locking_without_a_channel_leaves_no_pins_that_do_not_fit(own, channel):
-    lock_envs(own.config)
+    lock_envs(own.load())
     before = {path.name: path.read_text() for path in Path("envs").iterdir()}
     own.workspace.write("my.lock", Path("my.lock").read_text().replace("2.12.0", "2.12.1"))
     pin_file(own.load(), "report").write_text("@EXPLICIT\nbroken\n")
     shutil.rmtree(channel.path)
     with pytest.raises(ConfigError, match=f"conda.channels={channel.url} cannot be read"):
-        lock_envs(own.config)
+        lock_envs(own.load())
     after = {path.name: path.read_text() for path in Path("envs").iterdir()}
     assert before.keys() - after.keys() == {f"{e}.linux-64.pin.txt" for e in ("train", "report")}
     assert {name for name in after if after[name] != before[name]} == {"train.yaml"}

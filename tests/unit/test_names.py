@@ -21,7 +21,6 @@ from shardline.config.names import (
 from shardline.config.notes import read_notes
 from shardline.errors import ConfigError
 from shardline.pipeline import runs as jobs
-from shardline.pipeline.common import find_run
 from shardline.pipeline.hooks import check_addresses
 from shardline.pipeline.links import publish
 from tests.support.fake_project import DIGEST, FakeProject
@@ -236,18 +235,3 @@ def test_a_note_without_tags_is_text_alone(tmp_path):
     assert note.text.startswith("--- not YAML\n---\n")
     assert "a1B2a1B2" not in note.text, "secrets are masked"
     assert note.tags == ()
-
-
-def test_a_job_resolves_the_rows_of_its_run_alone(fake):
-    project = fake.load()
-    run = project.named_runs()["flat"]
-    alone, found = find_run(fake.config, run.id, ["flat"])
-    assert (set(alone.runs), alone.datasets.keys()) == ({run.id}, project.datasets.keys())
-    assert (found.document, found.evaluation_document) == (run.document, run.evaluation_document)
-    fake.rows[1]["name"] = "renamed"  # while the pipeline runs
-    fake.load()
-    assert find_run(fake.config, run.id, ["flat"])[1].name == "renamed"
-    fake.rows[1]["optim.lr"] = 0.7
-    fake.load()
-    with pytest.raises(ConfigError, match=f"{run.id} has another identity"):
-        find_run(fake.config, run.id, ["renamed"])

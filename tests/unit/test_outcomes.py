@@ -263,5 +263,5 @@ def test_the_reports_own_failure_is_no_other(fake, caplog):
     project = fake.load()
     job = SimpleNamespace(rule=SimpleNamespace(name="render_report"))
     workflow = SimpleNamespace(dag=SimpleNamespace(jobs=[job]))
-    late_report.report_on_failure({}, project, workflow, logging.getLogger())
+    late_report.report_on_failure(project, workflow, logging.getLogger())
     assert "the report could not be written" in caplog.text

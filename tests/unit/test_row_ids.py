@@ -99,8 +99,9 @@ def test_ids_of_a_column_that_stand_in_two_shards_fail_the_sealing_alone(fake: F
     fake.config["runtime"] = {"strict_env": "warn"}
     project, dataset = fake.load(), fake.run("flat").dataset
     part = project.layout.parts(dataset.id) / "00000-00001.json"
-    build_part(fake.config, dataset.id, "00000-00001", str(part))
+    plan = project.part(datasets=[dataset.id])
+    build_part(plan, "00000-00001", str(part))
 
     with pytest.raises(DataError, match=r"row id 0 stands in shard-00000\S* and in shard-00001"):
-        seal_dataset(fake.config, dataset.id, str(dataset.manifest), str(dataset.provenance))
+        seal_dataset(plan, str(dataset.manifest), str(dataset.provenance))
     assert not dataset.manifest.exists()

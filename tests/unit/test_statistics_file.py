@@ -50,10 +50,9 @@ class Photos:
         self.fake, self.project = fake, fake.load()
         self.dataset: Configured = fake.run("flat").dataset
         self.folder = self.project.store / "datasets" / self.dataset.id
+        self.plan = self.project.part(datasets=[self.dataset.id])
         for part in self.dataset.parts:
-            build_shards(
-                fake.config, self.dataset.id, part, str(self.folder / f"parts/{part}.json")
-            )
+            build_shards(self.plan, part, str(self.folder / f"parts/{part}.json"))
         self.seal()
 
     @property
@@ -62,7 +61,7 @@ class Photos:
 
     def seal(self) -> None:
         dataset = self.dataset
-        seal_dataset(self.fake.config, dataset.id, str(dataset.manifest), str(dataset.provenance))
+        seal_dataset(self.plan, str(dataset.manifest), str(dataset.provenance))
 
     def problems(self, *, deep: bool = False) -> list[str]:
         return verify_dataset(self.project, self.dataset.id, deep=deep).problems

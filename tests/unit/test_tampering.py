@@ -67,8 +67,9 @@ class Built:
         self.project = fake.load()
         self.dataset: Dataset = fake.run("flat").dataset
         self.folder = self.project.store / "datasets" / self.dataset.id
+        self.plan = self.project.part(datasets=[self.dataset.id])
         for part in self.dataset.parts:
-            build_shards(fake.config, self.dataset.id, part, str(self.part(part)))
+            build_shards(self.plan, part, str(self.part(part)))
 
     def part(self, name: str = "00002-00003") -> Path:
         return self.folder / "parts" / f"{name}.json"
@@ -76,7 +77,7 @@ class Built:
     def seal(self) -> dict[str, Any]:
         manifest = self.dataset.manifest
         provenance = manifest.with_name("provenance.json")
-        seal_dataset(self.fake.config, self.dataset.id, str(manifest), str(provenance))
+        seal_dataset(self.plan, str(manifest), str(provenance))
         document: dict[str, Any] = read_json(manifest, remedy="")
         return document
 

@@ -16,6 +16,7 @@ from shardline.config import (
     shard_count,
     sources,
 )
+from shardline.config.current_identity import document_of_dataset, document_of_run, locate
 from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.evaluation_code import check_evaluation, metric_paths
@@ -41,8 +42,6 @@ from shardline.core.nested import with_values
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
-from shardline.identity import CodeIndex, FileDigests, load_lock
-from shardline.identity.code import import_roots
 
 
 def load_project(
@@ -51,6 +50,7 @@ def load_project(
     workdir: Path | None = None,
     config_file: Path = Path("config/config.yaml"),
     only: Collection[str] | None = None,
+    datasets: Collection[str] = (),
 ) -> Project:
     """Validate a config and its run table, and give every dataset and run its identity.
 
@@ -58,7 +58,8 @@ def load_project(
         config: the config as Snakemake merged it; read from `config_file` if None.
         workdir: folder that relative paths start from; the current one if None.
         config_file: the config's path, for messages.
-        only: names of the rows whose runs are resolved, without scaling studies; all if None.
+        only: names of the rows that are resolved, without scaling studies and predictions; all if None.
+        datasets: names of datasets that are resolved beside those of these rows.
 
     Raises:
         ConfigError: anything in config or table is wrong; names file, row and key.
@@ -78,7 +79,6 @@ def load_project(
     runtime = settings.runtime
     pass_on(runtime.pass_env)
     checks.check_environment(runtime, where)
-    lock_file = workdir / config.get("lock", workflow_folder() / "requirements.lock")
     project = Project(
         layout=ResultsLayout(
             root=workdir,
@@ -90,25 +90,25 @@ def load_project(
         azureml=settings.azureml,
         conda=settings.conda,
         image=settings.image,
-        lock_file=lock_file,
-        lock=load_lock(lock_file, config.get("lock")),
+        lock_file=workdir / config.get("lock", workflow_folder() / "requirements.lock"),
+        named_lock=config.get("lock"),
         environments=settings.environments,
-        code=CodeIndex(import_roots(workdir)),
     )
-    project.digests = FileDigests(workdir / ".snakemake" / "shardline-digests.json")
+    _ = project.lock  # what is none is refused before anything is resolved by it
     problems = Problems()
-    datasets = _load_datasets(project, rows, config, where, problems)
-    predicted = _load_predicted(
-        project, settings.predictions, rows, config, datasets, where, problems
-    )
+    asked = settings.predictions
+    if only is not None:
+        rows, asked = [row for row in rows if row.name in only], {}
+    named = _load_datasets(project, rows, datasets, config, where, problems)
+    predicted = _load_predicted(project, asked, rows, config, named, where, problems)
     for row in rows:
         with problems.gather():
             weights = mixes.weights_of_row(row, config["mixes"])
-            if weights.keys() <= datasets.keys() and (only is None or row.name in only):
-                parts = mixes.parts_of(weights, datasets)
+            if weights.keys() <= named.keys():
+                parts = mixes.parts_of(weights, named)
                 project.add_run(_load_run(project, row, config["defaults"], parts))
     problems.refuse()
-    predictions.add_predictions(project, settings.predictions, predicted, where)
+    predictions.add_predictions(project, asked, predicted, where)
     if only is None:
         project.scaling = load_scaling(
             settings.scaling,
@@ -143,6 +143,7 @@ def _check_form(
 def _load_datasets(
     project: Project,
     rows: list[Row],
+    others: Collection[str],
     config: Mapping[str, Any],
     config_file: str,
     problems: Problems,
@@ -152,8 +153,8 @@ def _load_datasets(
     for row in rows:
         problems.found += mixes.problems_of_row(row, mixed, entries, config_file)
     loaded: dict[str, Dataset] = {}
-    wanted = (name for row in rows for name in mixes.weights_of_row(row, mixed) if name in entries)
-    for name in dict.fromkeys(wanted):
+    wanted = (name for row in rows for name in mixes.weights_of_row(row, mixed))
+    for name in dict.fromkeys(name for name in (*wanted, *others) if name in entries):
         with problems.gather():
             where = f"{config_file}: datasets.{name}"
             loaded[name] = _load_dataset(project, name, entries[name], where)
@@ -200,16 +201,13 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
     source_class = checks.resolve_class(
         settings["source"]["type"], sources.SHIPPED_SOURCES, project.code, f"{where}.source.type"
     )
-    found = sources.locate(
-        settings, project.workdir, project.layout.downloads, project.digests, where
-    )
+    found = locate(project, settings, where)
     if settings["shards"] == "auto":
         num_shards = shard_count.count_shards(
             found.source, found.files, project.workdir, project.layout.downloads, where
         )
         settings = {**settings, "shards": num_shards}
-    counted = {**settings, "source": found.counted}
-    document = project.documents.dataset(counted, source_class, found.content)
+    document = document_of_dataset(project, settings, source_class, found)
     return Dataset(
         names=(name,),
         id=short_digest(document),
@@ -248,7 +246,6 @@ def _load_run(
         raise ConfigError(
             f"{row.where}: elastic=true, but a training script cuts its batches itself; use elastic=false"
         )
-    documents = project.documents
     environment = environment_of_run(
         settings,
         model_class,
@@ -257,13 +254,8 @@ def _load_run(
         row.where,
         project.load_environment,
     )
-    document = documents.training(
-        plain_settings,
-        paths,
-        {part.dataset.id: str(part.weight) for part in parts},
-        _code_files(project, model_class, settings, row.where),
-        environment.counted if environment else None,
-    )
+    weights = {part.dataset.id: str(part.weight) for part in parts}
+    document = document_of_run(project, settings, paths, weights, environment, row.where)
     digest = short_digest(document)
     return Run(
         id=digest,
@@ -275,15 +267,9 @@ def _load_run(
         settings=settings,
         environment=environment,
         document=document,
-        evaluation_document=documents.evaluation(plain_settings, paths, digest),
-        definitions=documents.definitions(paths),
+        evaluation_document=project.documents.evaluation(plain_settings, paths, digest),
+        definitions=project.documents.definitions(paths),
     )
-
-
-def _code_files(project: Project, model: str, settings: RunSettings, where: str) -> dict[str, str]:
-    """Return the digests of the files that a run's code reads, by place and name."""
-    files = script_files.files_that_count(model, settings, project.layout, where)
-    return project.digests.digest_all(files, workdir=project.workdir)
 
 
 def _resolve_model(project: Project, row: Row) -> str:

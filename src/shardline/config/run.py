@@ -1,5 +1,6 @@
-"""A run that the config asks for: a training and its evaluation."""
+"""A run that the config asks for: a training and its evaluation, and what its model predicts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -8,6 +9,7 @@ from typing import Any
 
 from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
+from shardline.config.run_spec import RunSpec
 from shardline.config.runs import Row
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.run import RunSettings
@@ -138,6 +140,57 @@ class Run:
     def is_sealed(self) -> bool:
         """Whether training and evaluation are done."""
         return self.has_model and self.evaluation.exists()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Rows that a run's model predicts.
+
+    Attributes:
+        names: its names in the config; none of one that a command asks for.
+        layout: where its files lie.
+        spec: the run.
+        code_paths: import paths of the model and of what samples go through.
+        trained_on: weight of each dataset of the run by id, see `DatasetPlace`.
+        rows: the dataset whose rows are predicted, or files.
+        split: which of its rows.
+        document: the identity document.
+    """
+
+    names: tuple[str, ...] = ()
+    layout: ResultsLayout
+    spec: RunSpec
+    code_paths: Mapping[str, str]
+    trained_on: Mapping[str, str]
+    rows: Dataset
+    split: str
+    document: dict[str, Any]
+
+    @cached_property
+    def id(self) -> str:
+        """Digest of its identity."""
+        return short_digest(self.document)
+
+    @property
+    def file(self) -> Path:
+        """The predictions, as Parquet."""
+        return self.layout.prediction(self.spec.run, self.id)
+
+    @property
+    def record(self) -> Path:
+        """What they were made from."""
+        return self.file.with_suffix(".json")
+
+    @property
+    def parts(self) -> Path:
+        """The folder of its parts in the store, from the project's folder."""
+        return self.layout.declared.prediction_parts(self.spec.run, self.id)
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        names = ", ".join(self.names) or self.rows.name
+        return f"{names} by {self.spec.title} ({self.id})"
 
 
 def pointer(file: Path) -> Path:

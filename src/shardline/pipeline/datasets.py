@@ -2,22 +2,22 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from shardline.config.current_identity import recheck_dataset
 from shardline.config.dataset import Dataset
 from shardline.config.inferred import block
-from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
-from shardline.pipeline.common import REMAKE, check_environment, of_this_identity
+from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.records.base import encode
@@ -30,16 +30,15 @@ if TYPE_CHECKING:
 Given = str | Sequence[str]  # of Snakemake: a file, or none
 
 
-def build_shards(
-    config: Mapping[str, Any], dataset_id: str, part: str, part_json: str, read_as: Given = ()
-) -> None:
+def build_shards(project: Project, part: str, part_json: str, read_as: Given = ()) -> None:
     """Write the shards of one part, then the part's list of them.
 
     Args:
+        project: the dataset's part of it.
         read_as: manifest of the dataset as which files are read that are to be predicted.
     """
-    project = load_project(config, only=())
-    dataset = of_this_identity(project.built, dataset_id)
+    dataset = only(project.built)
+    recheck_dataset(project, dataset)
     build_part(project, dataset, part, Path(part_json), read_as)
 
 
@@ -54,7 +53,7 @@ def build_part(
     dataset_id = dataset.id
     action = Action(id=f"build_shards/{dataset_id}/{part}")
     source = _open_dataset(project, dataset, read_as)
-    numbers = of_this_identity(dataset.parts, part)
+    numbers = dataset.parts[part]
     folder = project.layout.declared.shards(dataset_id)
     splits = as_plain(dataset.settings.splits)
 
@@ -79,17 +78,17 @@ def build_part(
 
 
 def seal_dataset(
-    config: Mapping[str, Any], dataset_id: str, manifest: str, provenance: str,
-    parts: Sequence[str] = (), read_as: Given = (),
-) -> None:  # fmt: skip
+    project: Project, manifest: str, provenance: str, parts: Sequence[str] = (), read_as: Given = ()
+) -> None:
     """Merge the parts into the manifest, and write beside it how both were made.
 
     Args:
+        project: the dataset's part of it.
         parts: files that describe the parts; none of a job that was forced to run again.
         read_as: see `build_shards`.
     """
-    project = load_project(config, only=())
-    dataset = of_this_identity(project.built, dataset_id)
+    dataset = only(project.built)
+    recheck_dataset(project, dataset)
     seal_parts(project, dataset, Path(manifest), Path(provenance), [*map(Path, parts)], read_as)
 
 
@@ -145,9 +144,13 @@ def _merge(parts: list[Part], dataset: Dataset, source: "Source", read_as: Given
     return seal_files(parts, **given, schema=_schema(dataset.read_as, read_as))
 
 
-def describe_asset(config: Mapping[str, Any], dataset_id: str, manifest: str) -> dict[str, Any]:
-    """Return what a sealed dataset is as a data asset of Azure ML."""
-    dataset = of_this_identity(load_project(config, only=()).datasets, dataset_id)
+def describe_asset(project: Project, manifest: str) -> dict[str, Any]:
+    """Return what a sealed dataset is as a data asset of Azure ML.
+
+    Args:
+        project: the dataset's part of it.
+    """
+    dataset = only(project.datasets)
     sealed = read_json(Path(manifest), remedy=REMAKE)
     rows = sum(sealed["splits"].values())
     return {

@@ -2,14 +2,16 @@
 
 import logging
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shardline.config.current_identity import recheck_prediction
 from shardline.config.geometry import ActualGeometry
 from shardline.config.layout import ResultsLayout
-from shardline.config.predictions import Prediction, predicts_on_ranks
+from shardline.config.predictions import predicts_on_ranks
 from shardline.config.project import Project
+from shardline.config.run import Prediction
 from shardline.config.run_spec import DatasetPlace
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
@@ -18,24 +20,21 @@ from shardline.core.machine import num_gpus
 from shardline.data.columns import columns_of
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
 from shardline.pipeline import training
-from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
+from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
 from shardline.training.rank_spec import PredictionSpec
 
 
-def predict(
-    config: Mapping[str, Any], run_id: str, prediction_id: str, record: str, inputs: Inputs, log: Path,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def predict(project: Project, record: str, inputs: Inputs, log: Path) -> None:
     """Compute the parts of a prediction, and write the record of them.
 
     Args:
+        project: the prediction's part of it, with its run.
         inputs: `model`, `manifest` of the run's datasets, and `predicted`, that of the rows.
-        rows: see `find_run`.
     """
-    project, run = find_run(config, run_id, rows)
-    prediction = of_this_identity(project.predictions, prediction_id)
+    run, prediction = only(project.runs), only(project.predictions)
+    recheck_prediction(project, prediction)
     given = inputs.get("predicted")
     manifest = Path(str(given)) if given else _declared(prediction).manifest(prediction.rows.id)
     found = compute_parts(

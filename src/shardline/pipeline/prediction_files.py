@@ -1,27 +1,22 @@
 """The job that writes the parts of a prediction as one file."""
 
 import shutil
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config.predictions import Prediction
+from shardline.config.project import Project
+from shardline.config.run import Prediction
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import seal
 from shardline.data.prediction_parts import part_file
-from shardline.pipeline.common import REMAKE, find_run, of_this_identity
+from shardline.pipeline.common import REMAKE, only
 
 
-def write_predictions(
-    config: Mapping[str, Any], run_id: str, prediction_id: str, record: str, file: str, described: str,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def write_predictions(project: Project, record: str, file: str, described: str) -> None:
     """Write the parts of a prediction as one file, see `write_file`."""
-    project, _ = find_run(config, run_id, rows)
-    prediction = of_this_identity(project.predictions, prediction_id)
     document = read_json(Path(record), remedy=REMAKE)
-    write_file(prediction, document, Path(file), Path(described))
+    write_file(only(project.predictions), document, Path(file), Path(described))
 
 
 def write_file(prediction: Prediction, record: dict[str, Any], file: Path, described: Path) -> None:

@@ -1,9 +1,10 @@
 """The jobs around a run's training: resolve it, evaluate it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardline.config.current_identity import recheck_evaluation, recheck_training
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.config.run_spec import DatasetPlace, RunSpec
@@ -11,7 +12,7 @@ from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
 from shardline.core.seals import seal
-from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
+from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.evaluating import evaluate_on_ranks, needs_ranks
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import end_watch, watch
@@ -19,37 +20,30 @@ from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
 
 
-def resolve_run(
-    config: Mapping[str, Any], run_id: str, run_json: str, identity_json: str,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def resolve_run(project: Project, run_json: str, identity_json: str) -> None:
     """Write a run's resolved settings and its identity document.
 
     Args:
-        rows: see `find_run`.
+        project: the run's part of it.
     """
-    action = Action(id=f"resolve_run/{run_id}")
-    project, run = find_run(config, run_id, rows)
+    run = only(project.runs)
+    action = Action(id=f"resolve_run/{run.id}")
+    recheck_training(project, run)
     # to the letter: its digest is its address
     write_bytes(Path(identity_json), json_bytes(run.document))
     write_json(Path(run_json), describe_run(project, run, action))
 
 
-def evaluate(
-    config: Mapping[str, Any], run_id: str, evaluation: str, inputs: Inputs,
-    *, rows: Collection[str] | None = None, log: Path | None = None,
-) -> None:  # fmt: skip
+def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | None = None) -> None:
     """Evaluate a sealed model; for a script, take the script's own evaluation.
 
     Args:
-        rows: see `find_run`.
+        project: the run's part of it.
         log: the job's, for ranks; without one this process alone evaluates.
     """
-    evaluation_id = Path(evaluation).stem
-    action = Action(id=f"evaluate/{run_id}/{evaluation_id}")
-    project, run = find_run(config, run_id, rows)
-    run = project.evaluated(run_id, evaluation_id) or run
-    of_this_identity({run.evaluation_id: run}, evaluation_id)
+    run = only(project.runs)
+    action = Action(id=f"evaluate/{run.id}/{run.evaluation_id}")
+    recheck_evaluation(project, run)
     check_environment(project, run.evaluation_document)
     files, places = files_of(run, inputs), places_of(run, inputs)
     if is_script(run.model_class):

@@ -189,6 +189,13 @@ def results_of(project: Project) -> Iterator[Path]:
     yield project.crate
 
 
+def storage_of(workflow: Any) -> Storage | None:
+    """Return the default storage of a Snakemake workflow; None where declared files are on this disk."""
+    provider = workflow.storage_registry.default_storage_provider
+    prefix = workflow.storage_settings.default_storage_prefix
+    return Storage(provider, prefix, Path.cwd()) if provider else None
+
+
 def logs_of(project: Project) -> Iterator[Path]:
     """Yield the log and the benchmark of every job that the project may need."""
     jobs = [("render_report", project.report.parent.name)]

@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from msgspec import convert, structs, to_builtins
 
 from shardline.checkpoints.folder import last_step, prune_sealed
+from shardline.config.current_identity import recheck_training
 from shardline.config.geometry import ActualGeometry, PlannedGeometry
 from shardline.config.project import Project
 from shardline.config.run import Run
@@ -23,7 +24,7 @@ from shardline.core.machine import num_cpus, num_gpus
 from shardline.environments.of_script import built_on_nodes, python_of_script
 from shardline.environments.on_rank import MODULES
 from shardline.environments.python import python_of_ranks
-from shardline.pipeline.common import find_run
+from shardline.pipeline.common import only
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import write_watched_files
 from shardline.supervision.attempts import attempted, read_attempts
@@ -53,17 +54,14 @@ class OnRanks(Protocol):
     def settings(self) -> RunSettings: ...  # noqa: D102
 
 
-def train(
-    config: Mapping[str, Any], run_id: str, log: Path, model: str, inputs: Inputs,
-    *, attempt: int = 1, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def train(project: Project, log: Path, model: str, inputs: Inputs, *, attempt: int = 1) -> None:
     """Start a run's ranks and wait until they have sealed it.
 
     Args:
+        project: the run's part of it.
         model: where the sealed model is to be; metrics and provenance go beside it.
         inputs: `spec` and `manifest`.
         attempt: Snakemake's number of the attempt, from 1.
-        rows: see `find_run`.
 
     Raises:
         CrashLoop: a retry that could only end as those before it did.
@@ -73,7 +71,8 @@ def train(
     from shardline.pipeline.tracking_context import tracking_context_of
     from shardline.tracking import tracked
 
-    project, run = find_run(config, run_id, rows)
+    run = only(project.runs)
+    recheck_training(project, run)
     runtime, layout = project.runtime, project.layout.declared
     work = layout.work(run.id)
     make_folder(work)
@@ -127,21 +126,19 @@ def _prune(work: Path, model: Path, runtime: Runtime, *, is_in_place: bool) -> N
         prune_sealed(work / "checkpoints", keep if is_in_place or keep != "none" else "last")
 
 
-def train_first_steps(
-    config: Mapping[str, Any], run_id: str, steps: int, log: Path, output: str,
-    inputs: Inputs, *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def train_first_steps(project: Project, steps: int, log: Path, output: str, inputs: Inputs) -> None:
     """Train a run's first steps, write the metrics of each, and keep nothing else.
 
     Args:
+        project: the run's part of it.
         steps: optimiser steps.
         inputs: `spec` and `manifest`.
-        rows: see `find_run`.
 
     Raises:
         RankError: a rank failed.
     """
-    project, run = find_run(config, run_id, rows)
+    run = only(project.runs)
+    recheck_training(project, run)
     work = project.layout.declared.work(f"{run.id}-first-steps")
     shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
     make_folder(work)
@@ -160,22 +157,20 @@ def train_first_steps(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def train_again(
-    config: Mapping[str, Any], run_id: str, number: int, log: Path, model: str, inputs: Inputs,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def train_again(project: Project, number: int, log: Path, model: str, inputs: Inputs) -> None:
     """Train a run once more beside its result, without trackers.
 
     Args:
+        project: the run's part of it.
         number: of the rerun; one that was cut off continues from its training checkpoint.
         model: where the model is to be; metrics and provenance go beside it.
         inputs: `spec` and `manifest`.
-        rows: see `find_run`.
 
     Raises:
         RankError: a rank failed.
     """
-    project, run = find_run(config, run_id, rows)
+    run = only(project.runs)
+    recheck_training(project, run)
     work = project.layout.declared.work(f"{run.id}-rerun-{number}")
     make_folder(work)
     write_bytes(work / NAME_FILE, run.name.encode())
@@ -241,17 +236,14 @@ def _requeue_or_stop(error: ShardlineError, work: Path) -> None:
         leave_to_slurm(os.environ)
 
 
-def run_preflight(
-    config: Mapping[str, Any], run_id: str, log: Path, output: str, inputs: Inputs,
-    *, rows: Collection[str] | None = None,
-) -> None:  # fmt: skip
+def run_preflight(project: Project, log: Path, output: str, inputs: Inputs) -> None:
     """Run the preflight check of a run's ranks alone, and write its report.
 
     Args:
+        project: the run's part of it.
         inputs: `environment`, where `runtime.environment` has one.
-        rows: see `find_run`.
     """
-    project, run = find_run(config, run_id, rows)
+    run = only(project.runs)
     settings = run.settings
     work = project.layout.declared.work(f"{run.id}-preflight")
     make_folder(work)
