@@ -88,6 +88,11 @@ class FakeProject:
     def run(self, name: str) -> Run:
         return self.load().named_runs()[name]
 
+    def plan(self, name: str) -> Project:
+        """Return what the jobs of a run are given of the project."""
+        project = self.load()
+        return project.part(runs=[key for key, run in project.runs.items() if name in run.names])
+
     def remember(self, kind: str, name: str, identity: str = DIGEST) -> None:
         """Have a name stand for an identity in the history."""
         line = {"kind": kind, "name": name, "id": identity}

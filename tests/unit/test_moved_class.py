@@ -40,7 +40,7 @@ def test_ranks_are_told_where_the_class_is(
     started: list[Any] = []
     monkeypatch.setattr(ranks, "start_ranks", lambda *args, **_: started.extend(args))
     run = fake.run("net")
-    ranks.train(fake.config, run.id, Path("log"), str(run.model), {})
+    ranks.train(fake.plan("net"), Path("log"), str(run.model), {})
     spec = started[2]
     assert worker._read_run(spec).model_class == MOVED
     by_hand = structs.replace(spec, model_class="")
@@ -57,7 +57,7 @@ def test_the_evaluation_takes_the_class_from_where_it_is(
     )
     monkeypatch.setattr(runs, "check_environment", lambda *_: None)
     run = fake.run("net")
-    runs.evaluate(fake.config, run.id, str(run.evaluation), {})
+    runs.evaluate(fake.plan("net"), str(run.evaluation), {})
     assert (found["model_class"], found["settings"]) == (MOVED, run.settings)
     sealed = read_json(run.evaluation, remedy="")
     assert sealed["files"] == {run.model.name: file_sha256(run.model)}

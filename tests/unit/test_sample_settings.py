@@ -158,7 +158,7 @@ def test_a_class_that_moved_is_the_same_transform(
     started: list[Any] = []
     monkeypatch.setattr(ranks, "start_ranks", lambda *args, **_: started.extend(args))
     run = project.run("flat")
-    ranks.train(project.config, run.id, "log", str(run.model), {})  # type: ignore[arg-type]
+    ranks.train(project.plan("flat"), "log", str(run.model), {})  # type: ignore[arg-type]
     data = worker._read_run(started[2]).settings.data
     assert (data.transform, data.workers) == ("nets.deep:Augment", 3)
     found = read_json(run.folder / "run.json", remedy="")
@@ -287,7 +287,7 @@ def test_another_order_of_samples_is_refused(project, monkeypatch: pytest.Monkey
     started: list[Any] = []
     monkeypatch.setattr(ranks, "start_ranks", lambda *args, **_: started.extend(args))
     run = project.run("flat")
-    ranks.train(project.config, run.id, "log", str(run.model), {})  # type: ignore[arg-type]
+    ranks.train(project.plan("flat"), "log", str(run.model), {})  # type: ignore[arg-type]
     assert worker._read_run(started[2]).run == run.id, "what holds none is of version 1"
     monkeypatch.setattr(worker, "ORDER_VERSION", 2)
     with pytest.raises(

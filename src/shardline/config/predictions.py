@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from msgspec import UNSET, structs
+from msgspec import UNSET
 
 from shardline.config import shard_count
 from shardline.config.checks import SHIPPED_MODELS
@@ -14,13 +14,13 @@ from shardline.config.current_identity import (
 )
 from shardline.config.dataset import Dataset
 from shardline.config.project import Project
-from shardline.config.resolved import as_plain
+from shardline.config.resolved import as_plain, as_type
 from shardline.config.run import Prediction, Run
 from shardline.config.run_spec import RunSpec
 from shardline.config.runs import Row
 from shardline.config.scripts import is_script
 from shardline.config.settings.config import PredictionSettings
-from shardline.config.settings.datasets import Shares
+from shardline.config.settings.datasets import DatasetSettings, Shares
 from shardline.config.settings.runtime import Runtime
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError, DataError
@@ -110,7 +110,7 @@ def files_as_dataset(
         names=(", ".join(patterns),),
         id=short_digest(document),
         layout=project.layout,
-        settings=structs.replace(read_as.settings, shards=num_shards, splits=_ALL_ROWS),
+        settings=as_type({**settings, "shards": num_shards}, DatasetSettings),
         source_class=read_as.source_class,
         source=found.source,
         files=found.files,

@@ -105,7 +105,7 @@ def _targets(arguments: list[str]) -> list[dict[str, str]]:
         return []
     after = arguments[arguments.index("--target-jobs") + 1 :]
     targets = [*takewhile(lambda word: not word.startswith("-"), after)]
-    return [one.wildcards for one in parse_target_jobs_cli_args(targets)]
+    return [one.wildcards_dict for one in parse_target_jobs_cli_args(targets)]
 
 
 def _load_own(config: Mapping[str, Any], targets: list[dict[str, str]]) -> Project:
