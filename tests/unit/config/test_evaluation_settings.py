@@ -138,19 +138,6 @@ def test_what_is_no_metric_is_a_sentence(
         evaluated_by(project, **evaluation)
 
 
-def test_metrics_beside_a_test_step_are_refused(project: FakeProject) -> None:
-    model(project, "test_step")
-    with pytest.raises(ConfigError, match="mypkg.models:Net has a test_step, which is its evaluat"):
-        evaluated_by(project, metrics=["F1Score"])
-
-
-def test_metrics_of_a_script_are_refused(project: FakeProject) -> None:
-    project.workspace.write("train.py", "x = 1\n")
-    project.rows[0]["model"] = "script: train.py"
-    with pytest.raises(ConfigError, match="evaluation.metrics is given, but a training script"):
-        evaluated_by(project, metrics=["F1Score"])
-
-
 @pytest.mark.parametrize(
     ("step", "is_refused"), [("forward", True), ("test_step", False), ("validation_step", False)]
 )

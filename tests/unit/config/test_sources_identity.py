@@ -1,4 +1,4 @@
-"""What of a source and its splits counts in a dataset's identity, and what is refused."""
+"""What of a source and its splits counts in a dataset's identity; what is refused is in `test_sources_remedies.py`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -199,69 +199,6 @@ def test_examples_of_the_guide_are_valid() -> None:
 WHERE = "config/config.yaml: datasets.d."
 
 
-@pytest.mark.parametrize(
-    ("kind", "change", "expected"),
-    [
-        ("csv", {"files": []}, "source.files is empty; list at least one file"),
-        ("csv", {"files": ["data"]}, "source.files: data is a folder; write data/*"),
-        ("csv", {"files": ["data/*.tsv"]}, "source.files: data/*.tsv matches no file; check the path"),
-        ("csv", {"files": [{"url": "https://h/a"}]}, "source.files.0.sha256 is missing; add it"),
-        ("csv", {"files": [{"uri": "https://h/a"}]}, 'source.files.0.uri is not a known key; did you mean "url"?'),
-        ("csv", {"files": [3]}, "source.files.0=3 is not text or a table of keys"),
-        ("csv", {"labels": "y"}, 'source.labels is not a known key; did you mean "label"?'),
-        ("csv", {"version": 3}, "source.version is not a known key; known are "),
-        ("csv", {"delimiter": "||"}, 'source.delimiter="||" is not one ASCII character; give one'),
-        ("csv", {"dtype": "float33"}, 'source.dtype=float33 is not one of float32, float64, int32, uint8; did you '),
-        (
-            "csv", {"classes": []},
-            "source: neither classes nor num_classes is given; list classes, or give num_classes where labels "
-            "are 0, 1, ...",
-        ),
-        ("csv", {"num_classes": 3}, "source: classes and num_classes are both given; list classes, or give "),
-        (
-            "csv", {"task": "regression"},
-            "source.classes is given for task=regression; drop it, or set task: classification",
-        ),
-        ("csv", {"classes": ["a", "a"]}, "source.classes lists a twice; drop one"),
-        ("csv", {"features": ["x", "x"]}, "source.features lists x twice; drop one"),
-        ("csv", {"features": ["x", "y"]}, "source.features holds y, which is label; drop it"),
-        ("csv", {"features": ["k"], "id_column": "k"}, "source.features holds k, which is id_column; drop it"),
-        ("csv", {"on_bad": "ignore"}, "source.on_bad=ignore is not one of fail, skip"),
-        ("delta", {"version": -1}, "source.version=-1 is not at least 0"),
-        ("delta", {"version": "latest"}, 'source.version="latest" is not a whole number'),
-        ("image_folder", {"size": [8]}, "source.size=[8] is not [height, width]; give two numbers"),
-        ("image_folder", {"decode": "at_read"}, "source.size=[8, 8], but decode=at_read keeps images as they are; "),
-        ("image_folder", {"size": [0, 8]}, "source.size.0=0 is not at least 1"),
-        ("image_folder", {"mode": "CMYK"}, "source.mode=CMYK is not one of RGB, L"),
-        ("text", {"unit": "sentence"}, "source.unit=sentence is not one of line, paragraph, file"),
-        ("text", {"end": 256}, "source.end=256 is not a byte, expected 0 to 255 for tokenizer=bytes; give one, "),
-        ("text", {"end": True}, "source.end=true is not text or a whole number"),
-        ("text", {"special_tokens": True}, "source.special_tokens=true, but tokenizer=bytes has none; drop it, or "),
-        ("text", {"tokenizer": "gpt2"}, "source.tokenizer=gpt2 is neither bytes nor a file; check the path"),
-        ("text", {"tokenizer": "data"}, "source.tokenizer=data is neither bytes nor a file; write data/tokenizer.json"),
-        ("jsonl", {"columns": {"x": "int23("}}, "source.columns.x=int23( is not a type such as int64, "),
-        ("jsonl", {"tokenize": {}, "end": 10}, "source.end is given without tokenize; add tokenize: {tokens: KEY}, "),
-        ("jsonl", {"tokenize": {}, "tokenizer": "t"}, "source.tokenizer is given without tokenize; add tokenize: "),
-        ("jsonl", {"tokenize": {"x": "text"}}, "source.tokenize.x is among source.columns as well; rename one of them"),
-        ("jsonl", {"tokenize": {"labels": "y"}}, "source.tokenize.labels is what label=y becomes; drop one of them"),
-        ("jsonl", {"columns": {"labels": "int8"}}, "source.columns.labels is what label=y becomes; drop one of them"),
-        ("jsonl", {"rename": {"y": "z"}}, "source.rename.y is not a column; known are x"),
-        ("jsonl", {"classes": []}, "source: neither classes nor num_classes is given; list classes, or give "),
-        ("jsonl", {"num_classes": 2}, "source: classes and num_classes are both given; list classes, or give "),
-        ("jsonl", {"label": None}, "source.classes is given without a label; name the label's column, or drop it"),
-        (
-            "jsonl", {"label": None, "classes": [], "columns": None, "tokenize": {}},
-            "source: neither columns nor tokenize is given; name what rows have, such as tokenize: {tokens: text}",
-        ),
-        ("idx", {"label": "y"}, "source.label is not a known key; known are classes, files, type"),
-    ],
-)  # fmt: skip
-def test_refused_options(kind: str, change: dict[str, Any], expected: str, folder: Path) -> None:
-    given = {"type": kind, **SOURCES[kind], **change}
-    source = {key: value for key, value in given.items() if value is not None}
-    assert message(lambda: load_dataset(folder, source)).startswith(expected)
-
-
 def test_images_need_a_size_where_they_are_decoded(folder: Path) -> None:
     source = {"type": "image_folder", "files": ["data"]}
     expected = "source.size is missing; add it, or keep the files' bytes with decode: at_read"
@@ -272,48 +209,17 @@ def test_images_need_a_size_where_they_are_decoded(folder: Path) -> None:
     assert "decode" not in at_build.document["settings"]["source"], "newer than what was built"
 
 
-@pytest.mark.parametrize("missing", ["files", "label"])
-def test_missing_option(missing: str, folder: Path) -> None:
-    source = {"type": "csv", **SOURCES["csv"]}
-    del source[missing]
-    assert message(lambda: load_dataset(folder, source)) == f"source.{missing} is missing; add it"
-
-
-@pytest.mark.parametrize(
-    ("kind", "splits", "expected"),
-    [
-        ("csv", {"column": "y"}, "splits.column=y is a feature or the label too; drop it there"),
-        ("csv", {"column": "part", "train": 0.5}, 'splits.train is not a known key; known are column'),
-        ("csv", {"columns": "part"}, 'splits.columns is not a known key; did you mean "column"?'),
-        ("csv", {"train": 0.9, "test": 0.1}, "splits.validation is missing; add it"),
-        (
-            "idx", {"column": "part"},
-            "splits.column is for sources of type csv, delta, hf, jsonl, parquet, not idx; give shares ",
-        ),
-        (
-            "delta", {"files": {"train": ["a"], "validation": 0.1, "test": ["b"]}},
-            "splits.files is for sources of type csv, hf, idx, image_folder, jsonl, litdata, mds, parquet, text, "
-            "webdataset, not delta; give shares ",
-        ),
-        ("csv", {"files": {"train": ["0.csv"], "test": ["1.csv"]}}, "splits.files.validation is missing; add it"),
-        (
-            "csv", {"files": {"train": ["0.csv"], "validation": 0.1, "test": ["1.csv"]}},
-            "splits.files: 2.csv is in no split; change the patterns so that it is in one",
-        ),
-        (
-            "csv", {"files": {"train": ["*.csv"], "validation": ["1.csv"], "test": ["data/2.csv"]}},
-            "splits.files: 1.csv is in both train and validation; change the patterns so that it is in one",
-        ),
-        (
-            "csv", {"files": {"train": ["*.csv"], "validation": 0.1, "test": ["test/*"]}},
-            "splits.files.test: ['test/*'] matches none of source.files; check the pattern",
-        ),
-        ("csv", {"files": {"train": ["*"], "validation": 1, "test": []}}, "splits.files.validation=1.0 is not less"),
-    ],
-)  # fmt: skip
-def test_refused_splits(kind: str, splits: dict[str, Any], expected: str, folder: Path) -> None:
-    source = {"type": kind, **SOURCES[kind]}
-    assert message(lambda: load_dataset(folder, source, splits=splits)).startswith(expected)
+def test_a_feature_that_is_the_id_and_files_of_splits_without_files_are_refused(
+    folder: Path,
+) -> None:
+    source = {"type": "csv", **SOURCES["csv"], "features": ["k"], "id_column": "k"}
+    expected = "source.features holds k, which is id_column; drop it"
+    assert message(lambda: load_dataset(folder, source)).startswith(expected)
+    source = {"type": "delta", **SOURCES["delta"]}
+    splits = {"files": {"train": ["a"], "validation": 0.1, "test": ["b"]}}
+    expected = "splits.files is for sources of type csv, hf, idx, image_folder, jsonl, litdata, mds, parquet, text, "
+    found = message(lambda: load_dataset(folder, source, splits=splits))
+    assert found.startswith(f"{expected}webdataset, not delta; give shares ")
 
 
 def message(load: Callable[[], object]) -> str:

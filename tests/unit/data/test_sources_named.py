@@ -180,29 +180,9 @@ CONFIG: dict[str, Any] = {"type": "parquet", "files": ["*.parquet"], "columns": 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"columns": {}}, "source.columns is empty; add an entry"),
         ({"columns": {"v": "int33"}}, "column v='int33' of a schema is not a type, expected "),
-        (
-            {"columns": {"v": "[*]"}},
-            "source.columns.v=[*] is not a type such as int64, float32[3], int32[*], float32[*,4], bytes or text; "
-            "see docs/columns.md",
-        ),
         ({"columns": {"ids": "int64"}}, "column 'ids' of a schema has a name that cannot be stored"),
         ({"columns": {"x.offsets": "int64"}}, "column 'x.offsets' of a schema has a name that cannot be stored"),
-        ({"rename": {"w": "z"}}, "source.rename.w is not a column; "),
-        ({"columns": {"v": "int8", "w": "int8"}, "rename": {"w": "v"}}, "source.rename: v is two columns; drop one"),
-        ({"features": ["v"]}, "source.features and columns are both given; list the features among the columns"),
-        ({"num_classes": 3}, "source.num_classes is given without a label; name the label's column, or drop it"),
-        (
-            {"columns": {"labels": "int8"}, "label": "y", "num_classes": 2},
-            "source.columns.labels is what label=y becomes; drop one of them",
-        ),
-        ({"columns": {"w": "int8"}}, "a.parquet: no columns named w; "),
-        (
-            {"columns": {"v": "float32[2,3]"}},
-            "a.parquet: column v is of type string, expected one that float32[2,3] can be read from; change ",
-        ),
-        ({"type": "csv"}, 'source.columns.v="int32[*]" is not a number or text, which is all that CSV files hold; '),
     ],
 )  # fmt: skip
 def test_refused(change: dict[str, Any], expected: str, tmp_path: Path) -> None:
