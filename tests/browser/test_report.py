@@ -332,16 +332,6 @@ def test_dark_scheme_recolors_page_and_charts(browser):
         emulate("")
 
 
-def test_phone_width_needs_no_sideways_scrolling(browser):
-    with phone(browser):
-        WebDriverWait(browser, 10).until(
-            lambda b: b.execute_script(
-                "return document.documentElement.scrollWidth <= 390 &&"
-                " document.querySelector('.chart svg').clientWidth <= 390"
-            )
-        )
-
-
 def test_curves_of_very_many_runs_wait_until_they_are_near(shared_browser, tmp_path):
     runs = [write_run(tmp_path / "runs", f"run{n}", num_steps=60) for n in range(201)]
     write_report(runs, tmp_path / "many.html", generated_from="many runs")

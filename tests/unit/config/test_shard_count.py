@@ -107,23 +107,6 @@ def test_a_source_of_ones_own_fills_what_its_files_have(
     assert "its source own_rows:Rows lists no files" in error_of(tmp_path, {**source, "files": []})
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ("Auto", 'shards="Auto" is not a whole number or auto; did you mean "auto"?'),
-        (2.5, "shards=2.5 is not a whole number or auto; write 2 or 3"),
-        (0, "shards=0 is not at least 1"),
-        ("many", 'shards="many" is not a whole number or auto; write one, such as 1'),
-    ],
-)
-def test_what_is_neither_number_nor_auto_is_refused(
-    written: Any, message: str, tmp_path: Path
-) -> None:
-    assert error_of(tmp_path, {"type": "digits"}, shards=written) == (
-        f"config/config.yaml: datasets.d.{message}"
-    )
-
-
 def test_a_number_as_text_is_a_number_and_editors_know_both(tmp_path: Path) -> None:
     """As Snakemake passes values of its command line."""
     assert load_dataset(tmp_path, {"type": "digits"}, shards="8").num_shards == 8

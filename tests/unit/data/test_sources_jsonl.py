@@ -230,11 +230,6 @@ def test_bad_keys(
     assert found.startswith(f"a.jsonl, line 1: {expected}".removesuffix(".*")), found
 
 
-def test_a_column_of_no_type(tmp_path: Path) -> None:
-    source = write(tmp_path, GOOD, columns={"x": "int65"})
-    assert message(tmp_path, source).startswith("column x='int65' of a schema is not a type")
-
-
 def test_a_dataset_of_json(tmp_path: Path) -> None:
     rows = [
         {"text": f"line {n}", "boxes": [[n, 1.5, 2, 3]] * (n % 3), "score": None}
