@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from shardline.config.settings.run import Data, RunSettings
 from shardline.core.files import read_json, write_json
 from shardline.core.world import World
-from shardline.data import addresses, windowmap
 from shardline.data import stream as streaming
 from shardline.data.build import build_shards, describe_part, seal
 from shardline.data.columns import Column
@@ -87,39 +86,6 @@ def ids_of(loader, epoch=0):
 def global_ids(ranks, epoch):
     steps = zip(*(ids_of(loader, epoch) for loader in ranks), strict=True)
     return [[row for part in step for row in part] for step in steps]
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [((3, 2), "float32"), ((5,), "float64"), ((7,), "int16"), ((1001,), "int32"), ((), "float32")],
-)
-def test_every_batch_holds_the_rows_that_its_ids_name(tmp_path, shape, dtype):
-    loader = loader_of((make(tmp_path, shape=shape, dtype=dtype), tmp_path))
-    seen = []
-    for epoch in (0, 1):
-        loader.set_epoch(epoch)
-        for features, labels in loader:
-            ids = loader.stream.batch_ids
-            assert features.shape == (24, *shape)
-            assert str(features.dtype) == f"torch.{dtype}"
-            assert (features.reshape(24, -1) == torch.from_numpy(ids).reshape(-1, 1)).all()
-            assert (labels == torch.from_numpy(ids)).all()
-            seen += ids.tolist() if epoch == 0 else []
-    assert len(seen) == len(set(seen)) == len(loader) * 24
-
-
-@pytest.mark.parametrize("place", range(4), ids=["huge", "page", "huge-any", "page-any"])
-def test_wherever_shards_lie_the_rows_are_the_same(built, monkeypatch, place):
-    """At huge pages or pages, at multiples of the row size or not, whichever there is room for."""
-    wide = ids_of(loader_of(built))
-    monkeypatch.setattr(windowmap, "COPIED_BYTES", 0)
-    strides = addresses.strides
-    monkeypatch.setattr(addresses, "strides", lambda *of: strides(*of)[place:])
-    loader = loader_of(built)
-    batches = [(features, loader.stream.batch_ids) for features, _ in loader]
-    assert [ids.tolist() for _, ids in batches] == wide
-    for features, ids in batches:
-        assert (features.reshape(24, -1)[:, 0] == torch.from_numpy(ids)).all()
 
 
 def test_batches_that_are_kept_are_not_overwritten(built):
@@ -210,18 +176,6 @@ def test_the_position_is_that_of_the_chosen_epoch_before_its_first_batch(built):
     loader.load_state_dict({"epoch": 1, "samples": 48})
     loader.set_epoch(1)
     assert loader.state_dict() == {"epoch": 1, "samples": 48}
-
-
-def test_padding_gives_a_third_part_and_every_row_once(built):
-    loader = loader_of(built, last_batch="pad")
-    ids, weight = [], 0.0
-    for features, labels, weights in loader:
-        assert features.shape[0] == labels.shape[0] == len(weights) == 24
-        weight += float(weights.sum())
-        ids += loader.stream.batch_ids.tolist()
-    total = read_json(built[0], remedy="")["splits"]["train"]
-    assert len(ids) == len(set(ids)) == total
-    assert weight == pytest.approx(24 * len(loader))
 
 
 def test_the_next_window_is_read_while_this_one_is_used(built):

@@ -137,44 +137,30 @@ def of_script(
 
 
 @pytest.mark.parametrize(
-    ("row", "environment", "problem"),
+    ("environment", "problem"),
     [
-        ({"environment": "owm"}, {"venv": "own.lock"}, r"environment=owm is not in environments; did you mean .own"),
-        ({"model": "linear"}, {"venv": "own.lock"}, r"environment=own: the model is a LightningModule"),
-        ({}, {}, r"environment=own: names nothing, expected one of venv, conda, image and python"),
-        ({}, {"venv": "own.lock", "conda": "pins"}, r"names venv and conda, expected one of"),
-        ({}, {"conda": "own.lock", "python": "3.12"}, r"names conda and python, expected one of"),
-        ({}, {"venv": "own.lock", "python": "python3"}, r'python=python3 is no version such as "3.12"'),
-        ({}, {"venv": "none.lock"}, r"environment=own.venv=none.lock: cannot be read \(No such file"),
-        ({}, {"venv": "loose.lock"}, r"environment=own.venv=loose.lock, line 2: numpy>=1 pins no version"),
-        ({}, {"conda": "own.lock"}, r"environment=own.conda=own.lock: .*line 1: .* is not the URL of a conda package"),
-        ({}, {"image": "repo/tf:2.21"}, r"image=repo/tf:2.21: names no digest, expected name@sha256: and 64 hex"),
-        ({}, {"python": "no/python"}, r"python=no/python: cannot be started \(No such file or directory\); give"),
-        ({}, {"python": "own.lock"}, r"python=own.lock: cannot be started \(Permission denied\)"),
-        ({}, {"python": "old/python"}, r"python=old/python: is Python 3.8, expected 3.9 or newer"),
-        ({}, {"python": "old/none"}, r"python=old/none: cannot be started \(it is no Python\)"),
+        ({}, r"environment=own: names nothing, expected one of venv, conda, image and python"),
+        ({"conda": "own.lock", "python": "3.12"}, r"names conda and python, expected one of"),
+        ({"venv": "own.lock", "python": "python3"}, r'python=python3 is no version such as "3.12"'),
+        ({"venv": "none.lock"}, r"environment=own.venv=none.lock: cannot be read \(No such file"),
+        ({"venv": "loose.lock"}, r"environment=own.venv=loose.lock, line 2: numpy>=1 pins no version"),
+        ({"conda": "own.lock"}, r"environment=own.conda=own.lock: .*line 1: .* is not the URL of a conda package"),
+        ({"python": "no/python"}, r"python=no/python: cannot be started \(No such file or directory\); give"),
+        ({"python": "own.lock"}, r"python=own.lock: cannot be started \(Permission denied\)"),
+        ({"python": "old/python"}, r"python=old/python: is Python 3.8, expected 3.9 or newer"),
+        ({"python": "old/none"}, r"python=old/none: cannot be started \(it is no Python\)"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence_before_anything_runs(
-    fake: FakeProject, row: dict[str, Any], environment: dict[str, Any], problem: str
+    fake: FakeProject, environment: dict[str, Any], problem: str
 ) -> None:
     of_script(fake, environment)
-    fake.rows[0] |= row
     fake.workspace.write("loose.lock", "scipy==1.0\nnumpy>=1\n")
     for name, text in (("python", '[[3, 8, 1], "cpython", []]'), ("none", "hello")):
         fake.workspace.write(f"old/{name}", f"#!/bin/sh\necho '{text}'\n").chmod(0o755)
     with pytest.raises(ConfigError, match=problem) as error:
         fake.load()
     assert str(error.value).count("\n") == 0
-
-
-def test_ranks_in_an_image_have_no_other_environment(fake: FakeProject) -> None:
-    of_script(fake, {"venv": "own.lock"})
-    fake.config["runtime"] = {"environment": "image"}
-    with pytest.raises(
-        ConfigError, match=r"environment=own: runtime.environment=image starts ranks"
-    ):
-        fake.load()
 
 
 def test_an_image_is_asked_where_a_tool_runs_images_and_elsewhere_only_slurm_goes_on(
@@ -213,11 +199,6 @@ def test_nodes_that_share_no_store_build_from_a_lock_alone(fake: FakeProject) ->
     given = built_on_nodes(run.environment, run.layout)
     assert given is not None
     assert given.file == Path("own.lock")
-    fake.config["environments"] = {"own": {"python": str(OWN)}}
-    with pytest.raises(
-        ConfigError, match="under runtime.launcher=azureml each node builds its environment"
-    ):
-        fake.load()
 
 
 # --- what a program needs -------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 import importlib.metadata
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from shardline.core.canonical import canonical_json, digest, short_digest
 from shardline.core.digests import file_sha256
 from shardline.errors import ConfigError, DataError
 from shardline.identity import FileDigests, load_lock
-from tests.support.workspace import REPOSITORY
 
 OLD_NS = 10**18  # long ago, so that a file counts as left alone
 
@@ -204,23 +201,3 @@ def test_lock_that_is_none(tmp_path: Path, text: str | None, message: str) -> No
     with pytest.raises(ConfigError) as error:
         load_lock(tmp_path / "lock")
     assert message in str(error.value)
-
-
-def test_two_processes_write_the_same_bytes_of_a_document() -> None:
-    """Python's sets have an order of their own in each process."""
-    program = (
-        "import json; from shardline.config.load import load_project; p = load_project(); "
-        "print(json.dumps([run.document for run in p.runs.values()]))"
-    )
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-    assert len(texts) == 1
-    assert b'"training": 1' in texts.pop()

@@ -36,7 +36,9 @@ from tests.support.mutated_project import (
 )
 
 
-def test_this_process_and_another_python_agree(place: Place) -> None:
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_this_process_and_another_python_agree(place: Place, seed: str) -> None:
+    """Python's sets have an order of their own in each process."""
     program = (
         "from pathlib import Path; from shardline.config.load import load_project; "
         "p = load_project(workdir=Path('.')); "
@@ -46,7 +48,7 @@ def test_this_process_and_another_python_agree(place: Place) -> None:
     found = subprocess.run(
         [sys.executable, "-c", program],
         cwd=place.path,
-        env={**os.environ, "PYTHONPATH": str(place.library)},
+        env={**os.environ, "PYTHONPATH": str(place.library), "PYTHONHASHSEED": seed},
         text=True,
         capture_output=True,
         check=True,

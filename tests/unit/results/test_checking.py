@@ -50,24 +50,16 @@ def test_what_came_out_again_is_equal_and_what_tells_the_making_is_not_compared(
         ({"metrics": {"accuracy": 0.5, "loss": 1.0 + 1e-15}}, 0, {"metrics.loss": "different"}),
         ({"metrics": {"accuracy": 0.5, "loss": 1.001}}, 1e-2, {"metrics.loss": "within the tolerance"}),
         ({"metrics": {"accuracy": 0.5, "loss": 1.001}}, 1e-4, {"metrics.loss": "different"}),
-        ({"metrics": {"accuracy": 0.5}}, 1e-2, {"metrics.loss": "different"}),
-        ({"num_samples": 11}, 0, {"num_samples": "different"}),
         (
             {"confusion": {"classes": ["a", "b"], "counts": [[3, 2], [2, 3]]}},
             1e-3,
             {"confusion": "different"},
         ),
         (
-            {"confusion": {"classes": ["a", "c"], "counts": [[3, 2], [3, 2]]}},
-            1.0,
-            {"names and sizes": "different"},
-        ),
-        (
             {"confusion": {"classes": ["a", "b"], "counts": [[3, 2], [3, 2], [0, 0]]}},
             0,
             {"names and sizes": "different", "confusion": "different"},
         ),
-        ({"new": 3}, 0, {"new": "different"}),
     ],
 )  # fmt: skip
 def test_what_did_not_come_out_again_is_told_by_name(replayed, tolerance, found):
