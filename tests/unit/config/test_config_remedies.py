@@ -67,49 +67,6 @@ def test_a_cell(key: str, cell: str, remedy: str, tmp_path: Path) -> None:
     assert found.endswith(f"; {remedy}"), found
 
 
-@pytest.mark.parametrize(
-    ("config", "remedy"),
-    [
-        ({"defaults": {"optim": {"lr": "0,01"}}}, "write 0.01"),
-        (
-            {"defaults": {"optim": {"lr": "0.01, 0.1"}}},
-            "write [0.01, 0.1] in a cell of the run table for a run of each",
-        ),
-        (
-            {"defaults": {"seed": [1, 2]}},
-            "write [1, 2] in a cell of the run table for a run of each",
-        ),
-        ({"runtime": {"log_every_steps": "10, 20"}}, "write one, such as 10"),
-        ({"runtime": {"watch_reads": False}}, 'write "off" in quotes'),
-        ({"runtime": {"hosts": "node1"}}, "put it in square brackets"),
-        ({"defaults": {"optim": {"learning_rate": 1}}}, 'did you mean "defaults.optim.lr"?'),
-        ({"defaults": {"store": "x"}}, 'did you mean "runtime.store"?'),
-        ({"lr": 1}, 'did you mean "defaults.optim.lr"?'),
-    ],
-)
-def test_the_config(config: dict[str, Any], remedy: str, tmp_path: Path) -> None:
-    found = message(tmp_path, **config)
-    assert found.endswith(f"; {remedy}"), found
-
-
-@pytest.mark.parametrize(
-    ("column", "meant"),
-    [
-        ("optim.learning_rate", "optim.lr"),
-        ("learning-rate", "optim.lr"),
-        ("batch_size", "global_batch"),
-        ("num_epochs", "trainer.max_epochs"),
-        ("gpus", "devices"),
-        ("Seed", "seed"),
-    ],
-)
-def test_a_column_by_the_name_that_it_has_elsewhere(
-    column: str, meant: str, tmp_path: Path
-) -> None:
-    found = message(tmp_path, f"{HEAD}{column}\na\tdigits\tmlp\t1\n")
-    assert found.endswith(f'did you mean "{meant}"?')
-
-
 def test_no_remedy_repeats_what_may_be_a_secret(tmp_path: Path) -> None:
     found = message(tmp_path, runtime={"not_secret": "hunter2hunter2"})
     assert "hunter2" not in found
