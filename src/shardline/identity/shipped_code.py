@@ -2,7 +2,7 @@
 
 Shipped code counts by result versions, so an edit of it makes no result stale. `shipped_code.json`
 records what each file that decides a value means, comments and layout apart; a test holds it to the
-files, and `pytest --regen tests/unit/test_shipped_code.py` rewrites it. Where a file means something
+files, and `pytest --regen tests/unit/identity/test_shipped_code.py` rewrites it. Where a file means something
 else than recorded, the edit is a fork's, and its results need a version of their own.
 """
 

@@ -202,7 +202,7 @@ EXPORTED: dict[str, str] = {
 
 # The packages, by import name, that decide a value of what a stage, model or source makes. They
 # are listed and not read from imports, so that an import added to Shardline makes nothing stale;
-# `tests/unit/test_result_versions.py` compares the lists with the imports, and lists why a
+# `tests/unit/identity/test_result_versions.py` compares the lists with the imports, and lists why a
 # package that is imported is not here.
 _TORCH = ("numpy", "pytorch_lightning", "torch")
 PACKAGES: dict[str, tuple[str, ...]] = {
