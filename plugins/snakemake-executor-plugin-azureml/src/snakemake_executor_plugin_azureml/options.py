@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError
@@ -55,7 +55,12 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a job's resources ask for; empty text and 0 mean that it is left to Azure ML."""
+    """What a job's resources ask for; empty text and 0 mean that it is left to Azure ML.
+
+    Attributes:
+        distribution: mpi, pytorch, or empty for one plain process.
+        processes_per_node: processes that Azure ML starts on each node.
+    """
 
     compute: str
     instance_type: str
@@ -64,7 +69,7 @@ class Resources:
     distribution: str
     mounts: tuple[Mount, ...]
     identity: Identity | None
-    variables: Mapping[str, str]
+    variables: Mapping[str, str] = field(repr=False)
     tags: Mapping[str, str]
     shm_size: str
     docker_args: str
@@ -163,6 +168,7 @@ def read_resources(
 ) -> Resources:
     """Return what a job's resources ask for, with the settings as defaults."""
     identity = read_identity(settings.identity)
+    client_id = identity.client_id if identity else ""
     nodes = _count(resources, "nodes", 1, rule)
     processes = _count(resources, "azureml_processes_per_node", 1, rule)
     is_parallel = nodes * processes > 1
@@ -201,9 +207,7 @@ def read_resources(
         mounts=mounts,
         identity=identity,
         # The client libraries on the node ask for this one when several identities are assigned.
-        variables={"AZURE_CLIENT_ID": identity.client_id}
-        if identity and identity.client_id
-        else {},
+        variables={"AZURE_CLIENT_ID": client_id} if client_id else {},
         tags=read_tags(settings.tags),
         shm_size=_shm_size(resources, rule),
         docker_args=str(resources.get("docker_args") or ""),

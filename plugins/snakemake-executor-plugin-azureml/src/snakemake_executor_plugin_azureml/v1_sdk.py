@@ -6,6 +6,7 @@ import tempfile
 import threading
 from collections.abc import Collection
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -101,32 +102,19 @@ class Sdk:
                 run_id=request.name,
                 credential_passthrough=bool(request.identity and request.identity.kind == "user"),
             )
-        return Job(
-            name=run.id,
-            status=str(run.status),
-            tags=dict(request.tags),
-            url=run.get_portal_url(),
-            code=request.code,
-        )
+        return replace(_job(run), tags=dict(request.tags), code=request.code)
 
     def find(self, name: str) -> Job | None:
         """Return the job of this name, None if there is none."""
         run = self._run(name)
         if run is None:
             return None
-        job = _job(run)
-        if job.runs:
+        if (job := _job(run)).runs:
             return job
         # The request for its tags was lost, so the digest is taken from what the job was given.
         definition = run.get_details().get("runDefinition") or {}
         variables = definition.get("environmentVariables") or {}
-        return Job(
-            name=job.name,
-            status=job.status,
-            tags=job.tags,
-            url=job.url,
-            code=variables.get(CODE_VARIABLE, ""),
-        )
+        return replace(job, code=variables.get(CODE_VARIABLE, ""))
 
     def listed(self, names: Collection[str]) -> dict[str, Job]:
         """Return those of the jobs that are among the newest of the workflow."""
@@ -228,13 +216,11 @@ def build_environment(wanted: EnvironmentRequest) -> Environment:
 
 def build_run(request: JobRequest, code: Path, environment: Environment) -> ScriptRunConfig:
     """Return the job as azureml-core has it."""
-    distributions = {
-        "mpi": lambda: MpiConfiguration(request.processes_per_node, request.nodes),
-        # Here the count is that of all nodes together.
-        "pytorch": lambda: PyTorchConfiguration(
-            process_count=request.processes_per_node * request.nodes, node_count=request.nodes
-        ),
-    }
+    each, nodes, distribution = request.processes_per_node, request.nodes, None
+    if request.distribution == "mpi":
+        distribution = MpiConfiguration(each, nodes)
+    elif request.distribution:  # whose count is that of all nodes together
+        distribution = PyTorchConfiguration(process_count=each * nodes, node_count=nodes)
     docker = DockerConfiguration(
         use_docker=True,
         arguments=request.docker_args.split(),
@@ -245,9 +231,7 @@ def build_run(request: JobRequest, code: Path, environment: Environment) -> Scri
         command=request.command,
         compute_target=request.compute,
         environment=environment,
-        distributed_job_config=distributions[request.distribution]()
-        if request.distribution
-        else None,
+        distributed_job_config=distribution,
         docker_runtime_config=docker,
     )
     run = config.run_config
