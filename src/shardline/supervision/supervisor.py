@@ -1,5 +1,6 @@
 """Supervision of the launcher as a child process: log, progress bar, stop requests, exit."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+import psutil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -24,10 +26,10 @@ from shardline.supervision.failures import (
     reset_failures,
 )
 from shardline.supervision.rank_lines import PROGRESS, RankLines
-from shardline.supervision.stuck_launcher import end_stuck_launcher
 from shardline_io.stopping import SIGNALS
 
 _GRACE_S = 20.0
+_LOOK_S, _STUCK_S = 1.0, 20.0  # between looks for a hang, and from then to the end of the launcher
 _STOP = "stop.json"
 Ask = Callable[[str, float | None], None]  # `StopRequest.ask`
 
@@ -185,6 +187,39 @@ def _signals_ask(request: StopRequest, *, at_once: bool) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def end_stuck_launcher(work: Path, launcher: int) -> Iterator[None]:
+    """End a launcher that still runs after a hang was reported: Open MPI's waits forever for its daemon.
+
+    Args:
+        work: the run's folder in the store.
+        launcher: its pid, which leads a session of its own. The whole session is ended, since
+            Open MPI's remote shells leave the process group and keep the output open.
+    """
+    has_ended = threading.Event()
+
+    def look() -> None:
+        while not has_ended.wait(_LOOK_S):
+            with suppress(DataError, OSError):  # a record may be deleted meanwhile
+                if any(failure.kind == "hung" for failure in read_failures(work)):
+                    if not has_ended.wait(_STUCK_S):
+                        _kill_session(launcher)
+                    return
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+
+
+def _kill_session(leader: int) -> None:
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)
 
 
 def _relay(

@@ -15,11 +15,8 @@ from shardline.supervision.watchdog.proc import exit_code_of, signal_name
 _LOST_PEER = re.compile(
     r"by peer|Broken pipe|remote process|Connection reset|Dist(Backend|Network|Store)Error"
 )
-_ORDERED = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-)  # sent by the launcher, for another reason
+# Sent by the launcher, for another reason.
+_ORDERED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def report_exit(work: Path, heartbeat: Heartbeat, kills: int) -> None:
