@@ -6,7 +6,6 @@ by somebody without the job's secret closes the connection. Nothing is encrypted
 MPI, NCCL and torch do not encrypt between nodes either.
 """
 
-import hashlib
 import hmac
 import json
 import select
@@ -214,8 +213,3 @@ def _enable_keepalive(sock: socket.socket, silence_s: float) -> None:
     ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def digest(content: bytes) -> str:
-    """Return the SHA-256 of some bytes."""
-    return hashlib.sha256(content).hexdigest()
