@@ -8,18 +8,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from shardline.config.geometry import ActualGeometry
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import LaunchError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(ActualGeometry):
     """What a launcher is asked to start, and where.
 
     Attributes:
         run_id: names the rendezvous.
-        nodes: machines.
-        devices: ranks on each machine.
         cpus: CPUs of each rank.
         gpus: GPUs of each machine, 0 for ranks on CPUs.
         hosts: names of the machines in order; empty for this one.
@@ -35,8 +34,6 @@ class Plan:
     """
 
     run_id: str
-    nodes: int
-    devices: int
     cpus: int = 1
     gpus: int = 0
     hosts: tuple[str, ...] = ()
@@ -49,11 +46,6 @@ class Plan:
     processes: int = 1
     files: tuple[str, ...] = ()
     python: tuple[str, ...] = (sys.executable,)
-
-    @property
-    def ranks(self) -> int:
-        """Number of ranks."""
-        return self.nodes * self.devices
 
 
 def launch_command(launcher: str, program: Sequence[str], plan: Plan) -> list[str]:

@@ -176,7 +176,7 @@ def sealed_again(steps: int, run: str) -> str:
 def last_recorded_step(work: Path) -> int | None:
     """Return the last optimiser step in a training's metrics, or a script's; None if there is none."""
     for path in (work / "metrics.jsonl", work / "output" / "metrics.jsonl"):
-        for line in reversed(_last_lines(path)):
+        for line in reversed(tail_of(path).splitlines()):
             try:
                 return int(json.loads(line)["step"])
             except (ValueError, TypeError, KeyError):
@@ -184,13 +184,14 @@ def last_recorded_step(work: Path) -> int | None:
     return None
 
 
-def _last_lines(path: Path) -> list[bytes]:
+def tail_of(path: Path) -> bytes:
+    """Return the end of a file, which a long training makes large; nothing where it cannot be read."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))  # a long training's file is large
-            return file.read().splitlines()
+            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            return file.read()
     except OSError:
-        return []
+        return b""
 
 
 def _ended(

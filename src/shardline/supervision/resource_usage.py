@@ -26,7 +26,7 @@ _FOLDER = "machine"
 _PERIOD_S = 2.0  # of a sampler at first; it doubles whenever the points are halved
 
 
-class MachinePoint(Record):
+class MachinePoint(Record, frozen=True, kw_only=True):
     """What a rank used, with the programs that it runs, since the point before.
 
     Attributes:

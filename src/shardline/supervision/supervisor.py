@@ -3,17 +3,14 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 import psutil
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from shardline.core.errors import DataError, ShardlineError, Stopped
 from shardline.core.files import utc_stamp, write_json
@@ -25,7 +22,7 @@ from shardline.supervision.failures import (
     read_failures,
     reset_failures,
 )
-from shardline.supervision.rank_lines import PROGRESS, RankLines
+from shardline.supervision.rank_lines import RankLines
 from shardline_io.stopping import SIGNALS
 
 _GRACE_S = 20.0
@@ -127,7 +124,7 @@ def run_ranks(
                 _signals_ask(request, at_once=not grace_s),
                 end_stuck_launcher(work, child.pid),
             ):
-                last = _relay(child, log_file, title, RankLines(title, monitor))
+                last = _relay(child, log_file, RankLines(title, monitor))
                 code = child.wait()
         except BaseException:
             _end(child)
@@ -222,41 +219,17 @@ def _kill_session(leader: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _relay(
-    child: subprocess.Popen[str], log: IO[str], title: str, report: Callable[[str], None]
-) -> str:
+def _relay(child: subprocess.Popen[str], log: IO[str], rank_lines: RankLines) -> str:
     """Pass the output on without secrets until it ends, and return its last line."""
     assert child.stdout is not None
     last, masker = "", LineMasker()
-    # without a terminal nothing is written: its reader may have exited while the job runs
-    with _bar(title) if sys.stderr.isatty() else nullcontext(lambda line: None) as show:
+    with rank_lines:
         for line in map(masker.mask, child.stdout):
             log.write(line)
             log.flush()
             last = line.strip() or last
-            show(line)
-            report(line)
+            rank_lines(line)
     return last
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress as a bar."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rest]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None, rest="")
-
-        def show(line: str) -> None:
-            if match := PROGRESS.match(line):
-                done, total = int(match["step"]), int(match["total"])
-                bar.update(task, completed=done, total=total, rest=match["rest"])
-
-        yield show
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -229,10 +229,7 @@ def _count(resources: Mapping[str, Any], name: str, default: int, rule: str) -> 
     except (TypeError, ValueError):
         count = 0
     if count < 1:
-        raise AzureMLError(
-            f"rule {rule} has the resource {name}={value!r} where a whole number above 0 is "
-            "expected; correct it"
-        )
+        raise _wrong(rule, name, value, "a whole number above 0 is expected")
     return count
 
 
@@ -241,20 +238,15 @@ def _distribution(resources: Mapping[str, Any], rule: str, is_parallel: bool) ->
     if value is None:
         return "pytorch" if is_parallel else ""
     if value not in _DISTRIBUTIONS:
-        raise AzureMLError(
-            f"rule {rule} has the resource azureml_distribution={value!r} where mpi or pytorch is "
-            "expected; correct it"
-        )
+        raise _wrong(rule, "azureml_distribution", value, "mpi or pytorch is expected")
     return str(value)
 
 
 def _shm_size(resources: Mapping[str, Any], rule: str) -> str:
     value = str(resources.get("shm_size") or "")
     if value and not re.fullmatch(r"[1-9][0-9]*[bkmg]", value):
-        raise AzureMLError(
-            f"rule {rule} has the resource shm_size={value!r} where a number with the unit b, k, m "
-            "or g is expected, such as 16g; correct it"
-        )
+        expected = "a number with the unit b, k, m or g is expected, such as 16g"
+        raise _wrong(rule, "shm_size", value, expected)
     return value
 
 
@@ -263,8 +255,11 @@ def _priority(sdk: str, resources: Mapping[str, Any], rule: str) -> str:
     is_known = value.isdigit() if sdk == "v1" else value in _PRIORITIES
     if value and not is_known:
         expected = "a whole number" if sdk == "v1" else "low, medium or high"
-        raise AzureMLError(
-            f"rule {rule} has the resource azureml_priority={value!r} where azureml-sdk={sdk} "
-            f"expects {expected}; correct it"
-        )
+        raise _wrong(rule, "azureml_priority", value, f"azureml-sdk={sdk} expects {expected}")
     return value
+
+
+def _wrong(rule: str, name: str, value: Any, expected: str) -> AzureMLError:
+    return AzureMLError(
+        f"rule {rule} has the resource {name}={value!r} where {expected}; correct it"
+    )

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Sdk:
         self._experiment = experiment
         self._code = code
         self._workflow = workflow
-        self._environments: dict[EnvironmentRequest, Environment] = {}
+        self._environment = cache(self._registered)
         # Its file of uploaded snapshots is one per workspace, and not safe to write in parallel.
         self._submitting = threading.Lock()
 
@@ -162,11 +163,6 @@ class Sdk:
             if status_code(error) == 404:
                 return None
             raise
-
-    def _environment(self, wanted: EnvironmentRequest) -> Environment:
-        if wanted not in self._environments:
-            self._environments[wanted] = self._registered(wanted)
-        return self._environments[wanted]
 
     def _registered(self, wanted: EnvironmentRequest) -> Environment:
         # The service numbers versions here, so one of ours is known by its name alone.

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class ClientV2:
         self._workflow = workflow
         self._pause = pause
         self._preparing = threading.Lock()
-        self._environments: dict[EnvironmentRequest, str] = {}
+        self._environment = cache(self._registered)
 
     def submit(self, request: JobRequest) -> Job:
         """Create the job; the first one brings code and environment, the others name them."""
@@ -122,11 +123,6 @@ class ClientV2:
     def _details(self, name: str) -> Any:
         # The SDK shows a failed job's error and log files in no other way than by printing them.
         return self._ml.jobs._runs_operations.get_run_details(name)
-
-    def _environment(self, wanted: EnvironmentRequest) -> str:
-        if wanted not in self._environments:
-            self._environments[wanted] = self._registered(wanted)
-        return self._environments[wanted]
 
     def _registered(self, wanted: EnvironmentRequest) -> str:
         if wanted.image:
