@@ -19,7 +19,6 @@ from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.files import below
 from snakemake_executor_plugin_azureml.node.follower import Follower, _join, follow
 from snakemake_executor_plugin_azureml.node.hub import Hub
-from snakemake_executor_plugin_azureml.node.listeners import listen
 from snakemake_executor_plugin_azureml.node.place import Place, find_place
 from snakemake_executor_plugin_azureml.node.secret import (
     GREETING_BYTES,
@@ -34,6 +33,7 @@ from snakemake_executor_plugin_azureml.node.wire import (
     Connection,
     LostError,
     Seal,
+    listen,
     receive_exactly,
 )
 

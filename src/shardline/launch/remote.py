@@ -26,7 +26,7 @@ from pathlib import Path
 from shardline.core.errors import LaunchError
 from shardline.core.process import die_with_parent
 from shardline.core.world import World
-from shardline.launch.commands import Plan
+from shardline.launch.commands import LaunchPlan
 from shardline.launch.exit_on_stdin_close import READ_VARIABLES
 from shardline.launch.export import export_world
 
@@ -61,7 +61,7 @@ def main() -> int:
     return _run(commands, json.dumps(secret) + "\n" if secret else "")
 
 
-def check_machines(plan: Plan) -> None:
+def check_machines(plan: LaunchPlan) -> None:
     """Refuse listed hosts on which a plan's ranks cannot be started, whatever the launcher.
 
     Raises:

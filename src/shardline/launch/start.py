@@ -22,7 +22,7 @@ from shardline.core.errors import LaunchError
 from shardline.core.redaction import PASSED, mask
 from shardline.core.variables import clean, ignored
 from shardline.launch.azureml import find_processes
-from shardline.launch.commands import Plan, launch_command
+from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.export import export_world
 from shardline.launch.resolve import resolve_world
 from shardline.launch.slurm.allocation import (
@@ -48,7 +48,7 @@ class Start:
 
     command: list[str]
     env: dict[str, str]
-    plan: Plan
+    plan: LaunchPlan
 
     @property
     def summary(self) -> str:
@@ -114,7 +114,7 @@ def prepare_start(
     named = tuple(place)
     if launcher == "mpirun" and allocation:
         place |= restored_variables(allocation, tasks_per_node=devices)
-    plan = Plan(
+    plan = LaunchPlan(
         run_id=run_id,
         nodes=nodes,
         devices=devices,

@@ -25,9 +25,8 @@ from shardline.environments.python import built_on_nodes, python_of_ranks, pytho
 from shardline.pipeline.common import find_run
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import write_watched_files
-from shardline.supervision.attempts import attempted, read_attempts
+from shardline.supervision.attempts import attempted, only_one, read_attempts
 from shardline.supervision.retries import check_retry, crash_loop, log_of_attempt
-from shardline.supervision.run_lock import only_one
 from shardline.training.rank_spec import (
     PROGRAMS,
     AnySpec,

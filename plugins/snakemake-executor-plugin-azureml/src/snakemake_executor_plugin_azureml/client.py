@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from snakemake_executor_plugin_azureml.errors import AzureMLError
+from snakemake_executor_plugin_azureml.options import SDKS
 from snakemake_executor_plugin_azureml.request import CODE_TAG, JobRequest
 from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
-SDKS = {"v1": "azureml-core", "v2": "azure-ai-ml"}
 CREDENTIAL_VARIABLE = "SNAKEMAKE_AZUREML_CREDENTIAL"
 # From how many jobs on one list of all costs fewer requests than one request for each.
 _LISTED_FROM = 3

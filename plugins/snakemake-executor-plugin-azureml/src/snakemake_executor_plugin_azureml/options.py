@@ -10,7 +10,7 @@ from snakemake_executor_plugin_azureml.settings import ExecutorSettings
 
 SERVERLESS = "serverless"
 _DISTRIBUTIONS = ("mpi", "pytorch")
-_SDKS = ("v1", "v2")
+SDKS = {"v1": "azureml-core", "v2": "azure-ai-ml"}
 _PRIORITIES = ("low", "medium", "high")
 _URI = re.compile(r"azureml://datastores/(?P<datastore>[^/]+)/paths/(?P<path>.+)")
 _CLIENT_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -83,7 +83,7 @@ def check_settings(settings: ExecutorSettings) -> None:
     Raises:
         AzureMLError: names the setting, its value and what to do.
     """
-    if settings.sdk not in _SDKS:
+    if settings.sdk not in SDKS:
         raise AzureMLError(f"azureml-sdk={settings.sdk!r} is expected to be v2 or v1; choose one")
     if bool(settings.image) == bool(settings.environment):
         found = "both are" if settings.image else "neither is"

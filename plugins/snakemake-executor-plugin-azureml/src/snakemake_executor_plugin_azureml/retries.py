@@ -80,9 +80,9 @@ def retry_after_s(error: BaseException, now: datetime | None = None) -> float | 
         if isinstance(cause, SdkError):
             return cause.retry_after_s
         headers = getattr(getattr(cause, "response", None), "headers", None) or {}
-        for name, unit_s in (("retry-after-ms", 1e-3), ("x-ms-retry-after-ms", 1e-3)):
+        for name in ("retry-after-ms", "x-ms-retry-after-ms"):
             if (value := _header(headers, name)) and value.isdigit():
-                return int(value) * unit_s
+                return int(value) * 1e-3
         value = _header(headers, "Retry-After")
         if value and value.strip().isdigit():
             return float(value)

@@ -14,11 +14,18 @@ from typing import Any
 from snakemake_executor_plugin_azureml.node.environment import Settings
 from snakemake_executor_plugin_azureml.node.errors import NodeError
 from snakemake_executor_plugin_azureml.node.launches import Launches, Member
-from snakemake_executor_plugin_azureml.node.listeners import listen, listen_locally, short_folder
 from snakemake_executor_plugin_azureml.node.place import Place, is_loopback
 from snakemake_executor_plugin_azureml.node.process import POLL_S, log
 from snakemake_executor_plugin_azureml.node.secret import NONCE_BYTES, Secret
-from snakemake_executor_plugin_azureml.node.wire import SMALL, Connection, LostError, Seal
+from snakemake_executor_plugin_azureml.node.wire import (
+    SMALL,
+    Connection,
+    LostError,
+    Seal,
+    listen,
+    listen_locally,
+    short_folder,
+)
 
 _FIRST_MESSAGE_S = 10.0
 _LEAVE_S = 10.0
