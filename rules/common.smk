@@ -6,8 +6,19 @@ from shardline.pipeline import snakemake_speedups
 from shardline.config.scripts import is_script
 from shardline.environments.container import container_of
 from shardline.environments.context import image_sources
-from shardline.environments.specs import STAGES, tell_post_deploy
-from shardline.pipeline.hooks import check_jobs, open_project, settle, workflow_errors
+from shardline.environments.specs import STAGES, existing_pin_file, tell_post_deploy
+from shardline.core.errors import ShardlineError
+from shardline.launch.request import (
+    REQUESTED,
+    evaluation_requested,
+    prediction_requested,
+    requested,
+    threads_of,
+)
+from shardline.config.names import titles_of
+from shardline.pipeline.hooks import check_one_owner, open_project, settle
+from shardline.pipeline.storage import Storage, logs_of
+from shardline.pipeline.hooks import check_jobs, workflow_errors
 from shardline.pipeline.jobs import Jobs, has_scripts
 from shardline.pipeline.storage import storage_of
 from shardline.pipeline.terminal import finished

@@ -16,7 +16,7 @@ from shardline.config.geometry import ActualGeometry
 from shardline.config.load import load_project
 from shardline.core.errors import NAME_FILE
 from shardline.core.files import read_json_lines
-from shardline.launch.commands import Plan, launch_command
+from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.pipeline import runs as jobs
 from shardline.training.rank_spec import write_spec
 from tests.support.built import build
@@ -64,7 +64,7 @@ class Ranks:
         (work / NAME_FILE).write_text("run")  # as the job tells its ranks
         if not self.is_by_torchrun:
             return Launch(self.devices, spec, cwd=self.root, output=self.root / f"{name}.output")
-        plan = Plan(run_id=name, nodes=self.nodes, devices=self.devices)
+        plan = LaunchPlan(run_id=name, nodes=self.nodes, devices=self.devices)
         return subprocess.Popen(
             launch_command("torchrun", ["-m", "shardline.training.worker", str(spec)], plan),
             cwd=self.root,

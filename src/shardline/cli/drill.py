@@ -45,7 +45,7 @@ def drill(
     Weights, the optimiser's state and samples must be bit-identical to those of an uninterrupted training.
     The test lies in `drills/`; your own runs are not touched. Exit code 3 if the training did not survive.
     """
-    from shardline.drills.certify import certify
+    from shardline.drills.outcome import certify
     from shardline.drills.run import Order, drilled
     from shardline.provenance.actions import Action
 
@@ -62,9 +62,8 @@ def drill(
         report=(lambda line: None) if as_json else (lambda line: say(f"{name}: {line}")),
     )
     action = Action(id=f"drill/{name}")
-    with drilled(order) as drills:
-        certificate = certify(drills, action) if name == "resume" else None
-    outcomes = [one.outcome for one in drills]
+    with drilled(order) as outcomes:
+        certificate = certify(outcomes, action) if name == "resume" else None
     if as_json:
         say_json({"outcomes": [one.to_json() for one in outcomes], "certificate": certificate})
     else:

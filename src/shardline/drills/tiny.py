@@ -94,6 +94,11 @@ class Tiny:
         return other
 
 
+def num_ranks(run: Run) -> int:
+    """Return the number of a run's ranks."""
+    return run.settings.nodes * run.settings.devices
+
+
 def make_tiny(
     folder: Path, store: Path, sizes: Sequence[Size], *, epochs: int, runtime: Mapping[str, Any],
     also: Mapping[str, Any],
@@ -108,7 +113,13 @@ def make_tiny(
     config = {
         "runs": "config/runs.tsv",
         **also,
-        "defaults": _settings(sizes, epochs),
+        "defaults": {
+            "global_batch": _global_batch(sizes),
+            "model_args": {"hidden": 32},
+            "optim": {"lr": 0.01},
+            "early_stopping": {"patience": 0},
+            "trainer": {"max_epochs": epochs, "accumulate": ACCUMULATE},
+        },
         "runtime": {
             **runtime,
             "check": False,
@@ -129,16 +140,6 @@ def make_tiny(
     (folder / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))
     (folder / "config" / "runs.tsv").write_text("\n".join(rows) + "\n")
     return Tiny(folder=folder, store=store)
-
-
-def _settings(sizes: Sequence[Size], epochs: int) -> dict[str, Any]:
-    return {
-        "global_batch": _global_batch(sizes),
-        "model_args": {"hidden": 32},
-        "optim": {"lr": 0.01},
-        "early_stopping": {"patience": 0},
-        "trainer": {"max_epochs": epochs, "accumulate": ACCUMULATE},
-    }
 
 
 def _rows(sizes: Sequence[Size]) -> dict[str, Any]:

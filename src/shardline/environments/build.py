@@ -11,8 +11,8 @@ from shardline.config.script_environment import ScriptEnvironment
 from shardline.core.errors import ConfigError
 from shardline.environments.container import RUNNERS, python_of_image
 from shardline.environments.image import find_tool
-from shardline.environments.of_script import problem_of
 from shardline.environments.prefix import make_prefix
+from shardline.environments.python import problem_of
 from shardline.environments.venv import make_venv
 from shardline.identity.conda_pins import read_pins
 from shardline.identity.interpreter import Interpreter, ask, ask_words

@@ -6,13 +6,17 @@ from pathlib import Path
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_json
-from shardline.environments.pins import (
+from shardline.environments.specs import (
+    STAGES,
     checked_pins,
+    env_file,
     existing_pin_file,
     pin_file,
+    read_specs,
+    specs_of,
     write_pins,
+    write_specs,
 )
-from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
 
 
 def lock_envs(project: Project) -> None:

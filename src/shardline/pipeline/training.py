@@ -21,15 +21,13 @@ from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import NAME_FILE, CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder, write_bytes
 from shardline.core.machine import num_cpus, num_gpus
-from shardline.environments.of_script import built_on_nodes, python_of_script
-from shardline.environments.on_rank import MODULES
-from shardline.environments.python import python_of_ranks
+from shardline.environments.installed import MODULES
+from shardline.environments.python import built_on_nodes, python_of_ranks, python_of_script
 from shardline.pipeline.common import only
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import write_watched_files
-from shardline.supervision.attempts import attempted, read_attempts
+from shardline.supervision.attempts import attempted, only_one, read_attempts
 from shardline.supervision.retries import check_retry, crash_loop, log_of_attempt
-from shardline.supervision.run_lock import only_one
 from shardline.training.rank_spec import (
     PROGRAMS,
     AnySpec,
@@ -273,7 +271,8 @@ def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
     if allocation is None:
         return {"job": env.get("AZUREML_RUN_ID"), "retry": 0}
     return {
-        "job": allocation.job_id, "queue_s": allocation.queue_s, "started": allocation.started,
+        "job": allocation.job_id, "queue_s": allocation.queue_s,
+        "started": allocation.began if allocation.is_own else None,
         "retry": allocation.restarts if allocation.is_own else 0,
     }  # fmt: skip
 

@@ -18,9 +18,8 @@ from shardline.config.run import Run
 from shardline.config.script_environment import KINDS
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
-from shardline.environments.pins import pin_file
 from shardline.environments.prefix import prefix_of
-from shardline.environments.specs import STAGES
+from shardline.environments.specs import STAGES, pin_file
 from shardline.identity.conda_pins import read_pins
 from shardline.results.reports import present_report
 from shardline.results.running import progress_of

@@ -21,8 +21,13 @@ from shardline.core.files import read_json, write_bytes, write_json
 from shardline.core.imports import short_traceback
 from shardline.core.seals import seal
 from shardline.core.world import World
-from shardline.environments.installed import explain_differences, machine
-from shardline.environments.on_rank import differences_of, found_by_rank, observed_of_script
+from shardline.environments.installed import (
+    differences_of,
+    explain_differences,
+    found_by_rank,
+    machine,
+    observed_of_script,
+)
 from shardline.environments.venv import make_on_node
 from shardline.identity import watch_reads
 from shardline.launch.export import with_hosts

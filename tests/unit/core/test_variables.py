@@ -22,7 +22,7 @@ from shardline.core import lightning_compat as compat
 from shardline.core import variables
 from shardline.core.environment import rank_variables
 from shardline.core.errors import ConfigError
-from shardline.launch.commands import Plan, launch_command
+from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.start import prepare_start
 from shardline.pipeline.hooks import open_project
 from shardline.results import diff
@@ -215,7 +215,7 @@ def test_listed_hosts_start_python_with_the_fixed_hash_seed(tmp_path):
         f"open('{tmp_path}/' + os.environ['RANK'], 'w').write(str(hash('text')))"
     )
     given = rank_variables(1, {}, "")
-    plan = Plan(
+    plan = LaunchPlan(
         run_id="r-0123456789ab", nodes=2, devices=1, hosts=("a", "b"), port=29500, variables=(*given,),
         runtime=Runtime(remote_shell=str(shell)),
     )  # fmt: skip

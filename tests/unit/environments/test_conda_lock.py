@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from shardline.environments.pins import (
+from shardline.environments.python import interpreter
+from shardline.environments.specs import (
+    STAGES,
     checked_pins,
+    env_file,
     existing_pin_file,
     pin_file,
     read_pins,
+    specs_of,
     unmet_specs,
+    write_specs,
 )
-from shardline.environments.python import interpreter
-from shardline.environments.specs import STAGES, env_file, specs_of, write_specs
 from shardline.errors import ConfigError, DataError
 from shardline.pipeline.envs import create_env, lock_envs
 from shardline.results.gc import find_garbage

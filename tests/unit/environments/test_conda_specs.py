@@ -8,8 +8,15 @@ import yaml
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.core.package import workflow_folder
-from shardline.environments.pins import checked_pins, pin_file
-from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
+from shardline.environments.specs import (
+    STAGES,
+    checked_pins,
+    env_file,
+    pin_file,
+    read_specs,
+    specs_of,
+    write_specs,
+)
 from shardline.errors import ConfigError
 from shardline.identity.environment import load_lock
 from tests.support.fake_project import FakeProject

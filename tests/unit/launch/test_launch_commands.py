@@ -9,12 +9,12 @@ import pytest
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.errors import LaunchError
-from shardline.launch.commands import LAUNCHERS, Plan, launch_command
+from shardline.launch.commands import LAUNCHERS, LaunchPlan, launch_command
 from shardline.launch.request import REQUESTED, requested
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
 PROGRAM = ["-m", "shardline.training.worker", "run.json"]
-ONE = Plan(run_id="mlp-0123456789ab", nodes=1, devices=1)
+ONE = LaunchPlan(run_id="mlp-0123456789ab", nodes=1, devices=1)
 NODE = replace(ONE, devices=2, cpus=3)
 SLURM = replace(
     NODE, nodes=2, hosts=("n1", "n2"), job_id="17", port=23456,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from shardline.config.settings.runtime import Runtime
-from shardline.launch.commands import Plan, launch_command
+from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.exit_on_stdin_close import READ_VARIABLES
 
-PLAN = Plan(run_id="r-0123456789ab", nodes=2, devices=1, hosts=("a", "b"), port=29500)
+PLAN = LaunchPlan(run_id="r-0123456789ab", nodes=2, devices=1, hosts=("a", "b"), port=29500)
 
 
 @pytest.mark.parametrize("launcher", ["none", "torchrun", "mpirun"])

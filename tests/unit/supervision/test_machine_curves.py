@@ -4,15 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from shardline.report.charts.machine import MAX_RANKS, view_machine
+from shardline.supervision import resource_usage
 from shardline.supervision.resource_usage import (
     MAX_POINTS,
     MachineCurve,
@@ -23,7 +24,7 @@ from shardline.supervision.resource_usage import (
     thin,
     write_curve,
 )
-from shardline.supervision.watchdog import Task, sampler
+from shardline.supervision.watchdog import Task
 from shardline.supervision.watchdog.proc import usage_of
 from shardline.training.heartbeat import Heartbeat
 from shardline_io import heartbeat_memory
@@ -193,15 +194,15 @@ def test_linux_tells_memory_and_cpu_of_a_process_with_its_children():
 
 def test_a_sampler_continues_the_curve_at_its_period(tmp_path, monkeypatch):
     now, used = SimpleNamespace(s=100.0), SimpleNamespace(cpu_s=7.0)
-    monkeypatch.setattr(sampler.time, "monotonic", lambda: now.s)
-    monkeypatch.setattr(sampler, "usage_of", lambda pid: (10**9, used.cpu_s))
+    monkeypatch.setattr(resource_usage.time, "monotonic", lambda: now.s)
+    monkeypatch.setattr(resource_usage, "usage_of", lambda pid: (10**9, used.cpu_s))
     memory = HeartbeatMemory()
     task = Task(
         rank=1, num_ranks=2, pid=7, work=str(tmp_path), logs="", first_host="", port=0, dump_signal=45,
         hang_timeout_s=0.0, startup_timeout_s=0.0, attempt=2,
     )  # fmt: skip
     write_curve(tmp_path, 1, MachineCurve([point(2.0), point(8.0, attempt=1)], 2.0))
-    sampled = sampler.Sampler(task, memory)
+    sampled = resource_usage.Sampler(task, memory)
     for at, cpu_s in ((101, 8.0), (102, 10.0), (103, 11.0), (105, 5.0)):
         now.s, used.cpu_s = at, cpu_s
         memory.record_gpu(0, 45) if at == 103 else None

@@ -13,7 +13,12 @@ import pytest
 from shardline.launch.preflight import rendezvous
 from shardline.supervision.failures import read_failures, report_failure
 from shardline.supervision.watchdog import Task
-from shardline.supervision.watchdog.exit_report import exit_message, report_exit
+from shardline.supervision.watchdog.diagnosis import (
+    diagnose_hang,
+    exit_message,
+    hung_message,
+    report_exit,
+)
 from shardline.supervision.watchdog.heartbeats import (
     Heartbeat,
     any_works,
@@ -25,7 +30,6 @@ from shardline.supervision.watchdog.heartbeats import (
     write_heartbeat,
 )
 from shardline.supervision.watchdog.proc import exit_code_of, out_of_memory_kills, state_of
-from shardline.supervision.watchdog.suspects import diagnose_hang, hung_message
 
 WAITS = {"waits": True}
 OWN = {"waits": False}

@@ -11,10 +11,10 @@ from shardline.errors import ConfigError
 from shardline.tracking import tracker_process
 from shardline.tracking.backends.csv import CsvFile
 from shardline.tracking.backends.wandb import has_key
-from shardline.tracking.errors import shorten
 from shardline.tracking.processes import TrackingContext, check_packages, tracked
 from shardline.tracking.records import Batch, Records
 from shardline.tracking.run_links import RunLinks, read_places
+from shardline.tracking.tracker import shorten
 from shardline.training.metrics import JsonLinesLogger
 
 AZURE = "azureml://westeurope.api.azureml.ms/mlflow/v1.0/subscriptions/a"

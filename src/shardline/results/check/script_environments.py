@@ -6,7 +6,7 @@ from contextlib import suppress
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import DataError, ShardlineError
-from shardline.environments.of_script import interpreter_of, problem_of
+from shardline.environments.python import interpreter_of, problem_of
 from shardline.results.check.found import Finding
 
 
