@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from shardline.data.build import build_shards
 from shardline.data.columns import Column
+from shardline.data.sources.from_files import UnusableError
 from shardline.data.sources.hf import Hf
 from shardline.data.sources.litdata import LitData
 from shardline.data.sources.mds import Mds
@@ -371,9 +372,10 @@ def test_samples_of_tokens_are_arrays_alone(tmp_path: Path) -> None:
 
 
 def test_arrays_as_earlier_versions_of_litdata_wrote_them() -> None:
-    from shardline.data.sources.litdata import _decode
-
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     for order in "<>":
         head = struct.pack(f"{order}4I", 0, 2, 2, 3)
-        assert (_decode("tensor", head + array.tobytes()) == array).all()
+        decoded = LitData(num_shards=1).decode("tensor", head + array.tobytes())
+        assert (decoded == array).all()
+        with pytest.raises(UnusableError, match="has 6 bytes, expected type and shape of a tensor"):
+            LitData(num_shards=1).decode("tensor", head[:6])

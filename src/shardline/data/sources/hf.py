@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from shardline.core.errors import DataError
@@ -45,9 +44,8 @@ class Hf(Tabular):
         self._noted_classes: tuple[str, ...] = ()
         if self.has_labels and self.task == "classification" and not self.classes:
             self._noted_classes = self._class_names()
-            self.classes = tuple(
-                map(str, range(len(self._noted_classes)))
-            )  # as the files hold them
+            # as the files hold them
+            self.classes = tuple(map(str, range(len(self._noted_classes))))
         self._is_inferred = not columns
         if not columns:
             self.named = self._inferred()
@@ -154,12 +152,7 @@ class Hf(Tabular):
             rows.validate(full=True)  # offsets come from the disk
         except pa.ArrowInvalid as error:
             raise _damaged(self.files[file], error) from None
-        return Block(
-            file=file,
-            rows=rows,
-            positions=np.arange(first, first + rows.num_rows),
-            where=lambda i: f"{self.files[file]}, row {first + i + 1}",
-        )
+        return Block.after(file, first, rows, str(self.files[file]))
 
     @cached_property
     def _num_rows(self) -> list[int]:

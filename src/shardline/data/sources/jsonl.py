@@ -11,9 +11,8 @@ from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.columns import Column, parse_columns
 from shardline.data.sources.base import Schema, Table
-from shardline.data.sources.from_files import ids_in_file, text_id
+from shardline.data.sources.from_files import UnusableError, ids_in_file
 from shardline.data.sources.json_values import (
-    BadValueError,
     class_of,
     id_of,
     read_object,
@@ -83,7 +82,7 @@ class Jsonl(TokenSource):
                 first is not None
                 and value_at(read_object(first.removeprefix(BOM_UTF8)), self._label) is None
             )
-        except BadValueError:
+        except UnusableError:
             return False  # which is reported when the row is read
 
     @cached_property
@@ -103,7 +102,7 @@ class Jsonl(TokenSource):
             lacks = self._lacks_label
             readers["labels"] = self._label, lambda value: 0 if lacks else class_of(value, places)
         if self._id_column:
-            readers[_ID] = self._id_column, lambda value: id_of(value, text_id)
+            readers[_ID] = self._id_column, id_of
         if split := self.splits.get("column"):
             readers[_SPLIT] = split, split_of
         return readers
@@ -128,7 +127,7 @@ class Jsonl(TokenSource):
                 continue
             try:
                 found = self._values(line)
-            except BadValueError as error:
+            except UnusableError as error:
                 self.leave_out(shard, f"{lines.where(row)}: {error}", error.remedy)
                 continue
             rows.append(row)
@@ -152,18 +151,18 @@ class Jsonl(TokenSource):
         """Return the values of a row by name.
 
         Raises:
-            BadValueError: one cannot be used; names the column.
+            UnusableError: one cannot be used; names the column.
         """
         row, found = read_object(line), {}
         for name, (key, read) in self._readers.items():
             value = value_at(row, key)
             try:
                 found[name] = read(value)
-            except BadValueError as error:
+            except UnusableError as error:
                 what = name if name in (_ID, _SPLIT) else f"column {name}"
                 what += f" (key {key})" if key != name else ""
                 hint = did_you_mean(key, row, otherwise="") if key not in row else ""
-                raise BadValueError(f"{what} {error}{'; ' + hint if hint else ''}") from None
+                raise UnusableError(f"{what} {error}{'; ' + hint if hint else ''}") from None
         return found
 
 
