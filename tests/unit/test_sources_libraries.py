@@ -224,6 +224,10 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a cut tar": ("webdataset", cut("000.tar", 3000), "given/000.tar: cannot be read as a tar file ("),
     "a tar without its end": ("webdataset", cut("001.tar", 5 * 1024), "given/001.tar: cannot be read as a tar file ("),
     "a broken header": ("webdataset", break_header, "given/000.tar: cannot be read as a tar file (no file's header"),
+    "a name that is no UTF-8": (
+        "hf", patch("data-00000-of-00002.arrow", 896, b"\x80"),
+        "given/data-00000-of-00002.arrow: cannot be read as Arrow ('utf-8' codec",
+    ),
     "a missing Arrow file": (
         "hf", lambda folder: (folder / "data-00001-of-00002.arrow").unlink(),
         "given/state.json: names data-00001-of-00002.arrow, which is not among source.files; copy the whole folder ",

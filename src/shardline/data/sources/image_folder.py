@@ -154,18 +154,12 @@ class ImageFolder(FileSource):
         ids = np.array([row[0] for row in kept], dtype=np.int64)
         found = [self.splits_of_file(row[2], ids[i : i + 1]) for i, row in enumerate(kept)]
         splits = [split for split in found if split is not None]
-        labels, found_images = (
-            np.array([row[1] for row in kept], dtype=np.int64),
-            [row[3] for row in kept],
-        )
-        given: dict[str, Any] = {"columns": {"image": found_images, "labels": labels}}
+        labels = np.array([row[1] for row in kept], dtype=np.int64)
+        content = [row[3] for row in kept]
+        given: dict[str, Any] = {"columns": {"image": content, "labels": labels}}
         if self.decode == "at_build":
-            given = {"features": np.stack(found_images), "labels": labels}
-        return Table(
-            ids=ids,
-            splits=np.concatenate(splits) if splits else None,
-            **given,
-        )
+            given = {"features": np.stack(content), "labels": labels}
+        return Table(ids=ids, splits=np.concatenate(splits) if splits else None, **given)
 
     @property
     def has_labels(self) -> bool:

@@ -20,7 +20,7 @@ from shardline.data.sources.json_values import (
     split_of,
     value_at,
 )
-from shardline.data.sources.lines import Lines, TextFiles, refuse_wide
+from shardline.data.sources.lines import Lines, refuse_wide
 from shardline.data.sources.tokenizer import TokenSource
 
 _ID, _SPLIT = "id_column", "splits.column"  # what messages call values that are no columns
@@ -73,21 +73,14 @@ class Jsonl(TokenSource):
     def _lacks_label(self) -> bool:
         if not (self.labels_optional and self._label):
             return False
-        first, (index, start, stop) = None, next(iter(self._texts.slices(0, 1)))
-        for lines in self._texts.lines(index, start, stop):
-            first = next((line for line in lines.rows() if line.strip()), None)
-            break
+        lines = next(self.texts.lines(*next(self.texts.slices(0, 1))), None)
+        first = next((line for line in (lines.rows() if lines else ()) if line.strip()), None)
+        if first is None:
+            return False
         try:
-            return (
-                first is not None
-                and value_at(read_object(first.removeprefix(BOM_UTF8)), self._label) is None
-            )
+            return value_at(read_object(first.removeprefix(BOM_UTF8)), self._label) is None
         except UnusableError:
             return False  # which is reported when the row is read
-
-    @cached_property
-    def _texts(self) -> TextFiles:
-        return TextFiles(self.files)
 
     @cached_property
     def _readers(self) -> dict[str, tuple[str, Callable[[Any], Any]]]:
@@ -110,8 +103,8 @@ class Jsonl(TokenSource):
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, those of 8 MiB of text at a time."""
         self.skipped.pop(shard, None)
-        for index, first, last in self._texts.slices(shard, self.num_shards):
-            for lines in self._texts.lines(index, first, last):
+        for index, first, last in self.texts.slices(shard, self.num_shards):
+            for lines in self.texts.lines(index, first, last):
                 if table := self._table(shard, index, lines):
                     yield table
 

@@ -34,15 +34,6 @@ class RowGroups(Tabular):
         """The first file's columns."""
         return self.types_of(0)
 
-    def shown(self, file: int) -> str:
-        """Return a file's name as messages show it."""
-        return str(self.files[file])
-
-    @property
-    def table_name(self) -> str:
-        """The first file, which every other must agree with."""
-        return self.shown(0)
-
     @cached_property
     def _num_rows(self) -> list[int]:
         return [self._count(file) for file in range(len(self.fragments))]

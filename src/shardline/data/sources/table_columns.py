@@ -114,10 +114,14 @@ class TableColumns(FileSource):
     def blocks(self, shard: int) -> Iterator[Block]:
         """Yield the rows of a shard with the used columns, in blocks that fit in memory."""
 
+    def shown(self, file: int) -> str:
+        """Return a file's name as messages show it."""
+        return str(self.files[file])
+
     @property
-    @abstractmethod
     def table_name(self) -> str:
-        """What messages about the whole table begin with."""
+        """What messages about the whole table begin with: its first file, which every other must agree with."""
+        return self.shown(0)
 
     def in_file(self, name: str) -> str:
         """Return what a column is called in the files."""

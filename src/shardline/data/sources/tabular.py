@@ -1,7 +1,7 @@
 """Rows of a table as arrays: each value that cannot be used is refused or counted by its place."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,8 @@ from shardline.data.sources import columns, typed
 from shardline.data.sources.base import Table
 from shardline.data.sources.from_files import ids_in_file
 from shardline.data.sources.table_columns import Block, TableColumns
+
+Found = TypeVar("Found")
 
 
 class Tabular(TableColumns):
@@ -38,7 +40,7 @@ class _Conversion:
         Raises:
             DataError: one cannot, and none is left out; names file, row, column and value.
         """
-        source, ids = self.source, self._ids()
+        source, ids, given = self.source, self._ids(), dict[str, Any]()
         if source.named:
             splits = self._splits()
             values = {name: self._typed(name, column) for name, column in source.named.items()}
@@ -56,7 +58,7 @@ class _Conversion:
         column = self.block.rows.column(name)
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
-    def _accept(self, name: str, found: tuple[Any, np.ndarray], expected: str) -> Any:
+    def _accept(self, name: str, found: tuple[Found, np.ndarray], expected: str) -> Found:
         """Return a column's values; each bad one is refused or counted by file, row, column and value."""
         values, bad = found
         if not bad.any():

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardline.data.sources.base import Schema, Table
 from shardline.data.sources.from_files import batches, ids_in_file, text_id
-from shardline.data.sources.lines import Lines, TextFiles, found_byte, refuse_wide
+from shardline.data.sources.lines import Lines, found_byte, refuse_wide
 from shardline.data.sources.packed import open_text, read_whole
 from shardline.data.sources.tokenizer import TokenSource
 
@@ -45,10 +45,6 @@ class Text(TokenSource):
         columns = {"tokens": f"{self.tokenizer.dtype}[*]"}
         return Schema(columns=columns | ({"text": "text"} if self.keep_text else {}))
 
-    @cached_property
-    def _texts(self) -> TextFiles:
-        return TextFiles(self.files)
-
     def iter_tables(self, shard: int) -> Iterator[Table]:
         """Yield the shard's rows, those of 8 MiB of text at a time, or of one row that is longer."""
         self.skipped.pop(shard, None)
@@ -59,8 +55,8 @@ class Text(TokenSource):
                 yield table
 
     def _lines_of(self, shard: int) -> Iterator[Part]:
-        read = self._texts.lines if self.unit == "line" else self._texts.paragraphs
-        for index, first, last in self._texts.slices(shard, self.num_shards):
+        read = self.texts.lines if self.unit == "line" else self.texts.paragraphs
+        for index, first, last in self.texts.slices(shard, self.num_shards):
             for lines in read(index, first, last):
                 yield index, lines
 
@@ -81,9 +77,8 @@ class Text(TokenSource):
         begins, total = np.cumsum([0, *sizes]).tolist(), max(sum(sizes), 1)
         found: list[int] = []
         for place, begin in enumerate(begins[:-1]):
-            wanted = min(
-                begin * self.num_shards // total, self.num_shards - 1
-            )  # empty ones are last
+            # empty files are last
+            wanted = min(begin * self.num_shards // total, self.num_shards - 1)
             wanted = min(wanted, found[-1] + 1 if found else 0)
             found.append(max(wanted, self.num_shards - (len(sizes) - place)))
         return np.array(found)

@@ -11,6 +11,7 @@ from shardline.core.errors import DataError
 from shardline.core.suggest import did_you_mean
 from shardline.data.sources.base import Ragged, combine_digests, file_digests
 from shardline.data.sources.from_files import FileSource, batches
+from shardline.data.sources.lines import TextFiles
 
 BYTES = "bytes"
 _BATCH_CHARS = 2**20  # of texts encoded at a time: the library needs some 100 bytes for each token
@@ -42,6 +43,11 @@ class TokenSource(FileSource):
             DataError: the tokenizer's file cannot be read, or has no such end token.
         """
         return make_tokenizer(self._file, self._special_tokens, self._end)
+
+    @cached_property
+    def texts(self) -> TextFiles:
+        """The files, cut by their bytes."""
+        return TextFiles(self.files)
 
     @property
     def content_digest(self) -> str:

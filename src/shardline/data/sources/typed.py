@@ -42,9 +42,8 @@ def column_of(kind: pa.DataType, noted: Any = None) -> Column | None:
     Args:
         noted: what Hugging Face's `datasets` notes of the type.
     """
-    if isinstance(noted, dict) and str(noted.get("_type")).startswith(
-        "Array"
-    ):  # Array2D to Array5D
+    # Array2D to Array5D
+    if isinstance(noted, dict) and str(noted.get("_type")).startswith("Array"):
         shape = list(noted["shape"])
         varies = shape[0] is None
         return Column(dtype=_dtype_of(_leaf(kind)), shape=tuple(shape[varies:]), varies=varies)
@@ -126,9 +125,8 @@ def _with_nulls(array: pa.Array, column: Column, empty_is_missing: bool) -> pa.A
 
 def _contents(array: pa.Array, kind: str) -> tuple[Ragged, np.ndarray]:
     bad = np.zeros(len(array), dtype=bool)
-    if pa.types.is_struct(
-        array.type
-    ):  # a file as Hugging Face keeps one: its bytes, or where it lay
+    # a file as Hugging Face keeps one: its bytes, or where it lay
+    if pa.types.is_struct(array.type):
         array = pc.struct_field(array, "bytes")
         bad = np.asarray(array.is_null())
     array = pc.fill_null(array.cast(pa.large_binary()), b"")
