@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import convert, structs
 
-from shardline.checkpoints.policy import CheckpointPolicy
+from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.run_spec import DatasetPlace
 from shardline.training.rank_spec import RankRuntime, RankSpec
 

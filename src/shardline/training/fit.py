@@ -13,10 +13,8 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from safetensors.torch import load_file, save
 
-from shardline.checkpoints.best import BestCheckpoint
+from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
 from shardline.checkpoints.manager import CheckpointManager
-from shardline.checkpoints.policy import Guards
-from shardline.checkpoints.validated import ValidatedWeights
 from shardline.checkpoints.weights import plain_name
 from shardline.config.geometry import ActualGeometry, settings_on
 from shardline.config.run_spec import RunSpec
@@ -98,8 +96,9 @@ def train(
         best = BestCheckpoint(
             saved, validated, monitor=chosen.monitor, mode=chosen.mode, top_k=policy.keep_best
         )
-        guards = Guards(may_save=watch.may_save, on_resume=logger.rewind)
-        manager = CheckpointManager(saved, spec.identity, policy, guards, best)
+        manager = CheckpointManager(
+            saved, spec.identity, policy, best, may_save=watch.may_save, on_resume=logger.rewind
+        )
         around = [
             *callbacks,
             Heartbeat(),

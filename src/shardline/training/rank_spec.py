@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from shardline.checkpoints.policy import CheckpointPolicy
+from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.geometry import ActualGeometry
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.script_environment import ScriptEnvironment

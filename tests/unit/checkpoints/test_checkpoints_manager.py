@@ -11,13 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, TensorDataset
 
-from shardline.checkpoints.best import BestCheckpoint
-from shardline.checkpoints.folder import last_step, list_saved, newest_good
+from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
+from shardline.checkpoints.boundaries import Cadence
+from shardline.checkpoints.folder import CheckpointPolicy, last_step, list_saved, newest_good
 from shardline.checkpoints.manager import CheckpointManager
-from shardline.checkpoints.policy import CheckpointPolicy, Guards
-from shardline.checkpoints.schedule import Cadence
-from shardline.checkpoints.snapshot import Snapshot
-from shardline.checkpoints.validated import ValidatedWeights
+from shardline.checkpoints.writer import Snapshot
 from shardline.errors import DataError
 
 IDENTITY = "a" * 64
@@ -46,7 +44,7 @@ def fit(folder, model=None, *, epochs=2, kind=CheckpointManager, **policy):
     torch.manual_seed(0)
     model = model or Model()
     best = BestCheckpoint(folder, ValidatedWeights(), monitor="val_loss", mode="min", top_k=1)
-    manager = kind(folder, IDENTITY, CheckpointPolicy(**policy), Guards(), best)
+    manager = kind(folder, IDENTITY, CheckpointPolicy(**policy), best)
     trainer = pl.Trainer(
         max_epochs=epochs, accelerator="cpu", callbacks=[manager, best], logger=False,
         enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
@@ -157,7 +155,7 @@ def test_where_none_is_good_nothing_is_trained_anew_in_silence(tmp_path):
 
 def test_a_save_by_time_comes_when_the_clock_says_so_whatever_the_steps(monkeypatch):
     now = 0.0
-    monkeypatch.setattr("shardline.checkpoints.schedule.time.monotonic", lambda: now)
+    monkeypatch.setattr("shardline.checkpoints.boundaries.time.monotonic", lambda: now)
     trainer = SimpleNamespace(global_step=0, is_global_zero=True, world_size=1)
     cadence, due, asked = Cadence(0, 60.0), [], 0
     for _ in range(1000):

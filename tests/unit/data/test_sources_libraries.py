@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from shardline.data.build import build_shards
 from shardline.data.columns import Column
+from shardline.data.sources.from_files import UnusableError
 from shardline.data.sources.hf import Hf
 from shardline.data.sources.litdata import LitData
 from shardline.data.sources.mds import Mds
@@ -223,6 +224,10 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a cut tar": ("webdataset", cut("000.tar", 3000), "given/000.tar: cannot be read as a tar file ("),
     "a tar without its end": ("webdataset", cut("001.tar", 5 * 1024), "given/001.tar: cannot be read as a tar file ("),
     "a broken header": ("webdataset", break_header, "given/000.tar: cannot be read as a tar file (no file's header"),
+    "a name that is no UTF-8": (
+        "hf", patch("data-00000-of-00002.arrow", 896, b"\x80"),
+        "given/data-00000-of-00002.arrow: cannot be read as Arrow ('utf-8' codec",
+    ),
     "a missing Arrow file": (
         "hf", lambda folder: (folder / "data-00001-of-00002.arrow").unlink(),
         "given/state.json: names data-00001-of-00002.arrow, which is not among source.files; copy the whole folder ",
@@ -371,9 +376,10 @@ def test_samples_of_tokens_are_arrays_alone(tmp_path: Path) -> None:
 
 
 def test_arrays_as_earlier_versions_of_litdata_wrote_them() -> None:
-    from shardline.data.sources.litdata import _decode
-
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     for order in "<>":
         head = struct.pack(f"{order}4I", 0, 2, 2, 3)
-        assert (_decode("tensor", head + array.tobytes()) == array).all()
+        decoded = LitData(num_shards=1).decode("tensor", head + array.tobytes())
+        assert (decoded == array).all()
+        with pytest.raises(UnusableError, match="has 6 bytes, expected type and shape of a tensor"):
+            LitData(num_shards=1).decode("tensor", head[:6])

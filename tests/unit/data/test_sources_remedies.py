@@ -630,7 +630,7 @@ ELSEWHERE = {
     "hf._damaged": 1, "litdata._check": 1, "litdata.values": 1, "mds.read_index": 1, "samples._type": 2,
     "webdataset.found": 1, "webdataset._samples": 1,
     # test_sources_remote.py: what lies behind a URL
-    "remote._locked": 1, "remote._mismatch": 1, "remote._reading": 5, "remote._expand": 1,
+    "remote._lock": 1, "remote._mismatch": 1, "remote._reading": 5, "remote._expand": 1,
     # test_claimed_sizes.py: a row of more than 1 GiB
     "packed._at_most": 1,
     # test_sources_text.py: of the library tokenizers

@@ -44,9 +44,9 @@ def test_labels_that_are_no_classes_have_the_loss_of_transformers(
     model = SequenceClassification(0, {"tokens": "uint8[*]", "labels": labels}, config=BERT)
     model.eval()
     assert (model.hub.config.problem_type, model.hub.config.num_labels) == (problem, num_labels)
-    assert model._measure == measure
+    assert model.logged_as == measure
     tokens, given = torch.randint(0, 256, (2, 5)), torch.tensor(values)
-    losses, _ = model.losses({"tokens": tokens, "labels": given})
+    losses, _, _ = model.measured({"tokens": tokens, "labels": given})
     theirs = model.hub(input_ids=tokens, labels=given.float()).loss
     torch.testing.assert_close(losses.mean(), theirs)
 
@@ -91,7 +91,7 @@ def test_each_label_that_counts_weighs_alike_however_rows_are_filled_up_and_spli
     for row, label in zip(rows, labels, strict=True):
         theirs = model.hub(input_ids=torch.tensor([row]), labels=torch.tensor([label])).loss
         alone.append(theirs * sum(one != -100 for one in label))
-    losses, _, counts = model.losses(batch(slice(0, 3), 6))
+    losses, _, counts = model.measured(batch(slice(0, 3), 6))
     assert counts.sum() == 5
     torch.testing.assert_close((losses * counts).sum(1), torch.stack(alone))
     model.log = lambda *_, **__: None
@@ -105,15 +105,15 @@ def test_a_row_that_only_fills_up_a_batch_counts_nothing() -> None:
         "labels": torch.ones(2, 3),
         "weights": torch.tensor([1.0, 0]),
     }
-    assert _tokens("token").losses(batch)[2].tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert _tokens("token").measured(batch)[2].tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
 def test_labels_that_do_not_fit_the_tokens_are_named() -> None:
     model, tokens = _tokens("token"), torch.ones(1, 3)
     with pytest.raises(DataError, match=r"labels has the shape \[1, 2\], expected \[1, 3\]"):
-        model.losses({"tokens": tokens, "labels": torch.ones(1, 2)})
+        model.measured({"tokens": tokens, "labels": torch.ones(1, 2)})
     with pytest.raises(DataError, match="has the label 5, expected 0 to 4, or -100"):
-        model.losses({"tokens": tokens, "labels": torch.full((1, 3), 5)})
+        model.measured({"tokens": tokens, "labels": torch.full((1, 3), 5)})
     with pytest.raises(
         ConfigError, match=r"model_args.labels=labels is int64, expected integers, one"
     ):

@@ -41,15 +41,11 @@ class TransformSpec:
             ConfigError: it does not import, refuses its arguments or cannot be called with what it
                 will be called with; the message names the setting.
         """
-        listed = self.written if isinstance(self.written, list | tuple) else [self.written]
-        names = [f"{self.what}.{place}" for place in range(len(listed))]
-        if not isinstance(self.written, list | tuple):
-            names = [self.what]
+        named = [(self.what, self.written)]
+        if isinstance(self.written, list | tuple):
+            named = [(f"{self.what}.{place}", one) for place, one in enumerate(self.written)]
         return Steps(
-            [
-                _Step(f"{name}={_type_of(one)}", _make(one, name), self.has_chance)
-                for name, one in zip(names, listed, strict=True)
-            ],
+            [_Step(f"{n}={_type_of(one)}", _make(one, n), self.has_chance) for n, one in named],
             has_chance=self.has_chance,
         )
 
