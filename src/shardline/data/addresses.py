@@ -11,7 +11,7 @@ from shardline.data.raw_files import quick_libc
 PAGE_BYTES, HUGE_BYTES = mmap.PAGESIZE, 2 << 20
 # mman.h of Linux
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
-WILLNEED, POPULATE_READ = 3, 22
+WILLNEED, HUGEPAGE, POPULATE_READ = 3, 14, 22
 _ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 _libc = ctypes.CDLL(None, use_errno=True)
