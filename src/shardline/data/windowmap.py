@@ -10,8 +10,7 @@ import math
 import os
 import resource
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -32,7 +31,6 @@ NARROW_BYTES = 64  # columns of so small rows are copied for a whole window
 _MOST_BYTES = 1 << 43  # of 47 bits of address space, which several windows share
 _ALIGNMENT = 64
 _CHUNK_BYTES = 8 << 20  # asked of the kernel at a time
-_READERS = 2  # threads that ask: while one waits for the disk, the other's request is under way
 
 
 class _Extents(NamedTuple):
@@ -70,7 +68,9 @@ class WindowMap:
         self._origins: dict[str, dict[int, int]] = defaultdict(dict)
         self._map(list(mapped.values()))
         self._copy(copied)
-        self._load(piece for piece in pieces if piece.shard in mapped)
+        for piece in pieces:
+            if piece.shard in mapped:
+                self._load(piece)
 
     def holds(self, pieces: Iterable[Piece]) -> bool:
         """Return whether all rows of pieces are there."""
@@ -257,52 +257,35 @@ class WindowMap:
                     else:
                         others = _aligned(end)
 
-    def _load(self, pieces: Iterable[Piece]) -> None:
-        """Bring what mapped pieces have of the wide and the varying columns into memory."""
-        chunks = [
-            (piece, start, min(start + _CHUNK_BYTES, end))
-            for piece in pieces
-            for first, end in self._ranges(piece)
-            for start in range(self._advise(first, end), end, _CHUNK_BYTES)
-        ]
-        if sum(end - start for _, start, end in chunks) < _READERS * _CHUNK_BYTES:
-            self._populate(chunks)
-        else:
-            with ThreadPoolExecutor(_READERS, thread_name_prefix="populate") as readers:
-                turns = [chunks[turn::_READERS] for turn in range(_READERS)]
-                list(readers.map(self._populate, turns))  # raises what one of them raised
-
-    def _ranges(self, piece: Piece) -> Iterator[tuple[int, int]]:
-        """Yield where the piece's rows of each wide or varying column lie."""
+    def _load(self, piece: Piece) -> None:
+        """Bring what a piece has of the wide and the varying columns into memory, where it is mapped."""
         for name, column in self._shards.columns.items():
             origin, size = self._origins[name][piece.shard], column.item_bytes
             if column.varies:
                 offsets = self.view(name + OFFSETS, piece.shard, piece.first, piece.last + 1)
                 self._shards.check_offsets(name, piece.shard, offsets)
-                yield origin + int(offsets[0]) * size, origin + int(offsets[-1]) * size
+                self._bring(
+                    piece, origin + int(offsets[0]) * size, origin + int(offsets[-1]) * size
+                )
             elif name == self._shards.grid or size > NARROW_BYTES:
-                yield origin + piece.first * size, origin + piece.last * size
+                self._bring(piece, origin + piece.first * size, origin + piece.last * size)
 
-    def _advise(self, first: int, end: int) -> int:
-        """Tell the kernel that a range will be read, and return where its first page begins.
-
-        In huge pages the disk is read by 2 MiB, and a range is mapped at a tenth of the cost, from
-        now on by all processes. Both are hints: that they fail costs time alone.
-        """
+    def _bring(self, piece: Piece, first: int, end: int) -> None:
         start = first // addresses.PAGE_BYTES * addresses.PAGE_BYTES
         where = self._address + start, end - start
-        if end - start < addresses.HUGE_BYTES or addresses.advise(*where, addresses.HUGEPAGE):
+        # hints: that they fail costs time alone
+        is_huge = end - start >= addresses.HUGE_BYTES and addresses.huge_pages_are_kept()
+        if not is_huge or addresses.advise(*where, addresses.HUGEPAGE):
             addresses.advise(*where, addresses.WILLNEED)
-        return start
+        for chunk in range(start, end, _CHUNK_BYTES):
+            self._populate(piece, chunk, min(chunk + _CHUNK_BYTES, end))
 
-    def _populate(self, chunks: Iterable[tuple[Piece, int, int]]) -> None:
-        for piece, start, end in chunks:
-            where = self._address + start, end - start
-            code = addresses.advise(*where, addresses.POPULATE_READ)
-            if code == errno.EINVAL:  # Linux before 5.14: touch each page
-                np.add.reduce(self._bytes[start : end : addresses.PAGE_BYTES], dtype=np.int64)
-            elif code:
-                raise self._shards.unreadable(piece.shard, OSError(code, os.strerror(code)))
+    def _populate(self, piece: Piece, start: int, end: int) -> None:
+        code = addresses.advise(self._address + start, end - start, addresses.POPULATE_READ)
+        if code == errno.EINVAL:  # Linux before 5.14: touch each page
+            np.add.reduce(self._bytes[start : end : addresses.PAGE_BYTES], dtype=np.int64)
+        elif code:
+            raise self._shards.unreadable(piece.shard, OSError(code, os.strerror(code)))
 
 
 def is_mapped(piece: Piece, row_bytes: int) -> bool:
