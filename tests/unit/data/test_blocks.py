@@ -164,23 +164,9 @@ def test_memory_of_a_block_counts_the_other_columns_of_its_rows(tmp_path: Path) 
     assert units.unit_bytes == pytest.approx(per_row / 10, abs=1)
 
 
-@pytest.mark.parametrize(
-    ("column", "length", "message"),
-    [
-        ("token", 4, "column 'token' that is to be packed is not there.*tokens"),
-        ("size", 4, r"column 'size' .*is int64, expected one whose first dimension varies \(tokens\)"),
-        ("tokens", 0, "tokens is to be packed to a length of 0, expected 1 to"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_packed_is_refused(
-    tmp_path: Path, column: str, length: int, message: str
-) -> None:
-    columns = {"tokens": TOKENS["tokens"], "size": Column(dtype="int64")}
-    source = Given(columns, [[(0, {"tokens": np.arange(3, dtype=np.uint16), "size": 3})]])
-    manifest = manifest_of(source, tmp_path)
-    split = split_pieces(manifest, "train")
-    with pytest.raises(DataError, match=message):
-        BlockUnits(shards=ShardMap(manifest, tmp_path), split=split, column=column, length=length)
+def test_a_length_of_no_values_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="tokens is to be packed to a length of 0, expected 1 to"):
+        blocks_of(texts([[(0, 3)]]), tmp_path, "train", 0)
 
 
 def test_whole_shards_are_counted_without_opening_a_file(

@@ -165,6 +165,17 @@ def test_rows_of_odd_sizes_leave_addresses_for_any_number_of_shards(
         assert np.array_equal(features.numpy(), rows)
 
 
+def test_large_files_may_come_in_huge_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr(addresses, "huge_pages_are_kept", lambda: True)
+    data = Data(tmp_path, [(1500, 0, 0)], (2000,), "uint8")
+    order = data.train_order(global_batch=100, window_rows=1500)
+    stream = ShardStream(ShardMap(data.manifest, tmp_path), order)
+    for (features, _), (rows, *_) in zip(
+        stream.batches(), data.window(order.window(0, 0)), strict=True
+    ):
+        assert np.array_equal(features.numpy(), rows)
+
+
 def claim(shards, order):
     Capacity(shards).claim(order.pieces, order.window_rows, order.global_batch)
 
