@@ -1,4 +1,4 @@
-"""The code digest: what is found, what counts, what does not."""
+"""The modules of a project: which of them a module imports, and where they are looked for."""
 
 import sys
 import types
@@ -40,72 +40,27 @@ def write(root: Path, **modules: str) -> CodeIndex:
 )
 def test_imports_that_are_followed(tmp_path: Path, text: str, found: set[str]) -> None:
     index = write(tmp_path, pkg__a=text, pkg__b="value = 1", pkg__sub__c="")
-    code, third_party = index.closure("pkg.a")
-    assert set(code) == {"pkg.a"} | found
+    modules, third_party = index.closure("pkg.a")
+    assert modules == {"pkg.a"} | found
     assert third_party == set()
 
 
 def test_a_package_runs_when_its_module_is_imported(tmp_path: Path) -> None:
     index = write(tmp_path, pkg__a="")
     (tmp_path / "pkg" / "__init__.py").write_text("import torch")
-    code, third_party = index.closure("pkg.a")
-    assert set(code) == {"pkg", "pkg.a"}
+    modules, third_party = index.closure("pkg.a")
+    assert modules == {"pkg", "pkg.a"}
     assert third_party == {"torch"}
 
 
 def test_circular_imports_end(tmp_path: Path) -> None:
-    code, _ = write(tmp_path, a="import b", b="import a").closure("a")
-    assert set(code) == {"a", "b"}
+    modules, _ = write(tmp_path, a="import b", b="import a").closure("a")
+    assert modules == {"a", "b"}
 
 
 def test_file_that_shadows_the_standard_library_counts(tmp_path: Path) -> None:
-    code, _ = write(tmp_path, a="import statistics", statistics="").closure("a")
-    assert set(code) == {"a", "statistics"}
-
-
-def test_compiled_module_counts_by_its_bytes(tmp_path: Path) -> None:
-    index = write(tmp_path, a="import fast")
-    (tmp_path / "fast.so").write_bytes(b"one")
-    before = index.closure("a")[0]
-    (tmp_path / "fast.so").write_bytes(b"two")
-    after = CodeIndex((tmp_path,)).closure("a")[0]
-    assert {name for name in before if before[name] != after[name]} == {"fast"}
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("x = 1", "x = 1  # why"),
-        ("x = 1", '"""Module."""\n\n\nx = (1)'),
-        ("def f(a):\n    return a", 'def f(\n    a,\n):\n    """Doc."""\n    return a'),
-        ("class A: pass", 'class A:\n    "Doc."'),
-        ("x = 'a'", 'x = u"a"'),
-        ("del (x, y)", "del x, y"),
-        ("x = 'ab'", "x = 'a' 'b'"),
-        ("x = 0XFF", "x = 0xff"),
-    ],
-)
-def test_same_meaning_has_the_same_digest(tmp_path: Path, before: str, after: str) -> None:
-    first = write(tmp_path, a=before).closure("a")
-    assert write(tmp_path, a=after).closure("a") == first
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("x = 1", "x = 1.0"),
-        ("x = '1'", "x = b'1'"),
-        ("def f(): return 1", "def f(): return 2"),
-        ("def f(a=1): ...", "def f(a=2): ..."),
-        ("class A:\n  def f(self): return 1", "class A:\n  def f(self): return 2"),
-        ("class A:\n  x = 1", "class A:\n  x = 2"),
-        ("class A(B): ...", "class A(C): ..."),
-        ("def f(): ...\ndef g(): ...", "def g(): ...\ndef f(): ..."),
-    ],
-)
-def test_another_meaning_has_another_digest(tmp_path: Path, before: str, after: str) -> None:
-    first = write(tmp_path, a=before).closure("a")
-    assert write(tmp_path, a=after).closure("a") != first
+    modules, _ = write(tmp_path, a="import statistics", statistics="").closure("a")
+    assert modules == {"a", "statistics"}
 
 
 @pytest.mark.parametrize(
@@ -170,9 +125,6 @@ def test_where_code_edits_the_search_path_the_root_of_a_module_counts(
     write(roots[0], app=f"import sys\n{edit}\nimport mid\ndef call(): return mid.N", mid="N = 1")
     roots[1].mkdir()
 
-    def digests() -> tuple[object, str]:
-        return CodeIndex(roots).closure("app"), CodeIndex(roots).reach("app:call").digest
-
-    before = digests()
+    before = CodeIndex(roots).reach("app:call").digest
     (roots[0] / "mid.py").rename(roots[1] / "mid.py")
-    assert all(old != new for old, new in zip(before, digests(), strict=True))
+    assert CodeIndex(roots).reach("app:call").digest != before

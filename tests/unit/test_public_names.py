@@ -8,7 +8,7 @@ import pytest
 
 import shardline
 from shardline.identity.code import CodeIndex
-from shardline.identity.methods import has_method
+from shardline.identity.source_lookup import has_method
 from shardline.identity.versions import EXPORTED, exported_by
 
 EXPORTS = {

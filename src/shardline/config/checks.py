@@ -180,7 +180,7 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
             f"{where}={path}: no module {module} in {searched}; run from the folder that holds it, "
             "or set PYTHONPATH"
         )
-    names = code.module(module).names
+    names = code.names(module)
     if name not in names and "*" not in names:
         raise ConfigError(
             f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}"

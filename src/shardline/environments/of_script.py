@@ -13,7 +13,7 @@ from shardline.config.scripts import split_script
 from shardline.environments.container import python_of_image
 from shardline.environments.python import interpreter
 from shardline.identity.interpreter import Interpreter, ask
-from shardline.identity.needed import needed_packages
+from shardline.identity.source_lookup import needed_packages
 from shardline_io.run import setting_for_shardline
 
 

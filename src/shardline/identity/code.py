@@ -1,4 +1,4 @@
-"""Digest of the code that a stage runs: the import closure, parsed, without comments.
+"""The code of a project: what its modules import, and the definitions that an entry point reaches.
 
 Modules are found as Python finds them and parsed, never imported, so this is cheap enough
 for the Snakefile and safe for code whose import is slow or has side effects. Imports of names
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from shardline.core.errors import ConfigError
+from shardline.identity.imports import Module, parse_module
 from shardline.identity.literals import Literals
 from shardline.identity.outline import Outline, compiled_outline, outline_of
-from shardline.identity.program import files_of
+from shardline.identity.program import files_of, with_parents
 from shardline.identity.search import (
     INSTALLED,
     LIBRARY,
@@ -26,10 +27,8 @@ from shardline.identity.search import (
     find_in,
     holds_own_code,
     import_roots,
-    in_later_roots,
     portions_of,
 )
-from shardline.identity.syntax import Module, binary_module, parse_module
 from shardline.identity.user_code import UserCode, reach
 
 __all__ = ["INSTALLED", "LIBRARY", "CodeIndex", "import_roots"]
@@ -37,12 +36,12 @@ _LONGEST_NAME = 200  # of a module; a text that is longer is none
 
 Folders = tuple[Path, ...]
 Parsed = TypeVar("Parsed")
-Closure = tuple[dict[str, str], frozenset[str]]
+Closure = tuple[frozenset[str], frozenset[str]]
 
 
 @dataclass
 class CodeIndex:
-    """Finds and digests modules below the import roots, each parsed once.
+    """Finds modules below the import roots, each parsed once.
 
     Attributes:
         roots: folders that are searched for a module, in import order.
@@ -71,24 +70,36 @@ class CodeIndex:
             ConfigError: the file cannot be read or is not valid Python; the
                 message names file and line.
         """
+        return self._module(self._own(name), name)
+
+    def names(self, name: str) -> set[str]:
+        """Return the names that a project module binds; `*` where it may have more.
+
+        Raises:
+            ConfigError: as `module`.
+        """
+        outline = self.outline(self._own(name), name, is_main=False)
+        is_open = outline.binary or "__getattr__" in outline.symbols or self.module(name).stars
+        return ({*outline.symbols} | ({"*"} if is_open else set())) - {"__doc__"}
+
+    def _own(self, name: str) -> Path:
         path = self.find(name)
         assert path is not None, f"{name} is not project code"
-        return self._module(path, name)
+        return path
 
     def closure(self, *entries: str) -> Closure:
-        """Digest every project module that the entry modules import, directly or not.
+        """Find every project module that the entry modules import, directly or not.
 
         Folders that these modules add to `sys.path` are searched as well, and later import roots
         by themselves, since an earlier one may be taken out. Which of two modules of one name
-        Python takes then depends on when it asks, so both count; what lies in such a folder has
-        the folder's number behind its name.
+        Python takes then depends on when it asks, so both count.
 
         Args:
             entries: dotted module names; those that are not project code count
                 as third-party imports.
 
         Returns:
-            Each module's digest, and the top-level names of the third-party
+            Dotted names of the modules, and the top-level names of the third-party
             packages that these modules import.
         """
         key = tuple(sorted(set(entries)))
@@ -169,8 +180,6 @@ class CodeIndex:
         Returns:
             The closure, the folders that it adds, and the roots to search by themselves.
         """
-        code: dict[str, str] = {}
-        found: dict[str, Path] = {}
         edits_sys_path = False
         added: dict[Path, None] = {}
         own: set[str] = set()
@@ -181,27 +190,17 @@ class CodeIndex:
             if name in seen:
                 continue
             seen.add(name)
-            pending.extend(_parents(name))
+            pending.extend(with_parents(name))
             # `from package import name` is looked up as package.name, which may be no module
-            files = files_of(self, name, searched, alone)
-            package, _, leaf = name.rpartition(".")
-            if leaf == "__main__" and not files and self.is_package(searched, package):
-                code[name] = ""  # what `runpy.run_module` lacks
-            for number, file in files.items():
+            for file in files_of(self, name, searched, alone).values():
                 module = self._module(file, name)
                 own.add(name)
-                label = f"{name} ({number})" if number else name
-                code[label] = module.digest
-                found[label] = file
                 edits_sys_path |= module.edits_sys_path
-                pending.extend(sorted(module.imports))
+                pending.extend(module.imports)
                 pending.extend(self._exported(module, searched, alone))
                 added.update(dict.fromkeys(self._added_roots(module, file)))
-        if edits_sys_path:
-            code |= dict.fromkeys(in_later_roots(searched[0], found), "")
         third_party = _tops(seen) - _tops(own) - sys.stdlib_module_names
-        # in one order, so that two processes write the same bytes
-        closure = dict(sorted(code.items())), frozenset(filter(str.isidentifier, third_party))
+        closure = frozenset(own), frozenset(filter(str.isidentifier, third_party))
         later = tuple(self.roots[1:]) if alone or edits_sys_path else ()
         return closure, tuple(added), later
 
@@ -274,15 +273,9 @@ def _tops(names: Sequence[str] | set[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def _parents(name: str) -> Iterator[str]:
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
 def _module_of(content: bytes, path: Path, name: str) -> Module:
     if path.suffix != ".py":
-        return binary_module(content)
+        return Module()
     return parse_module(content, name, is_package=path.name == "__init__.py")
 
 
