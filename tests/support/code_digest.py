@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shardline.core.canonical import digest as digest_of_document
 from shardline.identity import CodeIndex
+from shardline.identity.user_code import reach
 
 
 def digest(entry: str, roots: Sequence[Path]) -> str:
@@ -14,5 +15,5 @@ def digest(entry: str, roots: Sequence[Path]) -> str:
         entry: the module's dotted name.
         roots: the project's folders in import order; the code runs in the first.
     """
-    code = CodeIndex(roots).reach(f"{entry}:call")
+    code = reach(CodeIndex(roots), f"{entry}:call")
     return digest_of_document({"code": code.digest, "third party": sorted(code.third_party)})

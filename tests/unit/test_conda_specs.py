@@ -11,7 +11,7 @@ from shardline.core.package import workflow_folder
 from shardline.environments.pins import checked_pins, pin_file
 from shardline.environments.specs import STAGES, env_file, read_specs, specs_of, write_specs
 from shardline.errors import ConfigError
-from shardline.identity.environment import load_lock
+from shardline.identity.package_lock import load_lock
 from tests.support.fake_project import FakeProject
 from tests.support.workspace import REPOSITORY
 

@@ -26,7 +26,7 @@ from shardline.config.names import check_layout, record_names
 from shardline.config.project import Project
 from shardline.core import suggest
 from shardline.errors import ShardlineError
-from shardline.identity import code
+from shardline.identity import code_index
 from tests.support.raised_errors import note_errors
 from tests.unit.conftest import _parse_once
 from tests.unit.test_config_load import CONFIG, DIGITS
@@ -785,7 +785,7 @@ def played(name: str) -> tuple[str, str, frozenset[tuple[str, int]]]:
         patch.chdir(folder)
         patch.delenv("SHARDLINE_STORE", raising=False)
         patch.delenv("SLURM_JOB_ID", raising=False)
-        patch.setattr(code, "parse_module", _parse_once)
+        patch.setattr(code_index, "parse_module", _parse_once)
         patch.setattr(load, "load_lock", _load_lock)
         patch.setattr(load, "pass_on", lambda names: None)
         patch.setattr(checks, "num_gpus", lambda: 0)

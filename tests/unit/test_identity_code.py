@@ -9,7 +9,8 @@ import pytest
 
 from shardline.errors import ConfigError
 from shardline.identity import CodeIndex
-from shardline.identity.code import import_roots
+from shardline.identity.module_search import import_roots
+from shardline.identity.user_code import reach
 
 
 def write(root: Path, **modules: str) -> CodeIndex:
@@ -125,6 +126,6 @@ def test_where_code_edits_the_search_path_the_root_of_a_module_counts(
     write(roots[0], app=f"import sys\n{edit}\nimport mid\ndef call(): return mid.N", mid="N = 1")
     roots[1].mkdir()
 
-    before = CodeIndex(roots).reach("app:call").digest
+    before = reach(CodeIndex(roots), "app:call").digest
     (roots[0] / "mid.py").rename(roots[1] / "mid.py")
-    assert CodeIndex(roots).reach("app:call").digest != before
+    assert reach(CodeIndex(roots), "app:call").digest != before

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from shardline.config import documents
+from shardline.config import documents, programs
 from shardline.config.causes import find_causes
 from shardline.config.key_schema import Key, keys_of, schema_of
 from shardline.config.legacy_values import KEYWORD, settings_of
@@ -37,12 +37,12 @@ Identities = dict[str, dict[str, Any]]
 @pytest.fixture
 def alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what differs between machines."""
-    environment, reach = Lock.environment, CodeIndex.reach
+    environment, reach = Lock.environment, programs.reach
 
     def named(index: CodeIndex, entry: str, whole: str) -> UserCode:
         return replace(reach(index, entry, whole), digest=f"code of {entry}")
 
-    monkeypatch.setattr(CodeIndex, "reach", named)
+    monkeypatch.setattr(programs, "reach", named)
     monkeypatch.setattr(documents, "_page_files", dict)
     monkeypatch.setattr(
         Lock, "environment", lambda self, imports: {**environment(self, imports), "python": "3.x"}

@@ -18,7 +18,7 @@ from shardline.environments.build import make_environment
 from shardline.environments.of_script import built_on_nodes, problem_of
 from shardline.environments.venv import make_venv, pip_config, uv_variables
 from shardline.errors import ConfigError, DataError
-from shardline.identity.code import CodeIndex
+from shardline.identity.code_index import CodeIndex
 from shardline.identity.interpreter import ask
 from shardline.identity.source_lookup import needed_packages
 from shardline.results.gc import find_garbage

@@ -42,7 +42,7 @@ from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
 from shardline.identity import CodeIndex, FileDigests, load_lock
-from shardline.identity.code import import_roots
+from shardline.identity.module_search import import_roots
 
 
 def load_project(

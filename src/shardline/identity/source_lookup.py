@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from shardline.identity.code import CodeIndex
-from shardline.identity.imports import parse_quietly
+from shardline.identity.code_index import CodeIndex
+from shardline.identity.module_imports import parse_quietly
+from shardline.identity.module_search import OURS
 from shardline.identity.scopes import Imported, imported_names
-from shardline.identity.search import OURS
 
 # whose classes have nothing of the user's
 _PLAIN = {"abc", "builtins", "lightning", "pytorch_lightning", "torch", "typing"}

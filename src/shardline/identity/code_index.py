@@ -1,8 +1,8 @@
-"""The code of a project: what its modules import, and the definitions that an entry point reaches.
+"""The modules of a project, each found as Python finds it and parsed once.
 
-Modules are found as Python finds them and parsed, never imported, so this is cheap enough
-for the Snakefile and safe for code whose import is slow or has side effects. Imports of names
-that only running the code would tell cannot be seen; docs/identity.md lists the remedies.
+Nothing is imported, so this is cheap enough for the Snakefile and safe for code whose import is slow
+or has side effects. Imports of names that only running the code would tell cannot be seen;
+docs/identity.md lists the remedies.
 """
 
 import ast
@@ -15,23 +15,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from shardline.core.errors import ConfigError
-from shardline.identity.imports import Module, parse_module
 from shardline.identity.literals import Literals
-from shardline.identity.outline import Outline, compiled_outline, outline_of
-from shardline.identity.program import files_of, with_parents
-from shardline.identity.search import (
-    INSTALLED,
+from shardline.identity.module_imports import Module, parse_module
+from shardline.identity.module_search import (
     LIBRARY,
     OURS,
     Found,
     find_in,
     holds_own_code,
-    import_roots,
     portions_of,
 )
-from shardline.identity.user_code import UserCode, reach
+from shardline.identity.outline import Outline, compiled_outline, outline_of
 
-__all__ = ["INSTALLED", "LIBRARY", "CodeIndex", "import_roots"]
 _LONGEST_NAME = 200  # of a module; a text that is longer is none
 
 Folders = tuple[Path, ...]
@@ -54,9 +49,8 @@ class CodeIndex:
     workdir: Path | None = None
     _found: dict[tuple[Folders, str], Found | None] = field(default_factory=dict)
     _modules: dict[tuple[Path, str], Module] = field(default_factory=dict)
-    _closures: dict[tuple[str, ...], Closure] = field(default_factory=dict)
+    _closures: dict[frozenset[str], Closure] = field(default_factory=dict)
     _outlines: dict[tuple[Path, str, bool], Outline] = field(default_factory=dict)
-    _reached: dict[tuple[str, str], UserCode] = field(default_factory=dict)
 
     def find(self, name: str) -> Path | None:
         """Return the file of a dotted module name, or None if it is not project code."""
@@ -102,33 +96,17 @@ class CodeIndex:
             Dotted names of the modules, and the top-level names of the third-party
             packages that these modules import.
         """
-        key = tuple(sorted(set(entries)))
+        key = frozenset(entries)
         if key not in self._closures:
-            searched = [tuple(self.roots)]
+            searched: list[Folders] = [tuple(self.roots)]
             alone: Folders = ()
-            closure, added, later = self._closure(key, searched, alone)
-            while (new := [one for one in added if (one,) not in searched]) or later != alone:
-                searched += [(folder,) for folder in new]
-                alone = later
-                closure, added, later = self._closure(key, searched, alone)
-            self._closures[key] = closure
+            while True:
+                self._closures[key], added, later = self._closure(key, searched, alone)
+                new = [(folder,) for folder in added if (folder,) not in searched]
+                if not new and later == alone:
+                    break
+                searched, alone = [*searched, *new], later
         return self._closures[key]
-
-    def reach(self, entry: str, whole: str = "") -> UserCode:
-        """Digest the definitions that an entry point can reach, wherever they lie.
-
-        Args:
-            entry: `models:Net`, `pkg.sources:Rings`; `__main__` for the script.
-            whole: why all of the entry's module counts, if it does.
-
-        Raises:
-            ConfigError: a module cannot be read or is not valid Python; the
-                message names file and line.
-        """
-        key = (entry, whole)
-        if key not in self._reached:
-            self._reached[key] = reach(self, tuple(self.roots), entry, whole)
-        return self._reached[key]
 
     def outline(self, path: Path, name: str, *, is_main: bool) -> Outline:
         """Return a module as its definitions and statements.
@@ -173,7 +151,7 @@ class CodeIndex:
         return self._module(path, name).edits_sys_path
 
     def _closure(
-        self, entries: tuple[str, ...], searched: list[Folders], alone: Folders
+        self, entries: frozenset[str], searched: list[Folders], alone: Folders
     ) -> tuple[Closure, Folders, Folders]:
         """Return the closure with these folders searched, and what has to be searched as well.
 
@@ -192,7 +170,7 @@ class CodeIndex:
             seen.add(name)
             pending.extend(with_parents(name))
             # `from package import name` is looked up as package.name, which may be no module
-            for file in files_of(self, name, searched, alone).values():
+            for file in self.files_of(name, searched, alone).values():
                 module = self._module(file, name)
                 own.add(name)
                 edits_sys_path |= module.edits_sys_path
@@ -207,7 +185,7 @@ class CodeIndex:
     def _exported(self, module: Module, searched: list[Folders], alone: Folders) -> Iterator[str]:
         """Yield the submodules that `from package import *` may import: what `__all__` lists."""
         for package in sorted(module.stars):
-            for file in files_of(self, package, searched, alone).values():
+            for file in self.files_of(package, searched, alone).values():
                 exports = sorted(self._module(file, package).exports)
                 yield from (f"{package}.{name}" for name in exports)
 
@@ -227,6 +205,23 @@ class CodeIndex:
                 found = find_in((LIBRARY,) if name in OURS else folders, name, top=True)
             self._found[folders, name] = found
         return self._found[folders, name]
+
+    def files_of(
+        self, name: str, searched: Sequence[Folders], alone: Folders = ()
+    ) -> dict[int, Path]:
+        """Return the files of a dotted name by the number of the list of folders that has it.
+
+        Args:
+            name: of the module.
+            searched: lists of folders; each has its own file, also if another has the same.
+            alone: folders that are searched one by one behind these, for other files.
+        """
+        found: dict[int, Path] = {}
+        for number, folders in enumerate([*searched, *((folder,) for folder in alone)]):
+            file = place.file if (place := self.locate(folders, name)) else None
+            if file and (number < len(searched) or file not in found.values()):
+                found[number] = file
+        return found
 
     def _folders_of(self, folders: Folders, package: str) -> Folders:
         """Return a package's `__path__`."""
@@ -269,7 +264,13 @@ class CodeIndex:
         return self._modules[path, name]
 
 
-def _tops(names: Sequence[str] | set[str]) -> set[str]:
+def with_parents(name: str) -> list[str]:
+    """Return the packages that a dotted name lies in, the outermost first, and the name."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _tops(names: set[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
