@@ -680,21 +680,21 @@ PLACE_CASES = {
         {"/config/notes/a.md": "---\ntags: []\n---\n"},
     ),
     "results without a number": case(
-        {"/results/runs/0": "x"}, "before layout 1", "move it away", {"/results": DROP}
+        {"/results/runs/0": "x"}, "before the first release", "move .* away", {"/results": DROP}
     ),
     "a number that cannot be read": case(
         {"/results/layout.json": "{"}, "is unreadable, expected", "write that into it",
-        {"/results/layout.json": '{"layout": 1}'},
+        {"/results/layout.json": '{"layout": 2}'},
     ),
     "results of another version": case(
-        {"/results/layout.json": '{"layout": 9}'}, "layout is 9, expected 1", "or move .* away", {"/results": DROP}
+        {"/results/layout.json": '{"layout": 9}'}, "layout is 9, expected 2", "or move .* away", {"/results": DROP}
     ),
     "a store that one job has": case(
         {}, "lies in the folder of this job alone", "set (SHARDLINE_STORE)", {"$SHARDLINE_STORE": ".."},
         step=lambda project: project.check_store_stays(),
     ),
     "names that cannot be written": case(
-        {"/results/layout.json": '{"layout": 1}', "/results/names.jsonl/a": ""}, "could not be written", "",
+        {"/results/layout.json": '{"layout": 2}', "/results/names.jsonl/a": ""}, "could not be written", "",
         {"/results/names.jsonl": DROP}, step=record_names,
     ),
 }  # fmt: skip
