@@ -132,11 +132,6 @@ class CodeIndex:
             is_own=lambda top: self.find(top) is not None,
         )
 
-    def is_package(self, searched: Sequence[Folders], name: str) -> bool:
-        """Return whether a dotted name is a package, with `__init__` or without."""
-        places = filter(None, (self.locate(folders, name) for folders in searched))
-        return any(not place.file or place.file.name == "__init__.py" for place in places)
-
     def folders_added_by(self, path: Path, name: str) -> Folders:
         """Return the folders that a module adds to `sys.path`."""
         if not self.edits_sys_path(path, name):

@@ -53,7 +53,10 @@ class Program:
 
     def is_package(self, name: str) -> bool:
         """Return whether a dotted name is a package, with `__init__` or without."""
-        return self.index.is_package(self.searched, name)
+        places = [self.index.locate(folders, name) for folders in self.searched]
+        return any(
+            place and (not place.file or place.file.name == "__init__.py") for place in places
+        )
 
     def is_folder(self, name: str) -> bool:
         """Return whether a dotted name is a package without `__init__`."""

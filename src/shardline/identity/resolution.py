@@ -11,6 +11,7 @@ from shardline.identity.tokens import Ref
 from shardline.identity.versions import is_public
 
 _OF_MODULE = {"__name__", "__package__", "__spec__", "__loader__", "__path__"}
+_HOOK = "__init_subclass__"
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,6 @@ def _imports(places: dict[str, Outline], name: str) -> set[Imported]:
         for bound in outline.symbols.get(name, ())
         if isinstance(bound, Imported)
     }
-
-
-_HOOK = "__init_subclass__"
 
 
 @dataclass

@@ -141,7 +141,7 @@ _ATTRIBUTES = {
     "__module__": "places",
 }  # fmt: skip
 # Functions that use one of these may read local variables by name.
-READS_LOCALS = frozenset(
+_READS_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack", "f_locals",
      "co_varnames", "getargvalues", "save_hyperparameters", "query", "evaluate", "__code__"}
 )  # fmt: skip
@@ -178,7 +178,7 @@ def loads_code(node: ast.Call) -> bool:
 def reads_locals(nodes: list[ast.AST]) -> bool:
     """Return whether code names something that sees local variables by their names."""
     return any(
-        (isinstance(node, ast.Name) and node.id in READS_LOCALS)
-        or (isinstance(node, ast.Attribute) and node.attr in READS_LOCALS)
+        (isinstance(node, ast.Name) and node.id in _READS_LOCALS)
+        or (isinstance(node, ast.Attribute) and node.attr in _READS_LOCALS)
         for node in nodes
     )
