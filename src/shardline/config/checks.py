@@ -14,7 +14,7 @@ from shardline.core.machine import num_cpus, num_gpus
 from shardline.core.suggest import suggest
 from shardline.core.variables import check_given
 from shardline.identity import CodeIndex
-from shardline.identity.code import INSTALLED
+from shardline.identity.module_search import INSTALLED
 
 SHIPPED_MODELS = {
     "linear": "shardline.training.models.linear:Linear",
@@ -180,7 +180,7 @@ def resolve_class(path: str, shipped: Mapping[str, str], code: CodeIndex, where:
             f"{where}={path}: no module {module} in {searched}; run from the folder that holds it, "
             "or set PYTHONPATH"
         )
-    names = code.module(module).names
+    names = code.names(module)
     if name not in names and "*" not in names:
         raise ConfigError(
             f"{where}={path}: {code.find(module)} has no {name}; {suggest(name, names)}"

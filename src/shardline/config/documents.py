@@ -14,7 +14,7 @@ from shardline.config.source_checks import WITH_TOKENS
 from shardline.core.canonical import short_digest
 from shardline.core.package import report_folder
 from shardline.identity import CodeIndex, Lock
-from shardline.identity.methods import has_method
+from shardline.identity.source_lookup import has_method
 from shardline.identity.versions import PACKAGES, versions_of
 
 Document = dict[str, Any]
@@ -46,7 +46,7 @@ class Documents:
         return self._programs[path]
 
     def has_method(self, path: str, method: str) -> bool | None:
-        """Return what `identity.methods.has_method` tells of a resolved model, which is no script."""
+        """Return what `identity.source_lookup.has_method` tells of a resolved model, which is no script."""
         if (path, method) not in self._methods:
             self._methods[path, method] = has_method(self.code, path, method)
         return self._methods[path, method]

@@ -56,7 +56,7 @@ def check_evaluation(
 
     Args:
         where: file and row, as messages begin.
-        has_method: tells of an import path and a method what `identity.methods` does.
+        has_method: tells of an import path and a method what `identity.source_lookup` does.
 
     Raises:
         ConfigError: a sentence for each.

@@ -15,7 +15,9 @@ from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json, remedy_of, utc_stamp, write_json
 
-LAYOUT = 1  # of the folders below results/
+LAYOUT = (
+    2  # of the folders below results/, and of the identities that name them; 1 was never released
+)
 
 Kind = Literal["run", "dataset"]
 Names = dict[str, list[str]]
@@ -37,17 +39,20 @@ def check_layout(layout: ResultsLayout) -> None:
         ConfigError: its layout has another number, or is older than numbers.
     """
     file, results = layout.layout_file, layout.results
-    if not file.exists():
-        if any(layout.folder_of(kind).is_dir() for kind in ("run", "dataset")):
-            raise ConfigError(
-                f"{results} was written by a version of Shardline before layout {LAYOUT} (it has no layout.json); "
-                f"move it away, and it is made again, or go on with that version"
-            )
+    found: object = None
+    if file.exists():
+        try:
+            found = read_json(file, remedy="")["layout"]
+        except (DataError, KeyError, TypeError):
+            found = "unreadable"
+    elif not any(layout.folder_of(kind).is_dir() for kind in ("run", "dataset")):
         return
-    try:
-        found = read_json(file, remedy="")["layout"]
-    except (DataError, KeyError, TypeError):
-        found = "unreadable"
+    if found in (None, *range(LAYOUT)):
+        shown = "no layout.json" if found is None else f"layout {found}"
+        raise ConfigError(
+            f"{results} was written by a version of Shardline before the first release ({shown}, expected layout "
+            f"{LAYOUT}), whose results this version cannot use; move {results} away, or train again in a new folder"
+        )
     if found == "unreadable":
         raise ConfigError(
             f'{file} is unreadable, expected {{"layout": {LAYOUT}}}; write that into it if this version of Shardline '

@@ -8,8 +8,8 @@ from shardline.config import scripts
 from shardline.config.checks import SHIPPED_MODELS, SHIPPED_TRANSFORMS
 from shardline.config.sources import SHIPPED_SOURCES
 from shardline.identity import CodeIndex
-from shardline.identity.search import OURS
-from shardline.identity.user_code import UserCode
+from shardline.identity.module_search import OURS
+from shardline.identity.user_code import UserCode, reach
 from shardline.identity.versions import PUBLIC, exported_by
 
 
@@ -70,7 +70,7 @@ def _users(
         shown: what modules are called among the definitions, where not by their name.
         whole: why all of the entry's module counts, if it does.
     """
-    found = index.reach(entry, whole)
+    found = reach(index, entry, whole)
     definitions = {}
     for name, digest in found.definitions.items():
         module, colon, definition = name.partition(":")

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Pack, Pad, RunSettings
+from shardline.core.error_texts import import_class
 from shardline.core.errors import DataError
-from shardline.core.imports import import_class
 from shardline.core.world import World
 from shardline.data.capacity import LABEL_BYTES
 from shardline.data.classes import rows_of_classes, weights_of_classes

@@ -18,7 +18,7 @@ from shardline.core.urls import without_secrets
 from shardline.environments.solve import client
 from shardline.environments.venv import AGAIN, make_whole
 from shardline.identity.conda_pins import PLATFORM, Pin, content_of
-from shardline.identity.search import INSTALLED, LIBRARY, OURS
+from shardline.identity.module_search import INSTALLED, LIBRARY, OURS
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord

@@ -15,6 +15,7 @@ from shardline.core.errors import DataError
 from shardline.core.files import read_json, write_json
 from shardline.core.seals import check_seal, seal
 from shardline.identity import CodeIndex
+from shardline.identity.shipped_code import meaning
 
 FOLDER = ResultsLayout(root=Path()).certificates  # from the project's folder, as it is sealed
 
@@ -37,10 +38,11 @@ def identify(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fitting(sources: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part that must be the same in a certificate and in a training that it fits."""
-    code, _ = CodeIndex(()).closure("shardline.training.fit")
+    index = CodeIndex(())
+    files = {name: index.find(name) for name in index.closure("shardline.training.fit")[0]}
     found = sources["environment"]
     return {
-        "code": digest(code),
+        "code": digest({name: meaning(file.read_bytes()) for name, file in files.items() if file}),
         "environment": {
             "python": found["python"],
             "torch": found["packages"].get("torch"),

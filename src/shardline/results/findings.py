@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
-from shardline.core.files import read_object
-from shardline.core.forms import read_formed
+from shardline.core.files import read_formed, read_object
 from shardline.core.seals import check_seal
 from shardline.records.base import Record, decode
 

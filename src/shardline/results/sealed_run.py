@@ -15,8 +15,7 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.sample_code import paths_of
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import read_object
-from shardline.core.forms import read_formed
+from shardline.core.files import read_formed, read_object
 from shardline.core.suggest import did_you_mean
 from shardline.records.acceptances import ACCEPTED, Accepted
 from shardline.records.base import decode

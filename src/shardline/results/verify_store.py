@@ -9,8 +9,7 @@ from msgspec import convert
 from shardline.checkpoints.folder import find_damage
 from shardline.config.scripts import is_script
 from shardline.core.errors import DataError
-from shardline.core.files import read_object
-from shardline.core.forms import problem_of_form
+from shardline.core.files import problem_of_form, read_object
 from shardline.core.seals import check_seal
 from shardline.data.pack_plans import problems_of_plans
 from shardline.data.parts import count_rows, differing_columns, read_part

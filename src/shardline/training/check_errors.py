@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from shardline.config.run_spec import RunSpec
+from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError, ShardlineError
-from shardline.core.imports import short_traceback
 from shardline.training.check_spec import ModelResult
 
 # What an error tells of a machine, and not of the model.

@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any
 from msgspec import structs
 
 from shardline.config.run_spec import DatasetPlace
+from shardline.core.error_texts import short_traceback
 from shardline.core.errors import DataError, ShardlineError
 from shardline.core.files import read_json
-from shardline.core.imports import short_traceback
 from shardline.core.masked_output import masked_output
 from shardline.core.process import die_with_parent
 from shardline.core.urls import is_url

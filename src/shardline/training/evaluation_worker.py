@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from shardline.config.run_spec import RunSpec
+from shardline.core.error_texts import short_traceback
 from shardline.core.files import write_json
-from shardline.core.imports import short_traceback
 from shardline.core.world import World
 from shardline.identity import watch_reads
 from shardline.supervision.rank import run_rank

@@ -7,8 +7,8 @@ from typing import Any
 import pytorch_lightning as pl
 
 from shardline.config.run_spec import RunSpec
+from shardline.core.error_texts import import_class
 from shardline.core.errors import ConfigError
-from shardline.core.imports import import_class
 from shardline.data.columns import features_of
 from shardline.data.sample_columns import sample_columns
 from shardline.identity import watch_reads

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from shardline.config.run_spec import RunSpec
-from shardline.core.imports import short_traceback
+from shardline.core.error_texts import short_traceback
 from shardline.core.world import World
 from shardline.supervision.rank import run_rank
 from shardline.training.preflight import preflight_run

@@ -19,8 +19,8 @@ from shardline.checkpoints.first_batch import FirstBatch, Record, Values, differ
 from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
+from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError
-from shardline.core.imports import short_traceback
 from shardline.core.lightning_compat import ignore_signals, set_place
 from shardline.core.world import World
 from shardline.data.datamodule import ShardDataModule

@@ -16,9 +16,9 @@ from shardline.config.resolved import as_plain
 from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
+from shardline.core.error_texts import short_traceback
 from shardline.core.errors import NAME_FILE, DataError
 from shardline.core.files import read_json, write_bytes, write_json
-from shardline.core.imports import short_traceback
 from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import (

@@ -15,6 +15,7 @@ import pytest
 from shardline.config.load import load_project
 from shardline.core.nested import merge, with_values
 from shardline.errors import ConfigError
+from shardline.identity import code_index
 from shardline.identity import code
 from tests.unit.config.test_config_load import CONFIG, DIGITS, ONE_ROW
 from tests.unit.conftest import _parse_once
@@ -53,7 +54,7 @@ Refusal = Callable[..., str]
 @pytest.fixture
 def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Refusal:
     """Return the message about a config and a table; empty where nothing is wrong with their form."""
-    monkeypatch.setattr(code, "parse_module", _parse_once)
+    monkeypatch.setattr(code_index, "parse_module", _parse_once)
     monkeypatch.setattr("shardline.config.load._load_datasets", lambda *_: _stop())
     (tmp_path / "config").mkdir()
 

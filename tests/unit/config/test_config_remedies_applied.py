@@ -26,7 +26,7 @@ from shardline.config.names import check_layout, record_names
 from shardline.config.project import Project
 from shardline.core import suggest
 from shardline.errors import ShardlineError
-from shardline.identity import code
+from shardline.identity import code_index
 from tests.support.raised_errors import note_errors
 from tests.unit.config.test_config_load import CONFIG, DIGITS
 from tests.unit.conftest import _parse_once
@@ -680,21 +680,21 @@ PLACE_CASES = {
         {"/config/notes/a.md": "---\ntags: []\n---\n"},
     ),
     "results without a number": case(
-        {"/results/runs/0": "x"}, "before layout 1", "move it away", {"/results": DROP}
+        {"/results/runs/0": "x"}, "before the first release", "move .* away", {"/results": DROP}
     ),
     "a number that cannot be read": case(
         {"/results/layout.json": "{"}, "is unreadable, expected", "write that into it",
-        {"/results/layout.json": '{"layout": 1}'},
+        {"/results/layout.json": '{"layout": 2}'},
     ),
     "results of another version": case(
-        {"/results/layout.json": '{"layout": 9}'}, "layout is 9, expected 1", "or move .* away", {"/results": DROP}
+        {"/results/layout.json": '{"layout": 9}'}, "layout is 9, expected 2", "or move .* away", {"/results": DROP}
     ),
     "a store that one job has": case(
         {}, "lies in the folder of this job alone", "set (SHARDLINE_STORE)", {"$SHARDLINE_STORE": ".."},
         step=lambda project: project.check_store_stays(),
     ),
     "names that cannot be written": case(
-        {"/results/layout.json": '{"layout": 1}', "/results/names.jsonl/a": ""}, "could not be written", "",
+        {"/results/layout.json": '{"layout": 2}', "/results/names.jsonl/a": ""}, "could not be written", "",
         {"/results/names.jsonl": DROP}, step=record_names,
     ),
 }  # fmt: skip
@@ -785,7 +785,7 @@ def played(name: str) -> tuple[str, str, frozenset[tuple[str, int]]]:
         patch.chdir(folder)
         patch.delenv("SHARDLINE_STORE", raising=False)
         patch.delenv("SLURM_JOB_ID", raising=False)
-        patch.setattr(code, "parse_module", _parse_once)
+        patch.setattr(code_index, "parse_module", _parse_once)
         patch.setattr(load, "load_lock", _load_lock)
         patch.setattr(load, "pass_on", lambda names: None)
         patch.setattr(checks, "num_gpus", lambda: 0)

@@ -8,7 +8,7 @@ import pytest
 from shardline.cli.scaffold import init_project
 from shardline.config.load import load_project
 from shardline.errors import ShardlineError
-from shardline.identity import code
+from shardline.identity import code_index
 from tests.unit.conftest import _parse_once
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "messages" / "mistakes.txt"
@@ -79,7 +79,7 @@ def project(tmp_path_factory):
 
 
 def test_every_mistake_of_config_and_table_has_its_sentence(project, golden, monkeypatch, tmp_path):
-    monkeypatch.setattr(code, "parse_module", _parse_once)
+    monkeypatch.setattr(code_index, "parse_module", _parse_once)
     monkeypatch.delenv("SHARDLINE_STORE", raising=False)
     lines = []
     for number, (name, (file, old, new)) in enumerate(MISTAKES.items()):

@@ -165,15 +165,17 @@ def test_a_layout_that_is_not_known_is_refused(fake):
     fake.seal_all()
     check_layout(HERE)
     file = Path("results/layout.json")
+    before = r"before the first release \({}, expected layout 2\), .*; move .* away, or train again"
     for text, found in (
+        ('{"layout": 1}', before.format("layout 1")),
         (f'{{"layout": {LAYOUT + 1}}}', f"layout is {LAYOUT + 1}, expected {LAYOUT}; go on with"),
-        ("{", r'is unreadable, expected {"layout": 1}; write that into it'),
+        ("{", r'is unreadable, expected {"layout": 2}; write that into it'),
     ):
         file.write_text(text)
         with pytest.raises(ConfigError, match=found):
             check_layout(HERE)
     file.unlink()
-    with pytest.raises(ConfigError, match="before layout 1 .*; move it away"):
+    with pytest.raises(ConfigError, match=before.format("no layout.json")):
         check_layout(HERE)
 
 

@@ -17,7 +17,7 @@ from shardline.config.settings.config import Config
 from shardline.config.settings.run import RunSettings
 from shardline.environments.context import stage_context
 from shardline.errors import ConfigError
-from shardline.identity import load_lock, lock_lines
+from shardline.identity import load_lock, package_lock
 from shardline.identity.conda_pins import read_pins
 from shardline.provenance.crate.contents import _masked_file
 
@@ -121,7 +121,7 @@ def test_a_lock_with_a_login_counts_without_it_is_published_masked_and_in_no_ima
     tmp_path: Path, value: str
 ) -> None:
     lock = tmp_path / "my.lock"
-    for option in sorted(lock_lines._WHERE):
+    for option in sorted(package_lock._WHERE):
         for line in (f"{option} {value}", f"{option}={value}", f"{option} \\\n  {value}"):
             lock.write_text(f"torch==2.0\n    # via x\n{line}\n")
             assert load_lock(lock).versions == {"torch": "2.0"}

@@ -181,7 +181,7 @@ def test_why_names_the_definition(project, ids) -> None:
     project.workspace.write("mypkg/data.py", DATA)
     ids(**{**data, "transform": None})
     assert project.why("flat") == [
-        'data.transform [{"type": "own class"}, {"type": "own class"}] -> null'
+        'data.transform [{"type": "own class"}, {"type": "own class"}] -> []'
     ]
     ids(**data, pack={"column": "tokens", "length": 9})
     assert project.why("flat")[0].startswith("data.pack")

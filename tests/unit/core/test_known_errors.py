@@ -15,9 +15,14 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from shardline.config.key_schema import keys_of, schema_of
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
+from shardline.core.error_texts import (
+    LACKING,
+    SETTINGS,
+    describe,
+    short_traceback,
+    without_arguments,
+)
 from shardline.core.errors import CODE_ERROR, exit_code_of
-from shardline.core.imports import short_traceback
-from shardline.core.known_errors import LACKING, SETTINGS, describe, without_arguments
 
 ARGUMENTS = set(inspect.signature(pl.Trainer.__init__).parameters) - {"self"}
 

@@ -18,9 +18,9 @@ from shardline.environments import prefix as prefix_module
 from shardline.environments.prefix import make_prefix, prefix_of
 from shardline.environments.solve import solve
 from shardline.errors import ConfigError, DataError
-from shardline.identity.code import LIBRARY
 from shardline.identity.conda_pins import Pin, parse_pin, read_pins
 from shardline.identity.interpreter import ask
+from shardline.identity.module_search import LIBRARY
 from tests.support.conda_channel import PYTHON, SITE, CondaChannel
 
 SPECS = [f"python ={PYTHON}", "tool ==2.0"]

@@ -18,7 +18,7 @@ from shardline.environments.specs import (
     write_specs,
 )
 from shardline.errors import ConfigError
-from shardline.identity.environment import load_lock
+from shardline.identity.package_lock import load_lock
 from tests.support.fake_project import FakeProject
 from tests.support.workspace import REPOSITORY
 

@@ -18,9 +18,9 @@ from shardline.environments.build import make_environment
 from shardline.environments.python import built_on_nodes, problem_of
 from shardline.environments.venv import make_venv, pip_config, uv_variables
 from shardline.errors import ConfigError, DataError
-from shardline.identity.code import CodeIndex
+from shardline.identity.code_index import CodeIndex
 from shardline.identity.interpreter import ask
-from shardline.identity.needed import needed_packages
+from shardline.identity.source_lookup import needed_packages
 from shardline.results.gc import find_garbage
 from tests.support.conda_channel import PYTHON
 from tests.support.fake_project import FakeProject

@@ -51,8 +51,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return file_sha256(path)
 
     now = time.time_ns()
-    monkeypatch.setattr("shardline.identity.content.file_sha256", read)
-    monkeypatch.setattr("shardline.identity.content.time.time_ns", lambda: now + 10**12)
+    monkeypatch.setattr("shardline.identity.file_digests.file_sha256", read)
+    monkeypatch.setattr("shardline.identity.file_digests.time.time_ns", lambda: now + 10**12)
     return found
 
 

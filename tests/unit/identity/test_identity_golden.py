@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardline.identity import CodeIndex
+from shardline.identity.user_code import reach
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "identity" / "user_code.json"
 PACKAGES = {
@@ -171,12 +172,12 @@ def found(folder: Path, name: str) -> dict[str, object]:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     index = CodeIndex((folder,))
-    reached, (modules, closure) = (
-        index.reach(ENTRIES[name]),
+    found, (modules, closure) = (
+        reach(index, ENTRIES[name]),
         index.closure(ENTRIES[name].partition(":")[0]),
     )
     return {
-        "digest": reached.digest, "definitions": reached.definitions, "packages": sorted(reached.third_party),
+        "digest": found.digest, "definitions": found.definitions, "packages": sorted(found.third_party),
         "modules": sorted(modules), "packages of all modules": sorted(closure),
     }  # fmt: skip
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from shardline.identity import CodeIndex, search
-from tests.support.code_digest import digest, reached
+from shardline.identity import CodeIndex, module_search
+from tests.support.code_digest import digest
 from tests.support.imported import Interpreter
 from tests.support.small_packages import ABSOLUTE, INITS, PATHS, RELATIVE, write
 
@@ -20,11 +20,10 @@ def check(
     told = []
     for n in (1, 2):
         roots = write(folder / str(n), files | {changed: VALUE.format(n=n)})
-        told.append((interpreter.call(entry, roots), digest(entry, roots), reached(entry, roots)))
-    (old, old_digest, old_reach), (new, new_digest, new_reach) = told
+        told.append((interpreter.call(entry, roots), digest(entry, roots)))
+    (old, old_digest), (new, new_digest) = told
     assert (old, new) == ("1", "2")
     assert old_digest != new_digest
-    assert old_reach != new_reach
 
 
 @pytest.mark.parametrize("form", ABSOLUTE)
@@ -49,11 +48,10 @@ def test_a_module_that_is_run_and_becomes_a_package_has_another_digest(
     found = []
     for name, more in (("a", {"work/h.py": value}), ("b", {init: value})):
         roots = write(tmp_path / name, files | more)
-        found.append((interpreter.call("app", roots), digest("app", roots), reached("app", roots)))
-    (old, old_digest, old_reach), (new, new_digest, new_reach) = found
+        found.append((interpreter.call("app", roots), digest("app", roots)))
+    (old, old_digest), (new, new_digest) = found
     assert (old, new) == ("1", "ImportError")
     assert old_digest != new_digest
-    assert old_reach != new_reach
 
 
 @pytest.mark.parametrize("form", RELATIVE)
@@ -126,11 +124,11 @@ def test_an_installed_package_hides_a_folder_of_its_name(
     (tmp_path / "site" / "shelved").mkdir(parents=True)
     (tmp_path / "site" / "shelved" / "__init__.py").touch()
     monkeypatch.setattr("sysconfig.get_path", lambda key: str(tmp_path / "site"))
-    search._is_installed.cache_clear()
+    module_search._is_installed.cache_clear()
     roots = write(tmp_path, {"work/app.py": "from shelved import h", "work/shelved/h.py": ""})
-    code, third_party = CodeIndex(roots).closure("app")
-    search._is_installed.cache_clear()
-    assert (set(code), third_party) == ({"app"}, {"shelved"})
+    modules, third_party = CodeIndex(roots).closure("app")
+    module_search._is_installed.cache_clear()
+    assert (modules, third_party) == ({"app"}, {"shelved"})
 
 
 def test_module_without_source_counts_by_its_bytes(tmp_path: Path) -> None:
@@ -147,8 +145,8 @@ def test_texts_that_are_no_names_of_modules_do_no_harm(tmp_path: Path) -> None:
     text = f"from importlib import import_module\nimport sys\nfor name in {odd!r}:\n"
     text += "    import_module(name), __import__(name, fromlist=[name]), sys.path.append(name)\n"
     roots = write(tmp_path, {"work/app.py": text})
-    code, third_party = CodeIndex(roots).closure("app")
-    assert set(code) == {"app"}
+    modules, third_party = CodeIndex(roots).closure("app")
+    assert modules == {"app"}
     assert third_party <= {"a", "é", "x" * 5000}
 
 
@@ -167,7 +165,7 @@ def test_a_script_adds_folders_from_where_it_runs(tmp_path: Path) -> None:
     }
     work = write(tmp_path, files)[0]
     index = CodeIndex((work / "tools", work), main=work / "tools" / "main.py", workdir=work)
-    assert "h (1)" in index.closure("__main__")[0]
+    assert "h" in index.closure("__main__")[0]
 
 
 @pytest.mark.parametrize(
@@ -203,9 +201,8 @@ def test_an_import_of_a_module_that_its_package_lacks_has_another_digest(
     found = []
     for name, texts in (("works", ("", form)), ("fails", (lacking, ""))):
         roots = write(tmp_path / name, files | dict(zip(inits, texts, strict=True)))
-        found.append((interpreter.call("app", roots), digest("app", roots), reached("app", roots)))
-    (old, old_digest, old_reach), (new, new_digest, new_reach) = found
+        found.append((interpreter.call("app", roots), digest("app", roots)))
+    (old, old_digest), (new, new_digest) = found
     assert old == "1"
     assert new in ("ImportError", "ModuleNotFoundError")
     assert old_digest != new_digest
-    assert old_reach != new_reach

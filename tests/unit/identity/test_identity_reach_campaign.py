@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardline.identity import CodeIndex
+from shardline.identity.user_code import reach
 from tests.support.campaigns import campaign_seed
 from tests.support.imported import Interpreter
 from tests.support.reached_packages import edited, project, write
@@ -22,7 +23,7 @@ SHOWN = 5
 def observed(folder: Path, interpreter: Interpreter, files: dict[str, str]) -> tuple[str, object]:
     """Return what `app.call()` gives, and what its identity would hold."""
     root = write(folder, files)
-    code = CodeIndex((root,)).reach("app:call")
+    code = reach(CodeIndex((root,)), "app:call")
     value = interpreter.call("app", [root])
     shutil.rmtree(folder)
     return value, (code.digest, code.third_party)

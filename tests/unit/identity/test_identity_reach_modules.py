@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from shardline.errors import ConfigError
-from shardline.identity import CodeIndex
 from tests.support.reached import ENTRY, reached
 
 Files = dict[str, str]
@@ -367,12 +366,6 @@ def test_a_compiled_module_counts_by_its_bytes(tmp_path: Path) -> None:
         files = {"models": "import fast\nclass Net:\n    f = fast.f"}
         digests.add(reached(tmp_path, files).digest)
     assert len(digests) == 2
-
-
-def test_the_result_is_remembered(tmp_path: Path) -> None:
-    (tmp_path / "models.py").write_text("class Net: pass")
-    index = CodeIndex((tmp_path,))
-    assert index.reach(ENTRY) is index.reach(ENTRY)
 
 
 def test_a_long_chain_of_imports_ends(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from shardline.identity.outline import outline_of
 from tests.support.campaigns import campaign_seed
 from tests.unit.identity.test_identity_collisions import CORPUS, changed
 
@@ -67,20 +66,6 @@ def meaning(
             value &= ~8  # a closure: its variables have their owners
         found.append((name, value))
     return found
-
-
-def written(text: str) -> str:
-    outline = outline_of(
-        text.encode(), "p.q.r.s.t.m", is_package=False, is_main=True, is_own=lambda top: False
-    )
-    units = [
-        outline.written(place, frozenset({"annotations", "docstrings"})).tokens
-        for place in range(len(outline.units))
-    ]
-    imports = [(one.modules, one.names, one.binds) for one in outline.importing]
-    tokens = [[token if isinstance(token, str) else (type(token).__name__, getattr(token, "chain", ()), getattr(token, "use", ""),
-                getattr(token, "imported", ()), getattr(token, "modules", ())) for token in unit] for unit in units]  # fmt: skip
-    return repr((tokens, imports))
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")

@@ -15,7 +15,7 @@ from shardline.core.canonical import digest
 from shardline.environments.installed import find_differences, requirements_of
 from shardline.errors import ConfigError
 from shardline.identity import load_lock
-from shardline.identity.environment import Lock, normalize
+from shardline.identity.package_lock import Lock, normalize
 
 A, B = "a" * 40, "b" * 40
 SHA = f"sha256={'0' * 64}"

@@ -22,7 +22,7 @@ from shardline.config.key_schema import defaults_of, schema_at
 from shardline.config.settings.run import RunSettings
 from shardline.core.nested import flatten
 from shardline.errors import ConfigError
-from shardline.identity import environment
+from shardline.identity import load_lock
 from tests.support.mutated_project import (
     DATASETS,
     EVALUATES,
@@ -249,7 +249,7 @@ def needed(packages: set[str], known: set[str]) -> set[str]:
 
 def test_every_entry_of_the_lock(shared: Place) -> None:
     before, text = shared.stages(), shared.lock.read_text()
-    versions = environment.load_lock(shared.lock).versions
+    versions = load_lock(shared.lock).versions
     behind = {stage: needed(packages, set(versions)) for stage, packages in DIRECT.items()}
     expected, found = {}, {}
     for name, version in versions.items():

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import shardline
-from shardline.identity.code import CodeIndex
-from shardline.identity.methods import has_method
+from shardline.identity.code_index import CodeIndex
+from shardline.identity.source_lookup import has_method
+from shardline.identity.user_code import reach
 from shardline.identity.versions import EXPORTED, exported_by
 
 EXPORTS = {
@@ -70,7 +71,7 @@ def test_every_spelling_of_a_public_module_is_seen_in_the_import_closure(tmp_pat
 def test_a_shipped_model_counts_by_its_own_history_however_it_is_named(tmp_path: Path, spelling):
     (tmp_path / "net.py").write_text(EXPORTS[spelling])
     index = CodeIndex((tmp_path,))
-    assert exported_by(index.reach("net:Net").shipped) == {"gpt"}
+    assert exported_by(reach(index, "net:Net").shipped) == {"gpt"}
     if spelling in ("names", "attribute", "member"):
         assert has_method(index, "net:Net", "describe_sample")
 
@@ -81,8 +82,8 @@ def test_code_that_names_no_shipped_model_counts_none_and_a_star_import_all(tmp_
     )
     (tmp_path / "star.py").write_text("from shardline.models import *\nclass Net(Classifier): pass")
     index = CodeIndex((tmp_path,))
-    assert exported_by(index.reach("net:Net").shipped) == set()
-    assert exported_by(index.reach("star:Net").shipped) == {"gpt", "resnet", "unet"}
+    assert exported_by(reach(index, "net:Net").shipped) == set()
+    assert exported_by(reach(index, "star:Net").shipped) == {"gpt", "resnet", "unet"}
 
 
 def test_exported_models_are_the_shipped_ones():

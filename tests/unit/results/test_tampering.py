@@ -289,7 +289,7 @@ def test_each_altered_byte_of_the_layout_is_refused_or_changes_nothing(fake: Fak
         else:
             assert json.loads(altered) == {"layout": LAYOUT}
     assert refused > 20
-    path.write_text('{"layout": 1}')  # as the message says
+    path.write_text(json.dumps({"layout": LAYOUT}))  # as the message says
     check_layout(layout)
 
 

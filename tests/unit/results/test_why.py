@@ -113,14 +113,6 @@ def test_a_result_version_says_what_changed(monkeypatch):
     assert differences(old, new) == [told]
 
 
-def test_a_document_from_before_result_versions_is_told_as_such():
-    old = {"stage": "train", "code": {"shardline.training.fit": {"f": "1"}, "m": {"f": "1"}}}
-    new = {"stage": "train", "versions": {"training": 1}, "code": {"model": "2"}}
-    assert [text for text in differences(old, new) if "model" not in text] == [
-        "code was counted by file, as versions of Shardline before result versions did"
-    ]
-
-
 def test_a_newer_setting_differs_from_the_value_of_before(monkeypatch):
     table = extended(Settings, {"x": newer(float, 0)})
     monkeypatch.setattr(causes_module, "settings_of", lambda stage: table)

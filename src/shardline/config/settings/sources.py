@@ -55,7 +55,7 @@ class Csv(Columns, frozen=True, kw_only=True):
     files: Files
     delimiter: str = ","
     """What separates the fields."""
-    decimal: Annotated[Literal[".", ","], Meta(extra={"legacy_value": "."})] = "."
+    decimal: Literal[".", ","] = "."
     """Mark of decimals in numbers, a point or a comma."""
 
 
@@ -100,9 +100,7 @@ class ImageFolder(Source, frozen=True, kw_only=True, forbid_unknown_fields=True)
     fit: Literal["crop", "stretch"] = "crop"
     """`crop` scales an image until it covers the size and cuts off what stands over; `stretch`
     changes its proportions."""
-    decode: Annotated[Literal["at_build", "at_read"], Meta(extra={"legacy_value": "at_build"})] = (
-        "at_build"
-    )
+    decode: Literal["at_build", "at_read"] = "at_build"
     """`at_build` stores the pixels; `at_read` stores the files' own bytes as a column `image`, which
     training decodes: `size`, `mode` and `fit` say nothing then."""
     decode_threads: Natural = 0

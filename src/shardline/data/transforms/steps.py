@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardline.config.checks import SHIPPED_TRANSFORMS
+from shardline.core.error_texts import import_class, short_traceback
 from shardline.core.errors import ConfigError, DataError, ShardlineError
-from shardline.core.imports import import_class, short_traceback
 from shardline_io.order.chance import Key, generator_of
 
 Sample = dict[str, Any]  # by column: an array (that cannot be written to), bytes, a text, or None

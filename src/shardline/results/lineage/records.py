@@ -8,7 +8,7 @@ from typing import Any
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import names_that_have_been
 from shardline.core.errors import ConfigError
-from shardline.core.forms import read_formed
+from shardline.core.files import read_formed
 from shardline.records.datasets import Manifest
 
 _REMEDY = "bring it back, or run the pipeline again to write it"

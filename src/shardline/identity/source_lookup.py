@@ -1,12 +1,14 @@
-"""Whether a class has a method, as far as its source tells; nothing is imported."""
+"""What the source of a class or script shows before it is imported: its methods, the packages that it needs."""
 
 import ast
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from shardline.identity.code import CodeIndex
+from shardline.identity.code_index import CodeIndex
+from shardline.identity.module_imports import parse_quietly
+from shardline.identity.module_search import OURS
 from shardline.identity.scopes import Imported, imported_names
-from shardline.identity.syntax import parse_quietly
 
 # whose classes have nothing of the user's
 _PLAIN = {"abc", "builtins", "lightning", "pytorch_lightning", "torch", "typing"}
@@ -31,6 +33,32 @@ def has_method(code: CodeIndex, path: str, method: str) -> bool | None:
     """
     module, _, name = path.partition(":")
     return _Search(code, method).in_module(module, name)
+
+
+def needed_packages(code: CodeIndex, entry: str = "__main__") -> list[str]:
+    """Return the top-level names that a program's own modules import unconditionally.
+
+    What stands in a function, or below `try` or `if`, may never be imported, and is left out.
+
+    Args:
+        code: where the program's modules are found.
+        entry: the module that it begins with.
+    """
+    needed: set[str] = set()
+    pending, seen = [entry], {entry}
+    while pending:
+        module = pending.pop()
+        path = code.find(module)
+        assert path is not None
+        outline = code.outline(path, module, is_main=module == "__main__")
+        for name in (name for one in outline.importing for name in one.modules):
+            top = name.partition(".")[0]
+            if code.find(top) is None:
+                needed.add(top)
+            elif code.find(name) and name not in seen:
+                seen.add(name)
+                pending.append(name)
+    return sorted(needed - sys.stdlib_module_names - set(OURS))
 
 
 class _Search:

@@ -1,4 +1,4 @@
-"""Errors of Lightning, torch and gloo with remedies that exist here.
+"""Errors of user code, Lightning, torch and gloo, as final messages show them: with remedies that exist here.
 
 Their own advice often names an argument of Lightning's Trainer, which no config has: Shardline makes
 the Trainer. A known error gets a sentence of ours; of any other error of Lightning's, arguments that
@@ -6,9 +6,16 @@ are settings here get the setting's name, and sentences that name other argument
 log of the rank has the original with its traceback.
 """
 
+import importlib
 import re
 import traceback
 from pathlib import Path
+from typing import Any
+
+from shardline.core.errors import ConfigError
+from shardline.core.visible import from_here
+
+_MAX_FRAMES = 4
 
 # A pattern of the original, and what is printed in its place.
 _KNOWN: tuple[tuple[str, str], ...] = (
@@ -99,6 +106,43 @@ _CALL = re.compile(r"\bTrainer\((?:\.\.\.,\s*)?([^()]*(?:\([^()]*\)[^()]*)*)\)")
 _RENAMED = re.compile(rf"(?<![\w.])({'|'.join(name for name in SETTINGS if '_' in name)})\b")
 _SENTENCE_START = re.compile(r"(?<=[.!?])(?=\s+[A-Z`])")
 _OF_LIGHTNING = {"pytorch_lightning", "lightning_fabric", "lightning"}
+
+
+def import_class(path: str, what: str) -> Any:
+    """Import `module:Class`.
+
+    Raises:
+        ConfigError: the import fails; carries the user's own frames of the
+            traceback, without those of Python's import system and ours.
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise ConfigError(f"{what}={path} does not import: {short_traceback(error)}") from error
+
+
+def short_traceback(error: BaseException) -> str:
+    """Return the error's line, in our words where it is known, and the user's own frames, deepest last.
+
+    Frames of installed packages, of Python's import system and of this library
+    are left out.
+    """
+    package = Path(__file__).parents[1]
+    ours = {package, package.with_name("shardline_io")}
+    frames = [
+        f"{from_here(frame.filename)}, line {frame.lineno}, in {frame.name}: {frame.line}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        # in the project's folder only what lies below counts: the folder itself may have any name
+        if not {"importlib", "site-packages"} & set(Path(from_here(frame.filename)).parts)
+        and ours.isdisjoint(Path(frame.filename).parents)
+        and not frame.filename.startswith("<")
+    ]
+    if isinstance(error, SyntaxError):
+        frames.append(
+            f"{from_here(error.filename or '')}, line {error.lineno}: {(error.text or '').strip()}"
+        )
+    return "\n  ".join([describe(error), *frames[-_MAX_FRAMES:]])
 
 
 def describe(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.digests import file_sha256
 from shardline.identity.literals import Bindings
 from shardline.identity.outline import Outline
-from shardline.identity.paths import Call, Elsewhere, PathLiterals, Source, calls_in
+from shardline.identity.path_literals import Call, Elsewhere, PathLiterals, Source, calls_in
 from shardline.identity.reach import Key, Reach
 from shardline.identity.scopes import Imported
 

@@ -2,8 +2,9 @@
 
 import ast
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardline.identity.literals import Bindings, Literals
@@ -17,47 +18,67 @@ _ADDERS = {"insert", "append", "extend"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imports:
-    """What a module imports.
+class Module:
+    """What a module imports; of a compiled one, nothing that could be seen.
 
     Attributes:
         imports: absolute dotted names; of `from a import b` both `a` and `a.b`.
         stars: the modules of which it imports `*`.
+        exports: the texts in `__all__`.
         sys_path: expressions for the folders that it adds to `sys.path`.
         edits_sys_path: whether it changes `sys.path` in any way.
         own_path: expressions for those that it adds to its own `__path__`; None
             where it leaves that as it is.
+        bindings: what the names in `sys_path` and `own_path` are bound to.
     """
 
     imports: frozenset[str] = frozenset()
     stars: frozenset[str] = frozenset()
+    exports: frozenset[str] = frozenset()
     sys_path: tuple[ast.expr, ...] = ()
     edits_sys_path: bool = False
     own_path: tuple[ast.expr, ...] | None = None
+    bindings: Bindings = field(default_factory=lambda: Bindings(()))
 
 
-def imports_of(
-    tree: ast.Module, nodes: Sequence[ast.AST], text: bytes, literals: Literals
-) -> Imports:
-    """Return the imports of a module, wherever they stand in it.
+def parse_quietly(content: bytes) -> ast.Module:
+    """Return a source's tree; Python's warnings come when it imports the module."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(content)
+
+
+def parse_module(content: bytes, name: str, *, is_package: bool) -> Module:
+    """Parse a module's source, of which only what it names is looked for.
 
     Args:
-        nodes: all nodes of the tree.
-        text: the source; what it does not name is not looked for, which takes longer.
-        literals: of this module, with its `__name__` and `__package__` known.
+        name: the module's dotted name, from which its relative imports start.
+        is_package: whether this is a package's `__init__`.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError: it is not valid Python.
     """
-    never_run = never_run_conditions(nodes) if _FLAG.encode() in text else frozenset()
+    tree = parse_quietly(content)
+    nodes = list(ast.walk(tree))
+    package = name if is_package else name.rpartition(".")[0]
+    bindings = Bindings(nodes)
+    literals = Literals(bindings=bindings, known={"__name__": name, "__package__": package})
+    never_run = never_run_conditions(nodes) if _FLAG.encode() in content else frozenset()
     finder = _Finder(list(_walk_executed(tree, never_run)) if never_run else nodes, literals)
     names = set(finder.imported())
-    if any(importer.encode() in text for importer in _IMPORTERS):
+    if any(importer.encode() in content for importer in _IMPORTERS):
         names |= {name for node in finder.nodes for name in finder.imported_by(node)}
-    names_path = bool(_EDITS_PATH.search(text))
-    return Imports(
+    names_path = bool(_EDITS_PATH.search(content))
+    sys_path = tuple(finder.added_to(finder.sys_paths)) if names_path else ()
+    own_path = tuple(finder.added_to({"__path__"})) if b"__path__" in content else None
+    return Module(
         imports=frozenset(names - {""}),
         stars=frozenset(finder.stars()) - {""},
-        sys_path=tuple(finder.added_to(finder.sys_paths)) if names_path else (),
+        exports=frozenset(literals.texts(ast.Name("__all__")) if b"__all__" in content else ()),
+        sys_path=sys_path,
         edits_sys_path=names_path and finder.edits_sys_path(),
-        own_path=tuple(finder.added_to({"__path__"})) if b"__path__" in text else None,
+        own_path=own_path,
+        bindings=bindings if sys_path or own_path else Bindings(()),
     )
 
 

@@ -1,8 +1,8 @@
-"""Digest of the code that a stage runs: the import closure, parsed, without comments.
+"""The modules of a project, each found as Python finds it and parsed once.
 
-Modules are found as Python finds them and parsed, never imported, so this is cheap enough
-for the Snakefile and safe for code whose import is slow or has side effects. Imports of names
-that only running the code would tell cannot be seen; docs/identity.md lists the remedies.
+Nothing is imported, so this is cheap enough for the Snakefile and safe for code whose import is slow
+or has side effects. Imports of names that only running the code would tell cannot be seen;
+docs/identity.md lists the remedies.
 """
 
 import ast
@@ -16,33 +16,27 @@ from typing import TypeVar
 
 from shardline.core.errors import ConfigError
 from shardline.identity.literals import Literals
-from shardline.identity.outline import Outline, compiled_outline, outline_of
-from shardline.identity.program import files_of
-from shardline.identity.search import (
-    INSTALLED,
+from shardline.identity.module_imports import Module, parse_module
+from shardline.identity.module_search import (
     LIBRARY,
     OURS,
     Found,
     find_in,
     holds_own_code,
-    import_roots,
-    in_later_roots,
     portions_of,
 )
-from shardline.identity.syntax import Module, binary_module, parse_module
-from shardline.identity.user_code import UserCode, reach
+from shardline.identity.outline import Outline, compiled_outline, outline_of
 
-__all__ = ["INSTALLED", "LIBRARY", "CodeIndex", "import_roots"]
 _LONGEST_NAME = 200  # of a module; a text that is longer is none
 
 Folders = tuple[Path, ...]
 Parsed = TypeVar("Parsed")
-Closure = tuple[dict[str, str], frozenset[str]]
+Closure = tuple[frozenset[str], frozenset[str]]
 
 
 @dataclass
 class CodeIndex:
-    """Finds and digests modules below the import roots, each parsed once.
+    """Finds modules below the import roots, each parsed once.
 
     Attributes:
         roots: folders that are searched for a module, in import order.
@@ -55,9 +49,8 @@ class CodeIndex:
     workdir: Path | None = None
     _found: dict[tuple[Folders, str], Found | None] = field(default_factory=dict)
     _modules: dict[tuple[Path, str], Module] = field(default_factory=dict)
-    _closures: dict[tuple[str, ...], Closure] = field(default_factory=dict)
+    _closures: dict[frozenset[str], Closure] = field(default_factory=dict)
     _outlines: dict[tuple[Path, str, bool], Outline] = field(default_factory=dict)
-    _reached: dict[tuple[str, str], UserCode] = field(default_factory=dict)
 
     def find(self, name: str) -> Path | None:
         """Return the file of a dotted module name, or None if it is not project code."""
@@ -71,53 +64,49 @@ class CodeIndex:
             ConfigError: the file cannot be read or is not valid Python; the
                 message names file and line.
         """
+        return self._module(self._own(name), name)
+
+    def names(self, name: str) -> set[str]:
+        """Return the names that a project module binds; `*` where it may have more.
+
+        Raises:
+            ConfigError: as `module`.
+        """
+        outline = self.outline(self._own(name), name, is_main=False)
+        is_open = outline.binary or "__getattr__" in outline.symbols or self.module(name).stars
+        return ({*outline.symbols} | ({"*"} if is_open else set())) - {"__doc__"}
+
+    def _own(self, name: str) -> Path:
         path = self.find(name)
         assert path is not None, f"{name} is not project code"
-        return self._module(path, name)
+        return path
 
     def closure(self, *entries: str) -> Closure:
-        """Digest every project module that the entry modules import, directly or not.
+        """Find every project module that the entry modules import, directly or not.
 
         Folders that these modules add to `sys.path` are searched as well, and later import roots
         by themselves, since an earlier one may be taken out. Which of two modules of one name
-        Python takes then depends on when it asks, so both count; what lies in such a folder has
-        the folder's number behind its name.
+        Python takes then depends on when it asks, so both count.
 
         Args:
             entries: dotted module names; those that are not project code count
                 as third-party imports.
 
         Returns:
-            Each module's digest, and the top-level names of the third-party
+            Dotted names of the modules, and the top-level names of the third-party
             packages that these modules import.
         """
-        key = tuple(sorted(set(entries)))
+        key = frozenset(entries)
         if key not in self._closures:
-            searched = [tuple(self.roots)]
+            searched: list[Folders] = [tuple(self.roots)]
             alone: Folders = ()
-            closure, added, later = self._closure(key, searched, alone)
-            while (new := [one for one in added if (one,) not in searched]) or later != alone:
-                searched += [(folder,) for folder in new]
-                alone = later
-                closure, added, later = self._closure(key, searched, alone)
-            self._closures[key] = closure
+            while True:
+                self._closures[key], added, later = self._closure(key, searched, alone)
+                new = [(folder,) for folder in added if (folder,) not in searched]
+                if not new and later == alone:
+                    break
+                searched, alone = [*searched, *new], later
         return self._closures[key]
-
-    def reach(self, entry: str, whole: str = "") -> UserCode:
-        """Digest the definitions that an entry point can reach, wherever they lie.
-
-        Args:
-            entry: `models:Net`, `pkg.sources:Rings`; `__main__` for the script.
-            whole: why all of the entry's module counts, if it does.
-
-        Raises:
-            ConfigError: a module cannot be read or is not valid Python; the
-                message names file and line.
-        """
-        key = (entry, whole)
-        if key not in self._reached:
-            self._reached[key] = reach(self, tuple(self.roots), entry, whole)
-        return self._reached[key]
 
     def outline(self, path: Path, name: str, *, is_main: bool) -> Outline:
         """Return a module as its definitions and statements.
@@ -143,11 +132,6 @@ class CodeIndex:
             is_own=lambda top: self.find(top) is not None,
         )
 
-    def is_package(self, searched: Sequence[Folders], name: str) -> bool:
-        """Return whether a dotted name is a package, with `__init__` or without."""
-        places = filter(None, (self.locate(folders, name) for folders in searched))
-        return any(not place.file or place.file.name == "__init__.py" for place in places)
-
     def folders_added_by(self, path: Path, name: str) -> Folders:
         """Return the folders that a module adds to `sys.path`."""
         if not self.edits_sys_path(path, name):
@@ -162,15 +146,13 @@ class CodeIndex:
         return self._module(path, name).edits_sys_path
 
     def _closure(
-        self, entries: tuple[str, ...], searched: list[Folders], alone: Folders
+        self, entries: frozenset[str], searched: list[Folders], alone: Folders
     ) -> tuple[Closure, Folders, Folders]:
         """Return the closure with these folders searched, and what has to be searched as well.
 
         Returns:
             The closure, the folders that it adds, and the roots to search by themselves.
         """
-        code: dict[str, str] = {}
-        found: dict[str, Path] = {}
         edits_sys_path = False
         added: dict[Path, None] = {}
         own: set[str] = set()
@@ -181,34 +163,24 @@ class CodeIndex:
             if name in seen:
                 continue
             seen.add(name)
-            pending.extend(_parents(name))
+            pending.extend(with_parents(name))
             # `from package import name` is looked up as package.name, which may be no module
-            files = files_of(self, name, searched, alone)
-            package, _, leaf = name.rpartition(".")
-            if leaf == "__main__" and not files and self.is_package(searched, package):
-                code[name] = ""  # what `runpy.run_module` lacks
-            for number, file in files.items():
+            for file in self.files_of(name, searched, alone).values():
                 module = self._module(file, name)
                 own.add(name)
-                label = f"{name} ({number})" if number else name
-                code[label] = module.digest
-                found[label] = file
                 edits_sys_path |= module.edits_sys_path
-                pending.extend(sorted(module.imports))
+                pending.extend(module.imports)
                 pending.extend(self._exported(module, searched, alone))
                 added.update(dict.fromkeys(self._added_roots(module, file)))
-        if edits_sys_path:
-            code |= dict.fromkeys(in_later_roots(searched[0], found), "")
         third_party = _tops(seen) - _tops(own) - sys.stdlib_module_names
-        # in one order, so that two processes write the same bytes
-        closure = dict(sorted(code.items())), frozenset(filter(str.isidentifier, third_party))
+        closure = frozenset(own), frozenset(filter(str.isidentifier, third_party))
         later = tuple(self.roots[1:]) if alone or edits_sys_path else ()
         return closure, tuple(added), later
 
     def _exported(self, module: Module, searched: list[Folders], alone: Folders) -> Iterator[str]:
         """Yield the submodules that `from package import *` may import: what `__all__` lists."""
         for package in sorted(module.stars):
-            for file in files_of(self, package, searched, alone).values():
+            for file in self.files_of(package, searched, alone).values():
                 exports = sorted(self._module(file, package).exports)
                 yield from (f"{package}.{name}" for name in exports)
 
@@ -228,6 +200,23 @@ class CodeIndex:
                 found = find_in((LIBRARY,) if name in OURS else folders, name, top=True)
             self._found[folders, name] = found
         return self._found[folders, name]
+
+    def files_of(
+        self, name: str, searched: Sequence[Folders], alone: Folders = ()
+    ) -> dict[int, Path]:
+        """Return the files of a dotted name by the number of the list of folders that has it.
+
+        Args:
+            name: of the module.
+            searched: lists of folders; each has its own file, also if another has the same.
+            alone: folders that are searched one by one behind these, for other files.
+        """
+        found: dict[int, Path] = {}
+        for number, folders in enumerate([*searched, *((folder,) for folder in alone)]):
+            file = place.file if (place := self.locate(folders, name)) else None
+            if file and (number < len(searched) or file not in found.values()):
+                found[number] = file
+        return found
 
     def _folders_of(self, folders: Folders, package: str) -> Folders:
         """Return a package's `__path__`."""
@@ -270,19 +259,19 @@ class CodeIndex:
         return self._modules[path, name]
 
 
-def _tops(names: Sequence[str] | set[str]) -> set[str]:
+def with_parents(name: str) -> list[str]:
+    """Return the packages that a dotted name lies in, the outermost first, and the name."""
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _tops(names: set[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
-
-
-def _parents(name: str) -> Iterator[str]:
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
 
 
 def _module_of(content: bytes, path: Path, name: str) -> Module:
     if path.suffix != ".py":
-        return binary_module(content)
+        return Module()
     return parse_module(content, name, is_package=path.name == "__init__.py")
 
 
