@@ -42,8 +42,6 @@ from shardline.core.nested import with_values
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
-from shardline.identity import CodeIndex, FileDigests, load_lock
-from shardline.identity.module_search import import_roots
 
 
 def load_project(

@@ -22,7 +22,7 @@ from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder
 from shardline.identity import CodeIndex, FileDigests, Lock, load_lock
-from shardline.identity.code import import_roots
+from shardline.identity.module_search import import_roots
 
 
 @dataclass(kw_only=True)

@@ -13,9 +13,8 @@ from packaging.requirements import Requirement
 
 from shardline.core.errors import ConfigError
 from shardline.core.machine import num_cpus
-from shardline.identity.interpreter import Interpreter
+from shardline.identity.interpreter import Interpreter, ask
 from shardline.identity.package_lock import normalize, pinned, without_user
-from shardline.identity.interpreter import ask
 
 # Set by what started the container: the image's digest; on Azure ML the plugin sets the image's name.
 IMAGE, AZURE_IMAGE = "SHARDLINE_IMAGE_DIGEST", "SNAKEMAKE_AZUREML_IMAGE"

@@ -18,9 +18,9 @@ from shardline.config.sources import SHIPPED_SOURCES
 from shardline.core.errors import ConfigError
 from shardline.core.files import write_bytes
 from shardline.identity import CodeIndex
+from shardline.identity.conda_pins import PLATFORM, Pin, read_pins
 from shardline.identity.module_search import LIBRARY
 from shardline.identity.package_lock import normalize, pinned
-from shardline.identity.conda_pins import PLATFORM, Pin, read_pins
 
 # Names on conda-forge that differ from those on PyPI; `conda.names` adds to them.
 _CONDA_NAMES = {

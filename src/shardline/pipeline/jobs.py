@@ -15,7 +15,7 @@ from shardline.config.names import titles_of
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.config.scripts import is_script
-from shardline.environments.pins import existing_pin_file
+from shardline.environments.specs import existing_pin_file
 from shardline.launch.request import (
     REQUESTED,
     evaluation_requested,

@@ -16,7 +16,6 @@ from shardline.config.load import load_project
 from shardline.core.nested import merge, with_values
 from shardline.errors import ConfigError
 from shardline.identity import code_index
-from shardline.identity import code
 from tests.unit.config.test_config_load import CONFIG, DIGITS, ONE_ROW
 from tests.unit.conftest import _parse_once
 

@@ -58,24 +58,6 @@ def test_file_that_shadows_the_standard_library_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("x = 1", "x = 1  # why"),
-        ("x = 1", '"""Module."""\n\n\nx = (1)'),
-        ("def f(a):\n    return a", 'def f(\n    a,\n):\n    """Doc."""\n    return a'),
-        ("class A: pass", 'class A:\n    "Doc."'),
-        ("x = 'a'", 'x = u"a"'),
-        ("del (x, y)", "del x, y"),
-        ("x = 'ab'", "x = 'a' 'b'"),
-        ("x = 0XFF", "x = 0xff"),
-    ],
-)
-def test_same_meaning_has_the_same_digest(tmp_path: Path, before: str, after: str) -> None:
-    first = write(tmp_path, a=before).closure("a")
-    assert write(tmp_path, a=after).closure("a") == first
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.campaigns import campaign_seed
-from tests.unit.identity.test_identity_collisions import CORPUS, changed
+from tests.unit.identity.test_identity_collisions import CORPUS, changed, written
 
 CASES = 1500
 SCOPES = (
