@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardline.config.geometry import ActualGeometry
 from shardline.config.layout import ResultsLayout
 from shardline.config.predictions import Prediction, predicts_on_ranks
 from shardline.config.project import Project
@@ -21,7 +20,7 @@ from shardline.pipeline import training
 from shardline.pipeline.common import REMAKE, check_environment, find_run, of_this_identity
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
-from shardline.training.rank_spec import PredictionSpec
+from shardline.training.rank_task import Predict
 
 
 def predict(
@@ -137,34 +136,30 @@ def _on_ranks(
     project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
     rows: DatasetPlace, missing: Sequence[int], log: Path,
 ) -> None:  # fmt: skip
-    run, layout, runtime = prediction.spec, project.layout.declared, project.runtime
+    run, layout = prediction.spec, project.layout.declared
     work = layout.work(f"{run.run}-prediction-{prediction.id}")
     shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
     make_folder(work)
     if run.settings.nodes > 1:  # which all see the store, and may not see the results
         model = Path(shutil.copy(model, work))
-    spec = PredictionSpec(
-        run=run.run,
-        name=run.name,
-        model_class=run.model_class,
-        settings=run.settings,
+    action = Predict(
         model=model,
-        datasets=tuple(trained_on),
         rows=rows,
         split=prediction.split,
         parts=tuple(missing),
         folder=prediction.parts,
+    )
+    task = training.rank_task(
+        run,
+        action,
+        datasets=trained_on,
         work=work,
         rank_logs=layout.logs_of_parts("predict", f"{run.run}-{prediction.id}"),
-        verify=runtime.verify,
-        oversubscribe=runtime.oversubscribe,
-        rendezvous_timeout_s=runtime.rendezvous_timeout_s,
-        geometry=ActualGeometry(nodes=run.settings.nodes, devices=run.settings.devices),
+        runtime=project.runtime,
     )
     try:
-        training.start_ranks(
-            project, run, spec, work / "rank.json", log, training.python_of(project, run, {})
-        )
+        python = training.python_of(project, run, {})
+        training.start_ranks(project, task, work / "rank.json", log, python)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

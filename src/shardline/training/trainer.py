@@ -107,13 +107,18 @@ class DoubleMetrics(Callback):
 
 def make_trainer(
     settings: RunSettings, world: World, callbacks: list[Callback], logger: Logger,
-    log_every_steps: int, collective_timeout_s: float,
+    log_every_steps: int, *, timeout_s: float, is_grouped: bool = False,
 ) -> pl.Trainer:  # fmt: skip
-    """Return the Trainer of this rank, with nothing left for Lightning to guess."""
+    """Return the Trainer of this rank, with nothing left for Lightning to guess.
+
+    Args:
+        timeout_s: of the ranks' collective operations.
+        is_grouped: give one rank the strategy of several, in a process group of its own.
+    """
     quieten_lightning()
     spare_moves()
     accelerator = resolve_accelerator(settings.accelerator, devices=settings.devices)
-    strategy = make_strategy(settings, world, accelerator, collective_timeout_s)
+    strategy = make_strategy(settings, world, accelerator, timeout_s, is_grouped=is_grouped)
     return new_trainer(
         accelerator=accelerator,
         devices=settings.devices,
@@ -144,14 +149,14 @@ def make_trainer(
 
 
 def make_strategy(
-    settings: RunSettings, world: World, accelerator: str, timeout_s: float
-) -> Strategy | str:
-    """Return the Lightning strategy; a world of one without sharding needs none."""
+    settings: RunSettings, world: World, accelerator: str, timeout_s: float, *, is_grouped: bool = False
+) -> Strategy | str:  # fmt: skip
+    """Return the Lightning strategy; a world of one without sharding needs none, unless it is to be grouped."""
     environment, backend = WorldEnvironment(world), "gloo" if accelerator == "cpu" else "nccl"
     timeout = timedelta(seconds=timeout_s)
     if settings.strategy == "fsdp":
         return SteadyFSDPStrategy(environment, backend, timeout)
-    if world.world_size == 1:
+    if world.world_size == 1 and not is_grouped:
         return "auto"
     return SteadyDDPStrategy(
         cluster_environment=environment,
