@@ -1,7 +1,6 @@
 """The job that computes those parts of a prediction that are missing, on a run's ranks."""
 
 import logging
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,32 +135,26 @@ def _on_ranks(
     project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
     rows: DatasetPlace, missing: Sequence[int], log: Path,
 ) -> None:  # fmt: skip
-    run, layout = prediction.spec, project.layout.declared
-    work = layout.work(f"{run.run}-prediction-{prediction.id}")
-    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
-    make_folder(work)
-    if run.settings.nodes > 1:  # which all see the store, and may not see the results
-        model = Path(shutil.copy(model, work))
-    action = Predict(
-        model=model,
-        rows=rows,
-        split=prediction.split,
-        parts=tuple(missing),
-        folder=prediction.parts,
-    )
-    task = training.rank_task(
-        run,
-        action,
-        datasets=trained_on,
-        work=work,
-        rank_logs=layout.logs_of_parts("predict", f"{run.run}-{prediction.id}"),
-        runtime=project.runtime,
-    )
-    try:
+    run = prediction.spec
+    rank_logs = project.layout.declared.logs_of_parts("predict", f"{run.run}-{prediction.id}")
+    with training.own_work(project, f"{run.run}-prediction-{prediction.id}") as work:
+        action = Predict(
+            model=training.seen_by_all(model, run.settings, work),
+            rows=rows,
+            split=prediction.split,
+            parts=tuple(missing),
+            folder=prediction.parts,
+        )
+        task = training.rank_task(
+            run,
+            action,
+            datasets=trained_on,
+            work=work,
+            rank_logs=rank_logs,
+            runtime=project.runtime,
+        )
         python = training.python_of(project, run, {})
         training.start_ranks(project, task, work / "rank.json", log, python)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _here(

@@ -16,6 +16,7 @@ from shardline.config.geometry import PlannedGeometry
 from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import CrashLoop, LaunchError, ShardlineError, Stopped
 from shardline.core.files import make_folder
@@ -125,24 +126,19 @@ def train_first_steps(
         RankError: a rank failed.
     """
     project, run = find_run(config, run_id, rows)
-    work = project.layout.declared.work(f"{run.id}-first-steps")
-    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
-    make_folder(work)
-    task, action = _training_task(
-        project, run, inputs, work, "train_first_steps", results=Path(output).parent
-    )
-    saves = structs.replace(task.runtime.checkpoint, every_steps=0, every_min=0.0)
-    runtime = structs.replace(
-        task.runtime, checkpoint=saves, log_every_steps=1, ledger=False, watch_reads="off"
-    )
-    first = FirstSteps(num_steps=steps, metrics=Path(output))
-    action = structs.replace(action, first_steps=first)
-    task = structs.replace(task, runtime=runtime, action=action)
-    try:
+    with own_work(project, f"{run.id}-first-steps") as work:
+        task, action = _training_task(
+            project, run, inputs, work, "train_first_steps", results=Path(output).parent
+        )
+        saves = structs.replace(task.runtime.checkpoint, every_steps=0, every_min=0.0)
+        runtime = structs.replace(
+            task.runtime, checkpoint=saves, log_every_steps=1, ledger=False, watch_reads="off"
+        )
+        first = FirstSteps(num_steps=steps, metrics=Path(output))
+        action = structs.replace(action, first_steps=first)
+        task = structs.replace(task, runtime=runtime, action=action)
         python = python_of(project, run, inputs)
         start_ranks(project, task, work / "rank.json", log, python)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def train_again(
@@ -223,6 +219,28 @@ def rank_task(
     )
 
 
+def spec_of(run: Run) -> RunSpec:
+    """Return a run as ranks take it that do not train it."""
+    return RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
+
+
+@contextmanager
+def own_work(project: Project, name: str) -> Iterator[Path]:
+    """Give ranks that keep nothing a folder in the store for as long as they work."""
+    work = project.layout.declared.work(name)
+    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
+    make_folder(work)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def seen_by_all(model: Path, settings: RunSettings, work: Path) -> Path:
+    """Return a file that all nodes see: they see the store, and may not see the results."""
+    return Path(shutil.copy(model, work)) if settings.nodes > 1 else model
+
+
 @contextmanager
 def _log_kept(log: Path, copy: Path) -> Iterator[None]:
     """Keep the log of an attempt that fails: Snakemake deletes it before it starts the next."""
@@ -267,7 +285,7 @@ def run_preflight(
     work = layout.work(f"{run.id}-preflight")
     make_folder(work)
     task = rank_task(
-        RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings),
+        spec_of(run),
         Preflight(output=Path(output)),
         work=work,
         rank_logs=layout.logs_of_parts("run_preflight", run.id),
