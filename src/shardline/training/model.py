@@ -2,10 +2,13 @@
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from safetensors.torch import load_file
 
+from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.imports import check_arguments, import_class
@@ -38,6 +41,13 @@ def make_model(spec: RunSpec, schema: Mapping[str, Any]) -> pl.LightningModule:
     model: pl.LightningModule = cls(**arguments)
     watch_reads.look()  # at weights that compiled code has mapped
     return model
+
+
+def sealed_model(spec: RunSpec, schema: Mapping[str, Any], weights: Path) -> pl.LightningModule:
+    """Return a run's model with sealed weights, as it is evaluated; see `make_model`."""
+    model = make_model(spec, schema)
+    load_weights(model, load_file(weights))
+    return model.eval()
 
 
 def arguments_of(spec: RunSpec, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Lightning's Trainer for one rank, with nothing left for it to guess."""
 
+import logging
+import warnings
 from datetime import timedelta
 
 import pytorch_lightning as pl
@@ -13,7 +15,6 @@ from shardline.config.settings.run import RunSettings
 from shardline.core.lightning_compat import new_trainer, spare_moves
 from shardline.core.world import World
 from shardline.launch.device import resolve_accelerator
-from shardline.training.quiet import quieten_lightning
 from shardline.training.strategies import SteadyDDPStrategy, SteadyFSDPStrategy
 
 
@@ -164,3 +165,18 @@ def make_strategy(
         timeout=timeout,
         find_unused_parameters=settings.ddp.find_unused_parameters,
     )
+
+
+def quieten_lightning() -> None:
+    """Silence hints that do not apply: loading is ours, and the trainer is fully set."""
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (
+        ".*does not have many workers.*",
+        ".*isinstance.treespec.*",
+        ".*exists and is not empty.*",
+        ".*smaller than the logging interval.*",
+        # a batch has scalars, `{name}.mean_count`, behind its columns; the first column's size is right
+        ".*`batch_size` from an ambiguous collection.*",
+    ):
+        warnings.filterwarnings("ignore", message)
