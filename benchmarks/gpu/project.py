@@ -22,7 +22,7 @@ from shardline.config.run_spec import DatasetPlace
 from shardline.core.environment import rank_variables
 from shardline.pipeline import runs as jobs
 from shardline.pipeline.datasets import build_shards, seal_dataset
-from shardline.training.rank_spec import RankRuntime, RankSpec, write_spec
+from shardline.training.rank_task import RankRuntime, RankTask, Train, read_run, write_task
 
 NEVER = 1000  # epochs, more than any turn comes to
 _LOAD = threading.Lock()  # a project is loaded in its folder, which is the process's
@@ -57,11 +57,15 @@ class Run:
         }  # fmt: skip
         for made in ("work", "results", "logs"):
             (folder / made).mkdir(parents=True)
-        spec = RankSpec(
-            run_json=self.run_json, datasets=(self.place,), work=folder / "work", results=folder / "results",
-            rank_logs=folder / "logs", runtime=RankRuntime(checkpoint=policy, **settings),
-        )  # fmt: skip
-        write_spec(folder / "rank.json", spec)
+        task = RankTask(
+            run=read_run(self.run_json),
+            action=Train(run_json=self.run_json, results=folder / "results"),
+            datasets=(self.place,),
+            work=folder / "work",
+            rank_logs=folder / "logs",
+            runtime=RankRuntime(checkpoint=policy, **settings),
+        )
+        write_task(folder / "rank.json", task)
         return Training(folder)
 
 
@@ -74,7 +78,7 @@ class Training:
     @property
     def words(self) -> list[str]:
         """What Python is started with."""
-        return ["-m", "shardline.training.worker", str(self.folder / "rank.json")]
+        return ["-m", "shardline.training.rank", str(self.folder / "rank.json")]
 
     def attempt(self, end: float, threads: int, **variables: str) -> int:
         """Run an attempt to its end, and return its exit code.

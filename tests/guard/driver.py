@@ -30,7 +30,7 @@ _RETRIES = 3
 _OF_RANKS = (
     "shardline.checkpoints.manager", "shardline.launch.preflight.check", "shardline.ledger",
     "shardline.provenance.record", "shardline.training.metrics", "shardline.training.script",
-    "shardline.training.fit", "shardline.training.worker",
+    "shardline.training.fit", "shardline.training.sealed_training", "shardline.training.rank",
 )  # fmt: skip
 
 
@@ -167,13 +167,13 @@ def import_shardline() -> None:
 def forked_ranks(tracer: Tracer | None) -> Iterator[None]:
     """Have training jobs fork their ranks in the place of starting a launcher."""
     from shardline.supervision import supervisor as supervise
-    from shardline.training.rank_spec import RankSpec, read_spec, write_spec
+    from shardline.training.rank_task import read_task, write_task
 
     def run_ranks(command: Sequence[str], *, env: Mapping[str, str], log: Path, **_: Any) -> None:
-        path = Path(command[list(command).index("shardline.training.worker") + 1])
-        given = read_spec(path, RankSpec)
+        path = Path(command[list(command).index("shardline.training.rank") + 1])
+        given = read_task(path)
         runtime = structs.replace(given.runtime, hang_timeout_s=0.0)  # no watchdog
-        write_spec(path, structs.replace(given, runtime=runtime))
+        write_task(path, structs.replace(given, runtime=runtime))
         size = next((int(a.partition("=")[2]) for a in command if a.startswith("--nproc")), 1)
         code = _ranks(path, {**env}, size, log, tracer)
         if code:
@@ -212,15 +212,15 @@ def _ranks(spec: Path, env: dict[str, str], size: int, log: Path, tracer: Tracer
 
 
 def _rank(spec: Path, env: Mapping[str, str], tracer: Tracer | None) -> int:
-    from shardline.training import worker
+    from shardline.training import rank
 
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = ["shardline.training.worker", str(spec)]
+    sys.argv = ["shardline.training.rank", str(spec)]
     if tracer:
         tracer.begin()
     try:
-        return worker.main()
+        return rank.main()
     finally:
         if tracer:
             tracer.leave()

@@ -36,21 +36,16 @@ from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.canonical import digest
-from shardline.core.world import World
 from shardline.ledger import read_samples
 from shardline.pipeline import runs as jobs
 from shardline.supervision.attempts import begin_attempt
-from shardline.training import worker
+from shardline.training import sealed_training
 from shardline.training.goodput import Timeline
-from shardline.training.rank_spec import RankSpec
+from shardline.training.rank_task import RankTask
 from tests.support.built import build
 from tests.support.killed_data import others, tokens_of
-from tests.support.rank_specs import rank_runtime, rank_spec
+from tests.support.rank_tasks import ALONE, rank_runtime, rank_task
 
-ALONE = World(
-    rank=0, local_rank=0, world_size=1, local_world_size=1, master_addr="127.0.0.1", master_port=0,
-    launcher="none",
-)  # fmt: skip
 _OF_FILES = {"os.rename": "rename", "os.mkdir": "make", "os.remove": "remove", "os.rmdir": "remove"}
 
 
@@ -315,11 +310,12 @@ class Trainings:
         with _folder() as folder:
             return Chain(self, case, folder, **options).run(kills)
 
-    def rank_spec(self, root: Path, case: Case, *, every_steps: int, keep: int) -> RankSpec:
+    def rank_task(self, root: Path, case: Case, *, every_steps: int, keep: int) -> RankTask:
         """Return what the rank is given."""
         saves = {"every_steps": every_steps, "keep": keep, "keep_best": case.best_kept}
-        given = rank_spec(
+        given = rank_task(
             root,
+            run=self.spec_of(case),
             run_json=root / "run.json",
             manifest=root,
             shards=root,
@@ -368,11 +364,11 @@ class Chain:
 
     def attempt(self, kill: Kill | None) -> dict[str, Any] | None:
         """Train until a kill, or to the end; return what is recorded of the training, None if it was killed."""
-        spec, trained = self._trainings.spec_of(self._case), None
+        trained = None
         self.last = Process(self.root, kill, self._lateness)
-        given = self._trainings.rank_spec(self.root, self._case, **self._options)
+        given = self._trainings.rank_task(self.root, self._case, **self._options)
         with process(self.last):
-            trained, _ = worker._train(given, spec, ALONE, Timeline(time.time()))
+            trained, _ = sealed_training._train(given, given.action, ALONE, Timeline(time.time()))
         if self.last.is_dead:
             shutil.rmtree(self.root)
             self.root = after(self.root)

@@ -7,12 +7,14 @@ log of the rank has the original with its traceback.
 """
 
 import importlib
+import inspect
 import re
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.core.errors import ConfigError
+from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.visible import from_here
 
 _MAX_FRAMES = 4
@@ -120,6 +122,28 @@ def import_class(path: str, what: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except Exception as error:
         raise ConfigError(f"{what}={path} does not import: {short_traceback(error)}") from error
+
+
+def check_arguments(
+    cls: Callable[..., Any], arguments: Mapping[str, Any], what: str, remedy: str, *,
+    kind: type[ShardlineError] = ConfigError, written: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Refuse arguments that a class, which the user names, does not take.
+
+    Args:
+        what: the class, and the key that names it, as a message begins.
+        remedy: what a message ends with.
+        kind: of the error.
+        written: the arguments that the user wrote, where there are others; None: all.
+
+    Raises:
+        ConfigError: or what `kind` is.
+    """
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        given = arguments if written is None else written
+        raise kind(f"{what} does not take {given} ({error}); {remedy}") from None
 
 
 def short_traceback(error: BaseException) -> str:

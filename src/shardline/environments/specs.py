@@ -68,8 +68,7 @@ STAGES = {
         jobs=("common", "training", "runs", "predicting"),
         programs=(
             *(f"shardline.training.{name}" for name in (
-                "fit", "evaluate", "predict", "script_outputs", "worker", "preflight", "evaluation_worker",
-                "prediction_worker",
+                "fit", "evaluate", "predict", "script_outputs", "rank", "sealed_training",
             )),
             *_modules(SHIPPED_MODELS.values()),
         ),

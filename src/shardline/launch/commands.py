@@ -53,7 +53,7 @@ def launch_command(launcher: str, program: Sequence[str], plan: LaunchPlan) -> l
 
     Args:
         launcher: `torchrun`, `srun`, `mpirun`, `azureml` or `none`.
-        program: arguments after `python`, such as `-m shardline.training.worker run.json`.
+        program: arguments after `python`, such as `-m shardline.training.rank run.json`.
 
     Raises:
         LaunchError: the launcher cannot start this plan.

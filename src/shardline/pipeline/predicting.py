@@ -1,13 +1,11 @@
 """The job that computes those parts of a prediction that are missing, on a run's ranks."""
 
 import logging
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from shardline.config.current_identity import recheck_prediction
-from shardline.config.geometry import ActualGeometry
 from shardline.config.layout import ResultsLayout
 from shardline.config.predictions import predicts_on_ranks
 from shardline.config.project import Project
@@ -23,7 +21,7 @@ from shardline.pipeline import training
 from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
-from shardline.training.rank_spec import PredictionSpec
+from shardline.training.rank_task import Predict
 
 
 def predict(project: Project, record: str, inputs: Inputs, log: Path) -> None:
@@ -136,36 +134,26 @@ def _on_ranks(
     project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
     rows: DatasetPlace, missing: Sequence[int], log: Path,
 ) -> None:  # fmt: skip
-    run, layout, runtime = prediction.spec, project.layout.declared, project.runtime
-    work = layout.work(f"{run.run}-prediction-{prediction.id}")
-    shutil.rmtree(work, ignore_errors=True)  # of a job that was killed
-    make_folder(work)
-    if run.settings.nodes > 1:  # which all see the store, and may not see the results
-        model = Path(shutil.copy(model, work))
-    spec = PredictionSpec(
-        run=run.run,
-        name=run.name,
-        model_class=run.model_class,
-        settings=run.settings,
-        model=model,
-        datasets=tuple(trained_on),
-        rows=rows,
-        split=prediction.split,
-        parts=tuple(missing),
-        folder=prediction.parts,
-        work=work,
-        rank_logs=layout.logs_of_parts("predict", f"{run.run}-{prediction.id}"),
-        verify=runtime.verify,
-        oversubscribe=runtime.oversubscribe,
-        rendezvous_timeout_s=runtime.rendezvous_timeout_s,
-        geometry=ActualGeometry(nodes=run.settings.nodes, devices=run.settings.devices),
-    )
-    try:
-        training.start_ranks(
-            project, run, spec, work / "rank.json", log, training.python_of(project, run, {})
+    run = prediction.spec
+    rank_logs = project.layout.declared.logs_of_parts("predict", f"{run.run}-{prediction.id}")
+    with training.own_work(project, f"{run.run}-prediction-{prediction.id}") as work:
+        action = Predict(
+            model=training.seen_by_all(model, run.settings, work),
+            rows=rows,
+            split=prediction.split,
+            parts=tuple(missing),
+            folder=prediction.parts,
         )
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        task = training.rank_task(
+            run,
+            action,
+            datasets=trained_on,
+            work=work,
+            rank_logs=rank_logs,
+            runtime=project.runtime,
+        )
+        python = training.python_of(project, run, {})
+        training.start_ranks(project, task, work / "rank.json", log, python)
 
 
 def _here(

@@ -14,7 +14,7 @@ from shardline.core.files import read_json, write_json
 from shardline.pipeline import runs
 from shardline.pipeline import training as ranks
 from shardline.training import evaluate as evaluation
-from shardline.training import worker
+from shardline.training.rank_task import read_run
 from tests.support.fake_project import MODEL, FakeProject
 from tests.support.more_settings import extended, newer
 
@@ -41,10 +41,9 @@ def test_ranks_are_told_where_the_class_is(
     monkeypatch.setattr(ranks, "start_ranks", lambda *args, **_: started.extend(args))
     run = fake.run("net")
     ranks.train(fake.plan("net"), Path("log"), str(run.model), {})
-    spec = started[2]
-    assert worker._read_run(spec).model_class == MOVED
-    by_hand = structs.replace(spec, model_class="")
-    assert worker._read_run(by_hand).model_class == "mypkg.models:Net"
+    task = started[1]
+    assert task.run.model_class == MOVED
+    assert read_run(task.action.run_json).model_class == "mypkg.models:Net"
 
 
 def test_the_evaluation_takes_the_class_from_where_it_is(

@@ -9,7 +9,7 @@ from shardline.config import checks
 from shardline.core.files import read_json
 from shardline.errors import ConfigError
 from shardline.pipeline import training as ranks
-from shardline.training import worker
+from shardline.training import rank_task
 from tests.support.fake_project import FakeProject
 
 DATA = """
@@ -159,7 +159,7 @@ def test_a_class_that_moved_is_the_same_transform(
     monkeypatch.setattr(ranks, "start_ranks", lambda *args, **_: started.extend(args))
     run = project.run("flat")
     ranks.train(project.plan("flat"), "log", str(run.model), {})  # type: ignore[arg-type]
-    data = worker._read_run(started[2]).settings.data
+    data = started[1].run.settings.data
     assert (data.transform, data.workers) == ("nets.deep:Augment", 3)
     found = read_json(run.folder / "run.json", remedy="")
     assert found["settings"]["data"]["transform"] == AUGMENT
@@ -276,13 +276,11 @@ def test_a_shipped_transform_counts_by_its_version(
 
 def test_another_order_of_samples_is_refused(project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.seal_all()
-    started: list[Any] = []
-    monkeypatch.setattr(ranks, "start_ranks", lambda *args, **_: started.extend(args))
     run = project.run("flat")
-    ranks.train(project.plan("flat"), "log", str(run.model), {})  # type: ignore[arg-type]
-    assert worker._read_run(started[2]).run == run.id, "what holds none is of version 1"
-    monkeypatch.setattr(worker, "ORDER_VERSION", 2)
+    run_json = run.folder / "run.json"
+    assert rank_task.read_run(run_json).run == run.id, "what holds none is of version 1"
+    monkeypatch.setattr(rank_task, "ORDER_VERSION", 2)
     with pytest.raises(
         Exception, match=r"run.json has the order of samples of version 1, expected 2"
     ):
-        worker._read_run(started[2])
+        rank_task.read_run(run_json)

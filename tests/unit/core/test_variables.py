@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
-from msgspec.structs import replace
 from pytorch_lightning.callbacks import Callback
 
 from shardline.config.checks import check_environment
@@ -26,7 +25,7 @@ from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.start import prepare_start
 from shardline.pipeline.hooks import open_project
 from shardline.results import diff
-from shardline.training.rank_spec import write_spec
+from shardline.training.rank_task import write_task
 from tests.support.evaluated_model import Rows, evaluated
 from tests.support.simulated_kills import Case, Trainings, build_trainings
 from tests.support.workspace import REPOSITORY
@@ -290,14 +289,14 @@ MATRIX = {
 def program_of_ranks(trainings, folder, shell, monkeypatch):
     """Train by the ranks' own program, started as a job in this shell would; return bits, record and output."""
     case = Case(name="Hashed", model="tests.support.hashed_model:Hashed")
-    spec = trainings.rank_spec(folder, case, every_steps=0, keep=1)
+    spec = trainings.rank_task(folder, case, every_steps=0, keep=1)
     plan = trainings.spec_of(case)
     document = {**trainings._spec, "model": case.model, "identity": plan.identity}
     (folder / "run.json").write_text(json.dumps(document))
-    write_spec(folder / "rank.json", replace(spec, model_class=case.model))
+    write_task(folder / "rank.json", spec)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     start = prepare_start(
-        ["-m", "shardline.training.worker", str(folder / "rank.json")], run_id="r-0123456789ab",
+        ["-m", "shardline.training.rank", str(folder / "rank.json")], run_id="r-0123456789ab",
         geometry=ActualGeometry(nodes=1, devices=1), accelerator="cpu",
         runtime=Runtime(launcher="none", threads_per_rank=1), env={**os.environ, **shell}, num_cpus=1,
     )  # fmt: skip

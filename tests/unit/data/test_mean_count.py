@@ -23,7 +23,7 @@ from shardline.data.sample_stream import SampleStream, StreamPart
 from shardline.data.shard_map import ShardMap
 from shardline.data.stream import ShardStream
 from shardline.losses import token_mean
-from shardline.training.quiet import quieten_lightning
+from shardline.training.trainer import quieten_lightning
 from shardline_io.order.held_out import HeldOutOrder
 from shardline_io.order.mix import MixOrder, Part
 from shardline_io.order.pieces import num_rows, split_pieces

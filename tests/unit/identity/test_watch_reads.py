@@ -23,12 +23,12 @@ from shardline.identity import watch_reads
 from shardline.identity.counted_files import Counted, counted, write_counted
 from shardline.identity.watch_reads import Watch, path_of, shown
 from shardline.training import script
-from shardline.training.rank_spec import write_spec
+from shardline.training.rank_task import write_task
 from tests.support import compiled_files
 from tests.support.compiled_files import FILES
-from tests.support.rank_specs import rank_runtime, rank_spec
+from tests.support.rank_tasks import rank_runtime, rank_task
 from tests.support.workspace import REPOSITORY
-from tests.unit.training.test_script_runs import ALONE
+from tests.unit.training.test_script_runs import ALONE, SPEC
 
 # --- which path is reported -----------------------------------------------------------------------
 
@@ -416,11 +416,9 @@ def test_a_script_its_threads_and_what_it_forks_are_watched(project, capfd):
 
 def test_a_process_that_a_rank_spawns_is_watched(project):
     files = {name: Path(name) for name in ("run_json", "manifest", "shards")}
-    spec = rank_spec(project, **files, runtime=rank_runtime(watch_reads="warn"))
-    write_spec(project / "rank.json", spec)
-    spawned = (
-        "import runpy; runpy.run_module('shardline.training.worker', run_name='__mp_main__')\n"
-    )
+    spec = rank_task(project, **files, run=SPEC, runtime=rank_runtime(watch_reads="warn"))
+    write_task(project / "rank.json", spec)
+    spawned = "import runpy; runpy.run_module('shardline.training.rank', run_name='__mp_main__')\n"
     (project / "child.py").write_text(spawned + "open('known.txt'); open('forked.txt')")
     done = subprocess.run(
         [sys.executable, "child.py", "rank.json"],

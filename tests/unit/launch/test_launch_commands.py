@@ -13,7 +13,7 @@ from shardline.launch.commands import LAUNCHERS, LaunchPlan, launch_command
 from shardline.launch.request import REQUESTED, requested
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch"
-PROGRAM = ["-m", "shardline.training.worker", "run.json"]
+PROGRAM = ["-m", "shardline.training.rank", "run.json"]
 ONE = LaunchPlan(run_id="mlp-0123456789ab", nodes=1, devices=1)
 NODE = replace(ONE, devices=2, cpus=3)
 SLURM = replace(

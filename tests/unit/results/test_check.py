@@ -14,7 +14,7 @@ from shardline.results.check.all import check_before_building, check_runs
 from shardline.results.check.found import Finding, merged
 from shardline.results.check.models import check_models
 from shardline.results.check.profiles import problems_of_profile, rule_names
-from shardline.training.check_spec import ModelResult, encode, read_request
+from shardline.training.rank_task import ModelResult, read_task, write_result
 from tests.support.command_line import shardline
 from tests.support.fake_project import FakeProject
 from tests.support.workspace import REPOSITORY
@@ -25,14 +25,15 @@ def asked(monkeypatch):
     """Have the check's program find what a test wants; returns what it was asked, by call."""
     calls: list[list[str]] = []
 
-    def start(project, python, request, limit_s):
-        read = read_request(request)
-        calls.append([one.spec.name for one in read.models])
-        found = [start.find(one) for one in read.models]
-        read.output.write_bytes(b"".join(encode(one) for one in found if one))
+    def start(project, python, paths, limit_s):
+        tasks = [read_task(path) for path in paths]
+        calls.append([one.run.name for one in tasks])
+        for task in tasks:
+            if found := start.find(task):
+                write_result(task.action.output, found)
         return "the check took longer than 1 s"
 
-    start.find = lambda model: ModelResult(identity=model.identity, weights_bytes=4, state_bytes=12)
+    start.find = lambda task: ModelResult(weights_bytes=4, state_bytes=12)
     monkeypatch.setattr(models, "_start", start)
     start.calls = calls
     return start
@@ -77,7 +78,7 @@ def test_a_damaged_record_of_a_check_is_none(fake, asked):
 
 @pytest.mark.parametrize("what", ["problems", "not_checked"])
 def test_what_was_not_found_well_is_asked_for_again(what, fake, asked):
-    asked.find = lambda model: ModelResult(identity=model.identity, **{what: ["it is wrong"]})
+    asked.find = lambda task: ModelResult(**{what: ["it is wrong"]})
     kind = {"problems": "error", "not_checked": "not checked"}[what]
     for _ in range(2):
         assert found_of(fake) == [f"{kind}: net, flat: it is wrong"]
@@ -86,7 +87,7 @@ def test_what_was_not_found_well_is_asked_for_again(what, fake, asked):
 
 def test_a_program_that_ends_early_leaves_the_rest_not_checked(fake, asked):
     well = asked.find
-    asked.find = lambda model: well(model) if model.spec.name == "net" else None
+    asked.find = lambda task: well(task) if task.run.name == "net" else None
     assert found_of(fake) == [
         "not checked: flat: model=linear was not checked: the check took longer than 1 s"
     ]
@@ -116,7 +117,7 @@ def test_findings_of_one_sentence_are_one_and_errors_come_first():
 
 
 def test_a_global_batch_of_more_rows_than_the_dataset_has_is_told_of_each_run(fake, asked):
-    asked.find = lambda model: ModelResult(identity=model.identity, num_rows=100)
+    asked.find = lambda task: ModelResult(num_rows=100)
     net = fake.rows[0]
     fake.rows = [
         {**net, "name": "small", "global_batch": 96},
@@ -141,7 +142,7 @@ def test_before_anything_is_built_the_runs_that_will_be_trained_are_checked(fake
     check_before_building(project, {model, "results/other"}, logging.getLogger())
     assert asked.calls == [["flat"]]
     check_before_building(project, {"results/other"}, logging.getLogger())
-    asked.find = lambda model: ModelResult(identity=model.identity, problems=["one", "two"])
+    asked.find = lambda task: ModelResult(problems=["one", "two"])
     fake.rows[1]["model"] = "mlp"
     project = fake.load()
     model = project.layout.name_of(project.named_runs()["flat"].model)
@@ -176,9 +177,7 @@ def test_packages_of_extras_are_named_with_the_extra(fake, asked, monkeypatch):
 
 
 def test_a_disk_that_is_too_small_is_a_warning_with_both_numbers(fake, asked, monkeypatch):
-    asked.find = lambda model: ModelResult(
-        identity=model.identity, weights_bytes=10**9, state_bytes=3 * 10**9
-    )
+    asked.find = lambda task: ModelResult(weights_bytes=10**9, state_bytes=3 * 10**9)
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage(5 * 10**9))
     (found,) = found_of(fake)
@@ -258,16 +257,14 @@ def test_every_rule_is_known():
 
 
 def test_the_command_lists_all_mistakes_at_once(fake, asked):
-    asked.find = lambda model: ModelResult(
-        identity=model.identity, problems=[f"{model.spec.model} is wrong"]
-    )
+    asked.find = lambda task: ModelResult(problems=[f"{task.run.model} is wrong"])
     fake.load()
     done = shardline("check")
     assert done.exit_code == 2
     assert done.stdout.splitlines() == [
         "error: net: mypkg.models:Net is wrong", "error: flat: linear is wrong", "2 runs checked, 2 errors",
     ]  # fmt: skip
-    asked.find = lambda model: ModelResult(identity=model.identity)
+    asked.find = lambda task: ModelResult()
     assert (shardline("check", "flat").stdout, asked.calls[-1]) == ("1 run checked, no error\n", ["flat"])  # fmt: skip
     assert json.loads(shardline("check", "--json").stdout) == []
 

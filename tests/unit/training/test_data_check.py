@@ -11,8 +11,8 @@ from shardline.config.key_schema import fill, schema_of
 from shardline.config.resolved import as_type
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
-from shardline.training.check_spec import CheckedDataset, CheckedModel, ModelResult
-from shardline.training.check_worker import check_one
+from shardline.training.rank_task import CheckedDataset, ModelResult
+from tests.support.rank_tasks import checked
 
 REPOSITORY = Path(__file__).parents[3]
 GOLDEN = REPOSITORY / "tests/golden/messages/data.txt"
@@ -65,10 +65,7 @@ def check(tmp_path, monkeypatch):
             source_class="rings_source:Rings" if source is None else "shardline.data.sources.csv:Csv",
             source={} if source is None else source, num_shards=2, files=[file],
         )  # fmt: skip
-        return check_one(
-            CheckedModel(identity="", spec=spec, datasets=[dataset]),
-            Path(tempfile.mkdtemp(dir=tmp_path)) / "work",
-        )
+        return checked(spec, dataset, Path(tempfile.mkdtemp(dir=tmp_path)))
 
     return run
 

@@ -16,7 +16,7 @@ from shardline.config.settings.run import Headline
 from shardline.core.errors import ConfigError
 from shardline.data.splits import SPLITS, assign_splits
 from shardline.training import headline as headlines
-from shardline.training.bootstrap import MAX_ROWS, RowValues
+from shardline.training.diagnostics import MAX_ROWS, RowValues
 from tests.support.evaluated_model import SHARES, Flat, Rows, evaluated
 
 TABLE = {"num_shards": 2, "shape": (3,), "dtype": "float32"}

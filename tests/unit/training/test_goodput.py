@@ -17,7 +17,7 @@ from shardline.supervision.attempts import (
     record_resumed_step,
     sealed_log,
 )
-from shardline.training import worker
+from shardline.training import sealed_training
 from shardline.training.goodput import Timeline, goodput, throughput
 
 FLOW = {"global_batch": 64, "ranks": 2}
@@ -195,6 +195,7 @@ def test_the_queue_of_a_slurm_job_is_from_when_it_could_start():
 def test_what_packs_waste_is_recorded_of_a_training_that_has_them_alone(tmp_path):
     begin_attempt(tmp_path)
     packs = {"method": "concat", "column": "tokens", "length": 4, "datasets": []}
-    spec = SimpleNamespace(model_class="nets:Net", settings=SimpleNamespace(global_batch=8))
-    assert worker._measured(tmp_path, spec, {}, [], packs=packs)["packs"] == packs
-    assert "packs" not in worker._measured(tmp_path, spec, {}, [])
+    run = SimpleNamespace(model_class="nets:Net", settings=SimpleNamespace(global_batch=8))
+    task = SimpleNamespace(run=run, work=tmp_path)
+    assert sealed_training._measured(task, {}, [], packs=packs)["packs"] == packs
+    assert "packs" not in sealed_training._measured(task, {}, [])

@@ -14,8 +14,8 @@ from shardline.config.resolved import as_type
 from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.core.nested import with_values
-from shardline.training.check_spec import CheckedDataset, CheckedModel, ModelResult
-from shardline.training.check_worker import check_one
+from shardline.training.rank_task import CheckedDataset, ModelResult
+from tests.support.rank_tasks import checked
 
 REPOSITORY = Path(__file__).parents[3]
 PROJECT = REPOSITORY / "config" / "project" / "mypkg"
@@ -68,10 +68,9 @@ def check(tmp_path, monkeypatch):
             id="ba9876543210", name="rings", manifest=tmp_path / "none", shards=tmp_path / "none",
             source_class="checked_sources:Rings", source={"options": {}}, num_shards=4, files=[file],
         )  # fmt: skip
-        return check_one(
-            CheckedModel(identity="", spec=wanted, datasets=[dataset], set_by_row=list(settings)),
-            Path(tempfile.mkdtemp(dir=tmp_path)) / "work",
-            is_elsewhere=is_elsewhere,
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        return checked(
+            wanted, dataset, folder, set_by_row=tuple(settings), is_elsewhere=is_elsewhere
         )
 
     return run
@@ -415,3 +414,34 @@ def test_averages_that_could_not_be_resumed_or_sealed_are_refused(
 ):
     (problem,) = check((FORWARD, CALLBACKS.format(callback)), **settings).problems
     assert re.search(f"^configure_callbacks gives?.*{message}", problem), problem
+
+
+STEP = '        self.log("val_loss", self.val_loss)'
+HIDDEN = """        self.offset = 0.0
+
+    def on_train_batch_end(self, *_):
+        self.offset += 1.0
+"""
+SAVING = """    def configure_callbacks(self):
+        from pytorch_lightning.callbacks import LambdaCallback
+        save = lambda trainer, _: trainer.save_checkpoint("mine.ckpt")
+        return [LambdaCallback(on_train_epoch_end=save)]
+
+    def forward(self, features)"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        # by the sealed model's own check, by the strategy, and by what a model with its own steps cannot follow
+        ([(LAYER, f"{LAYER}\n{HIDDEN}"), (STEP, f"{STEP}\n        self.log(\"val_offset\", self.offset)")], {},
+         "a fresh model with the weights that are to be sealed does not give what was validated"),
+        ([(FORWARD, SAVING)], {"strategy": "fsdp"}, "strategy=fsdp: the model saves training checkpoints itself"),
+        (WELL["steps that the model takes itself"][0], {"elastic": True}, "elastic=true, but Net takes its optimiser"),
+    ],
+)  # fmt: skip
+def test_what_callbacks_and_the_strategy_of_a_training_refuse_is_refused(
+    check, changes, settings, message
+):
+    (problem,) = check(*changes, **settings).problems
+    assert message in problem

@@ -77,7 +77,7 @@ def test_metrics_compute_in_64_bits_from_their_first_batch_on_where_the_model_do
 
     rows = TensorDataset(torch.ones(2, 8, dtype=torch.float64), torch.tensor([0, 2]))
     settings = RunSettings(precision="64-true", trainer=Trainer(max_epochs=1))
-    trainer = make_trainer(settings, ALONE, [], DummyLogger(), 1, 60.0)
+    trainer = make_trainer(settings, ALONE, [], DummyLogger(), 1, timeout_s=60.0)
     model = Counts()
     attach_optimizer(model, spec(), total_steps=2, set_by_row=())
     getattr(trainer, loop)(model, *[DataLoader(rows)] * (2 if loop == "fit" else 1))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardline.config.checks import SHIPPED_TRANSFORMS
-from shardline.core.error_texts import import_class, short_traceback
+from shardline.core.error_texts import check_arguments, import_class, short_traceback
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline_io.order.chance import Key, generator_of
 
@@ -59,12 +59,7 @@ def _make(written: Any, name: str) -> Transform:
     arguments = dict(written) if isinstance(written, Mapping) else {}
     arguments.pop("type", None)
     cls = import_class(SHIPPED_TRANSFORMS.get(path, path), name)
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise ConfigError(
-            f"{name}={path} does not take {arguments} ({error}); change the arguments beside `type`"
-        ) from None
+    check_arguments(cls, arguments, f"{name}={path}", "change the arguments beside `type`")
     try:
         transform: Transform = cls(**arguments)
     except ShardlineError as error:

@@ -17,7 +17,7 @@ from shardline.core.errors import ShardlineError
 from shardline.core.files import check_writable
 from shardline.results.check.found import Finding
 from shardline.tracking.processes import check_packages
-from shardline.training.check_spec import ModelResult
+from shardline.training.rank_task import ModelResult
 
 _STORE_S = 20.0  # a mount that does not answer hangs for ever
 _ENCODED = ("decode", "random_resized_crop", "resize", "center_crop")

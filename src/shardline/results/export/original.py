@@ -8,9 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from msgspec import structs
-from safetensors.torch import load_file
 
-from shardline.checkpoints.weights import load_weights
 from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import DataError
 from shardline.data.columns import columns_of
@@ -19,7 +17,7 @@ from shardline.data.run_batches import RunBatches
 from shardline.results.export.calls import Call, Tensors, find_call, named_outputs
 from shardline.results.export.deployed import Deployed, Features, Pixels
 from shardline.results.export.steps import Steps, steps_of
-from shardline.training.model import make_model
+from shardline.training.model import sealed_model
 
 _ROWS, _BYTES = 512, 1 << 26  # of rows that are compared, with their outputs
 _TABLE_ROWS, _ROWS_OF_COLUMNS = 128, 4  # of a batch: rows of columns may be long
@@ -149,9 +147,7 @@ def load_original(
     run_batches = RunBatches(datasets, spec.settings, verify="always")
     schema = run_batches.manifest["schema"]
     steps = steps_of(spec.settings.data, schema, with_inside=with_inside)
-    model = make_model(spec, schema)
-    load_weights(model, load_file(weights))
-    model.eval()
+    model = sealed_model(spec, schema, weights)
     normalize = Normalizer(run_batches, spec.settings.data.normalize, torch.float32)
     call: Call | None = None
     batches: list[Tensors] = []
