@@ -1,12 +1,13 @@
 """The resume certificate: what `resume` interrupted, where, and what was compared."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from shardline.drills.outcome import Drilled
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import identify, write_certificate
+from shardline.records.base import read_record
+from shardline.records.runs import TrainingProvenance
 
 
 def certify(drills: Sequence[Drilled], action: Action) -> Path | None:
@@ -19,7 +20,9 @@ def certify(drills: Sequence[Drilled], action: Action) -> Path | None:
     sealed = [drill.broken.results / "provenance.json" for drill in drills]
     if not all(path.exists() for path in sealed):
         return None
-    parts = [identify(json.loads(path.read_text())) for path in sealed]
+    parts = [
+        identify(read_record(path, TrainingProvenance, remedy="drill again")) for path in sealed
+    ]
     outcomes = [drill.outcome for drill in drills]
     names = outcomes[0].compared
     return write_certificate(

@@ -1,6 +1,5 @@
 """Whether a training with injected faults ended as the uninterrupted training."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import Any
 
 from shardline.checkpoints.folder import list_saved
 from shardline.records.attempts import Attempt
-from shardline.records.base import decode
+from shardline.records.base import read_record
+from shardline.records.runs import TrainingProvenance
 from shardline.supervision.attempts import read_attempts
 
 # What counts of a training checkpoint, beside the weights; the rest are times and file names.
@@ -35,10 +35,10 @@ class Trained:
     def attempts(self) -> list[Attempt]:
         """Return the training's attempts: the sealed ones, or those recorded so far."""
         path = self.results / "provenance.json"
-        sealed = json.loads(path.read_text())["attempt_log"] if path.exists() else None
-        if not sealed:
+        if not path.exists():
             return read_attempts(self.work)
-        return [decode(one, Attempt, where=path, remedy="drill again") for one in sealed]
+        sealed = read_record(path, TrainingProvenance, remedy="drill again").attempt_log
+        return sealed or read_attempts(self.work)
 
 
 @dataclass(frozen=True, kw_only=True)

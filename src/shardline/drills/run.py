@@ -1,6 +1,5 @@
 """A fault-injection test from its start to its outcome."""
 
-import json
 import os
 import shutil
 import time
@@ -25,6 +24,8 @@ from shardline.drills.faults import FAULTS, Scene, cancel
 from shardline.drills.outcome import Drilled, Outcome, Trained, compare, cost, why_not_survived
 from shardline.drills.profile import Profile, read_profile
 from shardline.drills.tiny import Size, Tiny, make_tiny
+from shardline.records.base import read_record
+from shardline.records.runs import TrainingProvenance
 
 FOLDER = Path("drills")
 PLACES = ("mid-epoch", "mid-accumulation", "mid-validation")
@@ -175,8 +176,11 @@ def run_ranks(run: Run) -> int:
 def _plan(order: Order, unbroken: Tiny, run: Run, tiny: Tiny) -> list[dict[str, Any]]:
     """Return the faults of a run: one in each epoch from the second on, or from the first in `resume`."""
     fault, random = FAULTS[order.name], Random(f"{order.seed}/{run.name}")
-    trained = json.loads((unbroken.results(run) / "provenance.json").read_text())["training"]
-    an_epoch = trained["steps"] // trained["epochs"]
+    path = unbroken.results(run) / "provenance.json"
+    trained = read_record(path, TrainingProvenance, remedy="drill again").training
+    assert trained.steps
+    assert trained.epochs
+    an_epoch = trained.steps // trained.epochs
     # a fault that has a cost to show comes when an epoch is done
     is_resume = order.name == "resume"
     first, places = (0, random.sample(PLACES, len(PLACES))) if is_resume else (1, PLACES)

@@ -10,7 +10,6 @@ from typing import Any
 from shardline.config.model_warnings import ModelWarning
 from shardline.core.intervals import Interval, wilson_interval
 from shardline.records.acceptances import Accepted
-from shardline.records.trained_on import manifests_of, weights_of
 from shardline.report.charts.series import Curve
 
 GroupKey = tuple[str, str, str, str, str]
@@ -107,29 +106,31 @@ class Run:
         }
 
     @property
+    def _mix(self) -> dict[str, str]:
+        if "datasets" in self.spec:
+            return {part["id"]: part["weight"] for part in self.spec["datasets"]}
+        return {self.spec["dataset"]["id"]: "1"}
+
+    @property
     def dataset_id(self) -> str:
         """The digest of the dataset's identity; of a mix, those of all."""
-        return ", ".join(weights_of(self.spec))
+        return ", ".join(self._mix)
 
     @property
     def datasets(self) -> dict[str, str]:
         """Names of its datasets by id."""
-        return {
-            key: self.asked.datasets.get(key, self.dataset_name) for key in weights_of(self.spec)
-        }
+        return {key: self.asked.datasets.get(key, self.dataset_name) for key in self._mix}
 
     @property
     def weights(self) -> dict[str, str]:
         """Weights of its datasets by id, in the order in which they are mixed."""
-        return {
-            key: f"{float(Fraction(weight)):g}" for key, weight in weights_of(self.spec).items()
-        }
+        return {key: f"{float(Fraction(weight)):g}" for key, weight in self._mix.items()}
 
     @property
     def manifests(self) -> dict[str, str]:
         """The checksums of the manifests that it was trained on, by its datasets of now."""
         if "datasets" in self.provenance:
-            return manifests_of(self.provenance)
+            return {part["id"]: part["manifest_sha256"] for part in self.provenance["datasets"]}
         then = self.provenance.get("manifest_sha256")
         return {self.dataset_id: then} if then else {}
 

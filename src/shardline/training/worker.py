@@ -17,9 +17,8 @@ from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.errors import NAME_FILE, DataError
-from shardline.core.files import read_json, write_bytes, write_json
+from shardline.core.files import write_bytes, write_json
 from shardline.core.imports import short_traceback
-from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import explain_differences, machine
 from shardline.environments.on_rank import differences_of, found_by_rank, observed_of_script
@@ -28,7 +27,8 @@ from shardline.identity import watch_reads
 from shardline.launch.export import with_hosts
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
-from shardline.records.base import encode
+from shardline.records.base import read_record, sealed
+from shardline.records.runs import ResolvedRun, Training
 from shardline.supervision.attempts import (
     begin_attempt,
     read_attempts,
@@ -137,13 +137,13 @@ def _run(rank: RankSpec, world: World) -> None:
             started=action.started,
             duration_s=time.monotonic() - clock,
             measured=measured(),
-            training=training,
+            training=Training(**training),
             tracking=read_places(rank.work, rank.tracking),
             files={name: file_sha256(rank.results / name) for name in _SEALED},
         )
         certificate = None if is_own else find_certificate(sources)
-        sealed = seal({**document, "certificate": certificate, "action": action.record()})
-        write_json(rank.results / "provenance.json", sealed)
+        document = replace(document, certificate=certificate, action=action.record())
+        write_json(rank.results / "provenance.json", sealed(document))
     _leave()
 
 
@@ -153,16 +153,18 @@ def _watch_reads(rank: RankSpec, *, is_spawned: bool = False) -> None:
 
 def _read_run(rank: RankSpec) -> RunSpec:
     """Return the resolved run as it is to be trained now."""
-    document = read_json(rank.run_json, remedy="run the pipeline again to resolve the run")
+    recorded = read_record(
+        rank.run_json, ResolvedRun, remedy="run the pipeline again to resolve the run"
+    )
     name = ""
     with suppress(OSError):  # ranks that were started without a job have none
         name = (rank.work / NAME_FILE).read_text(encoding="utf-8")
-    if (order := document.get("order", 1)) != ORDER_VERSION:
+    if recorded.order != ORDER_VERSION:
         raise DataError(
-            f"{rank.run_json} has the order of samples of version {order}, expected {ORDER_VERSION}, this Shardline's; "
-            "delete the run's folder beside it to resolve it again, or use the Shardline that wrote it"
+            f"{rank.run_json} has the order of samples of version {recorded.order}, expected {ORDER_VERSION}, this "
+            "Shardline's; delete the run's folder beside it to resolve it again, or use the Shardline that wrote it"
         )
-    return RunSpec.of(document, name=name, model_class=rank.model_class, data=rank.data)
+    return RunSpec.of(recorded, name=name, model_class=rank.model_class, data=rank.data)
 
 
 def _begin(rank: RankSpec, world: World) -> tuple[int, Timeline]:
@@ -308,7 +310,7 @@ def _measured(
     log = sealed_log(work)
     return {
         "attempts": len(log),
-        "attempt_log": [encode(attempt) for attempt in log],
+        "attempt_log": log,
         "goodput": goodput(log, kept, is_script=is_script(spec.model_class)),
         "throughput": throughput(
             *readings, global_batch=spec.settings.global_batch, ranks=len(used)

@@ -6,8 +6,8 @@ from shardline.config.run import Run
 from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import read_json
-from shardline.records.trained_on import weights_of
+from shardline.records.base import encode, read_record
+from shardline.records.runs import ResolvedRun
 from shardline.results.accept.candidates import read_manifest
 from shardline.results.findings import Verdict
 from shardline.results.sealed_run import REMAKE
@@ -25,7 +25,7 @@ def refuse_damage(verdict: Verdict) -> None:
 
 def check_schema(run: Run, earlier: Path) -> None:
     """Refuse a run whose rows have another form than those that the earlier one was trained on."""
-    before = weights_of(read_json(earlier / "run.json", remedy=REMAKE))
+    before = read_record(earlier / "run.json", ResolvedRun, remedy=REMAKE).mix
     if before.keys() == {part.dataset.id for part in run.parts}:
         return
     trained_on = next(iter(before))  # the datasets of a mix have one schema
@@ -39,7 +39,7 @@ def check_schema(run: Run, earlier: Path) -> None:
             f"{run.name} ({run.id}): the dataset {trained_on} of {earlier} is not there any more, so its schema is not "
             "known; train the run again"
         )
-    old, new = (read_manifest(run.layout, i)["schema"] for i in (trained_on, run.dataset.id))
+    old, new = (encode(read_manifest(run.layout, i).schema) for i in (trained_on, run.dataset.id))
     if old != new:
         differing = [key for key in {**old, **new} if old.get(key) != new.get(key)]
         raise ConfigError(
@@ -57,7 +57,7 @@ def check_model(run: Run, earlier: Path) -> None:
     from shardline.training.model import make_model
 
     spec = RunSpec(run=run.id, model_class=run.model_class, settings=run.settings)
-    model = make_model(spec, read_manifest(run.layout, run.dataset.id)["schema"])
+    model = make_model(spec, encode(read_manifest(run.layout, run.dataset.id).schema))
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     with safe_open(earlier / "model.safetensors", framework="pt") as sealed:
         names = sealed.keys()

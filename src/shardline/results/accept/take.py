@@ -12,13 +12,13 @@ from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError
-from shardline.core.files import json_bytes, make_folder, read_json, write_bytes, write_json
-from shardline.core.seals import seal
+from shardline.core.files import json_bytes, make_folder, write_bytes, write_json
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
 from shardline.records.acceptances import ACCEPTED, Accepted, Difference, FirstSteps, Origin
-from shardline.records.base import encode
+from shardline.records.base import encode, read_record, sealed
 from shardline.records.datasets import DatasetProvenance
+from shardline.records.runs import EvaluationResult
 from shardline.results.accept.candidates import Candidate, read_manifest
 from shardline.results.accept.checks import check_model, check_schema, refuse_damage
 from shardline.results.accept.files import forget_incomplete, held, link, replacing
@@ -60,7 +60,7 @@ def accept_run(
     spec = describe_run(project, run, action)
     with held(project.layout.work(run.id), candidate.title), replacing(run.folder) as scratch:
         write_bytes(scratch / "identity.json", json_bytes(run.document))
-        write_json(scratch / "run.json", spec)
+        write_json(scratch / "run.json", sealed(spec))
         for name in _TRAINED:
             link(earlier / name, scratch / name)
         if with_evaluation:
@@ -69,7 +69,7 @@ def accept_run(
         record = _record(candidate, reason, scratch, earlier, action)
         if first_steps:
             record = structs.replace(record, first_steps=FirstSteps(**first_steps))
-        write_json(scratch / ACCEPTED, seal(encode(record)))
+        write_json(scratch / ACCEPTED, sealed(record))
     forget_incomplete(project.workdir, [run.folder / name for name in _DECLARED])
     return run.folder
 
@@ -90,14 +90,14 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
     earlier = layout.result("dataset", candidate.earlier)
     manifest = read_manifest(layout, candidate.earlier)
     make_folder(layout.shards(dataset.id))
-    for record in manifest["shards"]:  # before the manifest, which lists them
-        file = record["file"]
+    files = [shard.file for shard in manifest.shards]  # before the manifest, which lists them
+    if manifest.statistics.file:
+        files.append(manifest.statistics.file)
+    for file in files:
         link(layout.shards(candidate.earlier) / file, layout.shards(dataset.id) / file)
-    if file := manifest.get("statistics", {}).get("file"):
-        link(layout.shards(candidate.earlier) / file, layout.shards(dataset.id) / file)
-    sealed = {**manifest, "dataset": dataset.id, "identity": dataset.document}
+    manifest = structs.replace(manifest, dataset=dataset.id, identity=dataset.document)
     with replacing(dataset.manifest.parent) as scratch:
-        write_json(scratch / "manifest.json", sealed)
+        write_json(scratch / "manifest.json", encode(manifest))
         provenance = DatasetProvenance(
             dataset=dataset.id,
             identity=digest(dataset.document),
@@ -107,12 +107,12 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
             parts=[],
             files={"manifest.json": file_sha256(scratch / "manifest.json")},
         )
-        write_json(scratch / "provenance.json", seal(encode(provenance)))
+        write_json(scratch / "provenance.json", sealed(provenance))
         record = _record(candidate, reason, scratch, earlier, action)
         origin = structs.replace(
             record.from_, manifest_sha256=file_sha256(earlier / "manifest.json")
         )
-        write_json(scratch / ACCEPTED, seal(encode(structs.replace(record, from_=origin))))
+        write_json(scratch / ACCEPTED, sealed(structs.replace(record, from_=origin)))
     forget_incomplete(project.workdir, [dataset.manifest, dataset.provenance])
     return dataset.manifest.parent
 
@@ -120,8 +120,7 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
 def _inferred(earlier: Path) -> dict[str, Any]:
     """Return what was inferred from the files that the shards were made of."""
     path = earlier / "provenance.json"
-    found = read_json(path, remedy=REMAKE).get("inferred", {}) if path.exists() else {}
-    return dict(found)
+    return read_record(path, DatasetProvenance, remedy=REMAKE).inferred if path.exists() else {}
 
 
 def _record(
@@ -167,7 +166,7 @@ def fitting_evaluation(run: Run, earlier: Path) -> Path | None:
     asked = run.evaluation_document["settings"]
     files = (earlier / "evaluations").glob("*.json")
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
-        if read_json(path, remedy=REMAKE)["identity"]["settings"] == asked:
+        if read_record(path, EvaluationResult, remedy=REMAKE).identity["settings"] == asked:
             return path
     return None
 
@@ -185,15 +184,15 @@ def _take_evaluation(
         raise ConfigError(
             f"{earlier} has no evaluation of the present settings; have the model evaluated again: --evaluations again"
         )
-    evaluation = dict(read_json(path, remedy=REMAKE))
-    taken = {
-        **evaluation,
-        "run": run.id,
-        "identity": run.evaluation_document,
-        "accepted": {"from": {"run": candidate.earlier, "evaluation": path.stem}},
-        "action": {**evaluation["action"]} if "action" in evaluation else action.record(),
-    }
-    write_json(scratch / "evaluations" / run.evaluation.name, seal(taken))
+    evaluation = read_record(path, EvaluationResult, remedy=REMAKE)
+    taken = structs.replace(
+        evaluation,
+        run=run.id,
+        identity=run.evaluation_document,
+        accepted={"from": {"run": candidate.earlier, "evaluation": path.stem}},
+        action=evaluation.action or action.record(),
+    )
+    write_json(scratch / "evaluations" / run.evaluation.name, sealed(taken))
 
 
 def _keep_evaluations(folder: Path, scratch: Path) -> None:
