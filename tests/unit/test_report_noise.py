@@ -25,9 +25,9 @@ def repeated(folder, name, values, lr):
 
 
 def ranking(*runs):
-    document = read_report(runs, generated_from="config/runs.tsv").document
-    assert len(document["groups"]) == 1
-    return document["groups"][0]["ranking"]
+    report = read_report(runs, generated_from="config/runs.tsv")
+    assert len(report.groups) == 1
+    return report.groups[0]["ranking"]
 
 
 def text_of(*runs):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from shardline.report.run import Run
+from shardline.records.reports import ReportedRun
 
 EDGES = (
     ("build_shards", "seal_dataset"),
@@ -16,7 +16,7 @@ EDGES = (
 
 
 def workflow_graph(
-    runs: Sequence[Run], datasets: Iterable[Mapping[str, Any]], started: str | None
+    runs: Sequence[ReportedRun], datasets: Iterable[Mapping[str, Any]], started: str | None
 ) -> dict[str, Any] | None:
     """Count, for each rule, what ran and what was fresh.
 
@@ -37,9 +37,10 @@ def workflow_graph(
         "seal_dataset": [
             each for each in records if not each or each.get("rule") == "seal_dataset"
         ],
-        "resolve_run": [run.spec.get("action") for run in runs],
-        "train": [run.provenance.get("action") or run.provenance for run in runs],
-        "evaluate": [run.evaluation.get("action") for run in runs],
+        **{
+            rule: [run.made.get(rule) for run in runs]
+            for rule in ("resolve_run", "train", "evaluate")
+        },
     }
     nodes = [_node(rule, actions, started) for rule, actions in by_rule.items()]
     report = {"rule": "render_report", "ran": 1, "fresh": 0, "unknown": 0, "seconds": None}

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardline.report.run import Run
-from shardline.report.sealed import read_object, sha256_of
+from shardline.records.base import encode
+from shardline.records.datasets import DatasetProvenance, Manifest
+from shardline.records.reports import ReportedRun
+from shardline.report.sealed import read, sha256_of
 
 MAX_SHOWN = 20  # shards or source files; the manifest names all of them
 
 
-def read_datasets(runs: Sequence[Run], manifests: Iterable[Path]) -> list[dict[str, Any]]:
+def read_datasets(runs: Sequence[ReportedRun], manifests: Iterable[Path]) -> list[dict[str, Any]]:
     """Return what is known of each dataset that a run was trained on.
 
     Args:
@@ -21,7 +23,7 @@ def read_datasets(runs: Sequence[Run], manifests: Iterable[Path]) -> list[dict[s
         DataError: a manifest is malformed; names file and remedy.
     """
     found = {path.parent.name: path for path in manifests}
-    names = {key: name for run in runs for key, name in run.datasets.items()}
+    names = {one.id: one.name for run in runs for one in run.trained_on}
     return [
         {"id": key, "name": names[key], "anchor": f"dataset-{index}"}
         | (_describe(found[key], key) if key in found else {})
@@ -30,21 +32,20 @@ def read_datasets(runs: Sequence[Run], manifests: Iterable[Path]) -> list[dict[s
 
 
 def _describe(path: Path, dataset: str) -> dict[str, Any]:
-    manifest = read_object(path, "shards", "splits")
+    manifest = read(path, Manifest)
     beside = path.with_name("provenance.json")
-    provenance = read_object(beside) if beside.exists() else {}
-    shards = manifest["shards"]
+    provenance = read(beside, DatasetProvenance) if beside.exists() else None
     return {
         "action": f"seal_dataset/{dataset}",
         "manifest_sha256": sha256_of(path),
-        "task": manifest.get("schema", {}).get("task"),
-        "splits": manifest["splits"],
-        "bytes": manifest.get("bytes"),
-        "num_shards": len(shards),
-        "shards": shards[:MAX_SHOWN],
-        "source": _source(manifest.get("identity", {})),
-        "skipped": manifest.get("skipped", {}).get("count", 0),
-        "records": [provenance.get("action"), *provenance.get("parts", [])],
+        "task": manifest.schema.task,
+        "splits": manifest.splits,
+        "bytes": manifest.bytes,
+        "num_shards": len(manifest.shards),
+        "shards": [encode(shard) for shard in manifest.shards[:MAX_SHOWN]],
+        "source": _source(manifest.identity),
+        "skipped": manifest.skipped.count,
+        "records": [provenance.action, *provenance.parts] if provenance else [None],
     }
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardline.records.reports import ReportedRun
 from shardline.report.images import Images
-from shardline.report.run import Run
 
 
 def notes_on(
-    runs: Sequence[Run], datasets: Sequence[Mapping[str, Any]], images: Images
+    runs: Sequence[ReportedRun], datasets: Sequence[Mapping[str, Any]], images: Images
 ) -> list[str]:
     """Return a sentence for each thing, naming the runs.
 
@@ -16,7 +16,7 @@ def notes_on(
         datasets: As `read_datasets` gives them.
         images: The samples' images.
     """
-    states = [run.provenance.get("git", {}) for run in runs]
+    states = [run.code or {} for run in runs]
     dirty = [run.name for run, git in zip(runs, states, strict=True) if git.get("dirty")]
     broken = [run.name for run in runs if any(c.num_non_finite for c in run.curves.values())]
     num_commits = len({git.get("commit") for git in states} - {None})
@@ -24,7 +24,11 @@ def notes_on(
     strange = [
         run.name
         for run in runs
-        if any(manifests.get(key) not in (None, then) for key, then in run.manifests.items())
+        if any(
+            manifests.get(one.id) not in (None, one.manifest_sha256)
+            for one in run.trained_on
+            if one.manifest_sha256
+        )
     ]
     notes = []
     if strange:

@@ -7,7 +7,7 @@ from functools import cached_property
 from statistics import fmean, stdev
 
 from shardline.core.intervals import Interval, seed_interval, t_quantile
-from shardline.report.run import Run
+from shardline.records.reports import ReportedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,9 @@ class Verdict:
     difference: Interval | None = None
 
 
-def compare_with_best(one: Repeats, run: Run, best: Repeats, best_run: Run) -> Verdict:
+def compare_with_best(
+    one: Repeats, run: ReportedRun, best: Repeats, best_run: ReportedRun
+) -> Verdict:
     """Return whether a difference from the best is clear.
 
     Args:

@@ -13,7 +13,7 @@ from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.records.datasets import DatasetProvenance, Manifest, Part
 from shardline.records.identities import read_identity
-from shardline.records.reports import ReportIndex, RunInReport
+from shardline.records.reports import Report, ReportedRun
 from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
 from shardline.results.lineage.graph import Action, File, Lineage
 from shardline.results.lineage.records import REMEDY, Records, expect_name, record_of
@@ -264,7 +264,7 @@ class _Tracer:
 
     def _reported(self, _: Path, report: str) -> tuple[str, str]:
         path = self._names.report(report).with_name("report.json")
-        data = self.records.read(path, ReportIndex)
+        data = self.records.read(path, Report)
         action = self._act(
             f"render_report/{report}",
             lambda: [file for run in data.runs for file in self._reported_run(run)],
@@ -272,8 +272,8 @@ class _Tracer:
         )
         return action, ""
 
-    def _reported_run(self, run: RunInReport) -> list[str]:
-        folder = self._names.run(run.id)
+    def _reported_run(self, run: ReportedRun) -> list[str]:
+        folder = self._names.run(run.training_id or run.id)
         evaluation = run.headline.action.rpartition("/")[2]
         names = ("run.json", "metrics.jsonl", "provenance.json", f"evaluations/{evaluation}.json")
         return [self.add(str(folder / name)) for name in names]
