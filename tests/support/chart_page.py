@@ -12,11 +12,10 @@ from jinja2 import FileSystemLoader
 from shardline.config.studies import Size, Study
 from shardline.data.sources.digits import Digits
 from shardline.records.reports import Curve, ReportedHeadline, ReportedRun, ReportedTraining
-from shardline.report.charts.bundle import javascript_bundle
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
 from shardline.report.studies import view_study
-from shardline.report.template import load_template
+from shardline.report.template import javascript_bundle, load_template
 from tests.support.evaluated_model import Rows, evaluated
 
 REPORT = Path(__file__).parents[2] / "report"

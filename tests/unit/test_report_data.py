@@ -14,9 +14,9 @@ from shardline.records.base import encode
 from shardline.report import read_report, write_report
 from shardline.report.compare import comparison
 from shardline.report.environment import find_differences
-from shardline.report.graph import workflow_graph
 from shardline.report.images import choose_images
 from shardline.report.leaderboard import Leaderboards
+from shardline.report.lineage import workflow_graph
 from shardline.report.reported import read_run
 from shardline.report.sealed import sha256_of
 from tests.support.report_runs import render, write_run

@@ -8,8 +8,7 @@ from scipy import stats
 
 from shardline.core.intervals import seed_interval
 from shardline.report import read_report
-from shardline.report.seeds import name_of_repeats
-from shardline.report.significance import Repeats
+from shardline.report.significance import Repeats, name_of_repeats
 from tests.support.report_runs import render, write_run
 
 TIGHT = (0.951, 0.953, 0.952)

@@ -12,9 +12,9 @@ from shardline.config.defaults import default_settings
 from shardline.report import write_report
 from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.series import Series
-from shardline.report.defaults import changed_settings
 from shardline.report.history import read_history
 from shardline.report.leaderboard import titles_of
+from shardline.report.reported import changed_settings
 from shardline.report.template import _breakable
 from tests.support.chart_page import HOSTILE
 from tests.support.report_runs import render, write_run

@@ -16,12 +16,10 @@ from shardline.core.files import write_bytes
 from shardline.core.visible import escaped, visible
 from shardline.records.base import encode
 from shardline.records.reports import Report
-from shardline.report.document import describe
-from shardline.report.graph import workflow_graph
+from shardline.report.document import describe, notes_on
 from shardline.report.images import choose_images, with_tokens
 from shardline.report.leaderboard import Leaderboards
-from shardline.report.lineage import read_datasets
-from shardline.report.notes import notes_on
+from shardline.report.lineage import read_datasets, workflow_graph
 from shardline.report.page import render_page
 from shardline.report.reported import read_run, summary_of
 from shardline.report.sealed import RunFiles, TableEntry

@@ -12,8 +12,13 @@ from typing import Any
 from shardline.records.reports import GroupKey, ReportedRun
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.series import Series
-from shardline.report.seeds import name_of_repeats, repeats_of
-from shardline.report.significance import Repeats, Verdict, compare_with_best
+from shardline.report.significance import (
+    Repeats,
+    Verdict,
+    compare_with_best,
+    name_of_repeats,
+    repeats_of,
+)
 
 MAX_PANELS = 6  # of metrics that are no loss and no headline, where nothing else is shown
 MAX_OFFERED = 60

@@ -9,14 +9,13 @@ from shardline.config.studies import Study
 from shardline.core.visible import visible
 from shardline.records.base import encode
 from shardline.records.reports import Report, ReportedRun
-from shardline.report.charts.bundle import javascript_bundle
 from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
 from shardline.report.charts.machine import view_machine
 from shardline.report.compare import comparison
 from shardline.report.leaderboard import Leaderboards
 from shardline.report.sealed import is_number
 from shardline.report.studies import view_study
-from shardline.report.template import load_template
+from shardline.report.template import javascript_bundle, load_template
 
 MAX_SETTING_COLUMNS = 4
 MAX_FURTHER_COLUMNS = 12  # that the reader can choose

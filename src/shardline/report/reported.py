@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
+from shardline.config.defaults import default_settings
 from shardline.config.model_warnings import read_warnings
 from shardline.core.canonical import digest
 from shardline.core.errors import DataError
@@ -30,7 +31,6 @@ from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProven
 from shardline.report.charts.curves import MAX_POINTS_PER_CURVE
 from shardline.report.charts.series import epoch_ends, thin
 from shardline.report.confusion import view_confusion
-from shardline.report.defaults import changed_settings
 from shardline.report.environment import describe_environment
 from shardline.report.sealed import REMEDY, RunFiles, TableEntry, read, read_curves, sha256_of
 
@@ -282,3 +282,27 @@ def _digests(files: RunFiles) -> dict[str, str]:
     beside += [files.accepted] if files.accepted else []
     found = {path.name: sha256_of(path) for path in beside}
     return found | {f"evaluations/{files.evaluation.name}": sha256_of(files.evaluation)}
+
+
+_ABSENT = object()
+# `auto` becomes what the machine has, which is nobody's choice
+_RESOLVED = frozenset({"accelerator"})
+
+
+def changed_settings(settings: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose value is not their default, in the order of the settings.
+
+    Args:
+        settings: By dotted key. Keys without a default, such as a model's arguments, count.
+    """
+    known = default_settings()
+    return [
+        key
+        for key, value in settings.items()
+        if known.get(key, _ABSENT) != value and key not in _RESOLVED and not _is_empty(value, key)
+    ]
+
+
+def _is_empty(value: Any, key: str) -> bool:
+    """Return whether a key without a default has nothing, as a table that is empty."""
+    return key not in default_settings() and value in (None, {}, [], "")

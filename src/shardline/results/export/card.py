@@ -15,8 +15,8 @@ from shardline.core.redaction import mask_values
 from shardline.core.visible import visible
 from shardline.records.base import encode
 from shardline.records.runs import TrainingProvenance
+from shardline.results.export import DESCRIPTION
 from shardline.results.export.program import program
-from shardline.results.export.start import DESCRIPTION
 from shardline.results.sealed_run import SealedRun
 
 _LIBRARIES = {
