@@ -28,7 +28,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from msgspec import structs
+from msgspec import convert, structs
 from msgspec.structs import replace
 
 from shardline.checkpoints.folder import list_saved
@@ -38,6 +38,7 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.canonical import digest
 from shardline.ledger import read_samples
 from shardline.pipeline import runs as jobs
+from shardline.records.runs import ResolvedRun
 from shardline.supervision.attempts import begin_attempt
 from shardline.training import sealed_training
 from shardline.training.goodput import Timeline
@@ -299,7 +300,7 @@ class Trainings:
             (settings[group] if group else settings)[name] = value
         identity = digest({"case": case.name, "settings": settings})
         spec = {**self._spec, "settings": settings, "model": case.model, "identity": identity}
-        return RunSpec.of(spec, model_class=case.model)
+        return RunSpec.of(convert(spec, ResolvedRun), model_class=case.model)
 
     def places(self, case: Case) -> tuple[DatasetPlace, ...]:
         """Return where a case's data is."""

@@ -12,13 +12,14 @@ from shardline.config.run import Prediction
 from shardline.config.run_spec import RunSpec
 from shardline.config.sample_code import paths_of
 from shardline.core.errors import ConfigError, DataError
-from shardline.core.files import read_json, writing
+from shardline.core.files import writing
 from shardline.core.suggest import suggest
 from shardline.pipeline.common import REMAKE
 from shardline.pipeline.datasets import build_part, seal_parts
 from shardline.pipeline.predicting import compute_parts
 from shardline.pipeline.prediction_files import write_file
-from shardline.records.trained_on import weights_of
+from shardline.records.base import read_record
+from shardline.records.runs import PredictionResult
 from shardline.results.accept.files import link
 from shardline.results.sealed_run import SealedRun, check_repeatable
 
@@ -75,9 +76,9 @@ def predict_rows(
         _make(project, prediction, recorded)
     with writing(output):
         link(prediction.file, output)
-    found = read_json(prediction.record, remedy=REMAKE)
+    found = read_record(prediction.record, PredictionResult, remedy=REMAKE)
     return Predicted(
-        run=recorded.id, prediction=prediction.id, rows=found["rows"], output=output, file=prediction.file,
+        run=recorded.id, prediction=prediction.id, rows=found.rows, output=output, file=prediction.file,
         code=changes,
     )  # fmt: skip
 
@@ -92,9 +93,9 @@ def _prediction(
         )
     paths = {
         "model": spec.model_class,
-        **paths_of(recorded.spec["settings"]["data"], project.code, recorded.title),
+        **paths_of(recorded.spec.settings["data"], project.code, recorded.title),
     }
-    weights = weights_of(recorded.spec)
+    weights = recorded.spec.mix
     dataset = _dataset(project, recorded, rows, list(weights))
     is_named = dataset.read_as is None
     where = f"predict {recorded.title}"

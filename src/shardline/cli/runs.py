@@ -20,7 +20,7 @@ from shardline.core.files import read_json
 from shardline.core.package import remake
 from shardline.launch.preflight.table import PreflightReport
 from shardline.results.findings import count
-from shardline.results.reports import present_report
+from shardline.results.outcomes import present_report
 from shardline.results.select import find_run
 from shardline.results.staleness import explain
 from shardline.results.states import describe_runs

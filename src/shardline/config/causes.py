@@ -9,7 +9,7 @@ from shardline.config.legacy_values import settings_of, with_legacy_values
 from shardline.config.sample_code import with_own_code
 from shardline.core.nested import flatten
 from shardline.identity.versions import changes_between
-from shardline.records.trained_on import weights_of_inputs
+from shardline.records.identities import weights_of_inputs
 
 _UNSET = object()
 _Tell = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator["str | Cause"]]

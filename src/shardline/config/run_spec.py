@@ -1,6 +1,5 @@
 """What `run.json` tells of a run to its training and its evaluation, and where its datasets are."""
 
-from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from msgspec import Struct, structs
 
 from shardline.config.resolved import as_type
 from shardline.config.settings.run import Data, RunSettings
-from shardline.records.trained_on import weights_of
+from shardline.records.runs import ResolvedRun
 
 
 class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,25 +56,25 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(
-        cls, document: Mapping[str, Any], *, name: str = "", model_class: str = "",
+        cls, recorded: ResolvedRun, *, name: str = "", model_class: str = "",
         data: Data | None = None,
     ) -> "RunSpec":  # fmt: skip
-        """Return what a `run.json` holds, which an earlier version may have written.
+        """Return the run of a `run.json`, which an earlier version may have written.
 
         Args:
             model_class: where the model lies now, if it has moved since.
             data: these settings now, likewise.
         """
-        settings = as_type(document["settings"], RunSettings)
+        settings = as_type(recorded.settings, RunSettings)
         return cls(
-            run=document["run"],
+            run=recorded.run,
             name=name,
-            identity=document["identity"],
-            datasets=weights_of(document),
-            model=document.get("model", ""),
-            model_class=model_class or document["model_class"],
+            identity=recorded.identity,
+            datasets=recorded.mix,
+            model=recorded.model,
+            model_class=model_class or recorded.model_class,
             settings=structs.replace(settings, data=data) if data else settings,
-            environment=document.get("environment", {}),
+            environment=recorded.environment,
         )
 
     @property

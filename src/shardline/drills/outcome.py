@@ -1,6 +1,5 @@
 """Whether a training with injected faults ended as the uninterrupted training, and the certificate of it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ from shardline.checkpoints.folder import list_saved
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import write_certificate
 from shardline.records.attempts import Attempt
-from shardline.records.base import decode
+from shardline.records.base import read_record
+from shardline.records.runs import TrainingProvenance
 from shardline.supervision.attempts import read_attempts
 
 # What counts of a training checkpoint, beside the weights; the rest are times and file names.
@@ -38,16 +38,16 @@ class Trained:
     def _sealed(self) -> Path:
         return self.results / "provenance.json"
 
-    def provenance(self) -> dict[str, Any] | None:
+    def provenance(self) -> TrainingProvenance | None:
         """Return the sealed provenance; None if the training was never sealed."""
-        return dict(json.loads(self._sealed.read_text())) if self._sealed.exists() else None
+        if not self._sealed.exists():
+            return None
+        return read_record(self._sealed, TrainingProvenance, remedy="drill again")
 
     def attempts(self) -> list[Attempt]:
         """Return the training's attempts: the sealed ones, or those recorded so far."""
-        sealed = (self.provenance() or {}).get("attempt_log")
-        if not sealed:
-            return read_attempts(self.work)
-        return [decode(one, Attempt, where=self._sealed, remedy="drill again") for one in sealed]
+        found = self.provenance()
+        return (found.attempt_log if found else None) or read_attempts(self.work)
 
 
 @dataclass(frozen=True, kw_only=True)

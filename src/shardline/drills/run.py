@@ -1,6 +1,5 @@
 """A fault-injection test from its start to its outcome."""
 
-import json
 import os
 import shutil
 import time
@@ -24,6 +23,8 @@ from shardline.drills.faults import FAULTS, Scene, SmallDisk, cancel
 from shardline.drills.outcome import Outcome, Trained, compare, cost, why_not_survived
 from shardline.drills.tiny import Size, Tiny, make_tiny, num_ranks
 from shardline.provenance.certificates import identify
+from shardline.records.base import read_record
+from shardline.records.runs import TrainingProvenance
 
 FOLDER = Path("drills")
 PLACES = ("mid-epoch", "mid-accumulation", "mid-validation")
@@ -164,8 +165,11 @@ def _train_with_faults(
 def _plan(order: Order, unbroken: Tiny, run: Run, tiny: Tiny) -> list[dict[str, Any]]:
     """Return the faults of a run: one in each epoch from the second on, or from the first in `resume`."""
     fault, random = FAULTS[order.name], Random(f"{order.seed}/{run.name}")
-    trained = json.loads((unbroken.results(run) / "provenance.json").read_text())["training"]
-    an_epoch = trained["steps"] // trained["epochs"]
+    path = unbroken.results(run) / "provenance.json"
+    trained = read_record(path, TrainingProvenance, remedy="drill again").training
+    assert trained.steps
+    assert trained.epochs
+    an_epoch = trained.steps // trained.epochs
     # a fault that has a cost to show comes when an epoch is done
     is_resume = order.name == "resume"
     first, places = (0, random.sample(PLACES, len(PLACES))) if is_resume else (1, PLACES)

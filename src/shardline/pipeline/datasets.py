@@ -15,13 +15,12 @@ from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256
-from shardline.core.files import read_json, write_json
-from shardline.core.seals import seal
+from shardline.core.files import write_json
 from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
-from shardline.records.base import encode
-from shardline.records.datasets import DatasetProvenance, Part
+from shardline.records.base import encode, read_record, sealed
+from shardline.records.datasets import DatasetProvenance, Manifest, Part
 
 if TYPE_CHECKING:
     from shardline.data.sources import Source
@@ -73,7 +72,7 @@ def build_part(
     skipped = [sentence for number in numbers for sentence in source.skipped.get(number, [])]
     if skipped:
         logging.warning("%d rows or files were skipped, the first: %s", len(skipped), skipped[0])
-    write_json(part_json, seal(encode(structs.replace(described, action=action.record()))))
+    write_json(part_json, sealed(structs.replace(described, action=action.record())))
 
 
 def seal_dataset(
@@ -111,12 +110,12 @@ def seal_parts(
     for line in block(dataset.name, inferred).splitlines():
         logging.info("%s", line)
     documents = [read_part(file, dataset_id, remedy=REMAKE) for file in files]
-    sealed = _merge(documents, dataset, source, read_as)
+    merged = _merge(documents, dataset, source, read_as)
     shards = project.layout.declared.shards(dataset_id)
-    check_row_ids(sealed, shards)
+    check_row_ids(merged, shards)
     # before the manifest, which has its digest
-    sealed = set_aside(sealed, shards)
-    write_json(manifest, sealed)
+    merged = set_aside(merged, shards)
+    write_json(manifest, merged)
     document = DatasetProvenance(
         dataset=dataset_id,
         identity=digest(dataset.document),
@@ -126,8 +125,8 @@ def seal_parts(
         parts=[part.action for part in documents if part.action],
         files={"manifest.json": file_sha256(manifest)},
     )
-    write_json(provenance, seal(encode(document)))
-    skipped = sealed["skipped"]
+    write_json(provenance, sealed(document))
+    skipped = merged["skipped"]
     if skipped["count"]:
         logging.warning("%d rows or files of the source were skipped", skipped["count"])
 
@@ -150,17 +149,17 @@ def describe_asset(project: Project, manifest: str) -> dict[str, Any]:
         project: the dataset's part of it.
     """
     dataset = only(project.datasets)
-    sealed = read_json(Path(manifest), remedy=REMAKE)
-    rows = sum(sealed["splits"].values())
+    found = read_record(Path(manifest), Manifest, remedy=REMAKE)
+    rows = sum(found.splits.values())
     return {
         "path": str(dataset.layout.shards(dataset.id).relative_to(dataset.layout.store)),
         "name": re.sub(r"[^A-Za-z0-9_-]", "-", dataset.names[0]).lstrip("-") or "dataset",
         "version": dataset.id,
-        "description": f"{rows:,} rows in {len(sealed['shards'])} shards, written by Shardline",
+        "description": f"{rows:,} rows in {len(found.shards)} shards, written by Shardline",
         "tags": {
             "shardline_dataset": dataset.id,
             "manifest_sha256": file_sha256(Path(manifest)),
-            **{f"rows_{split}": str(number) for split, number in sealed["splits"].items()},
+            **{f"rows_{split}": str(number) for split, number in found.splits.items()},
         },
     }
 
@@ -168,8 +167,7 @@ def describe_asset(project: Project, manifest: str) -> dict[str, Any]:
 def _schema(dataset: Dataset, given: Given) -> dict[str, Any]:
     """Return the schema of a sealed dataset, whose manifest Snakemake may have put elsewhere."""
     manifest = Path(str(given)) if given else dataset.manifest
-    sealed: dict[str, Any] = read_json(manifest, remedy=REMAKE)
-    return dict(sealed["schema"])
+    return encode(read_record(manifest, Manifest, remedy=REMAKE).schema)
 
 
 def _open_dataset(project: Project, dataset: Dataset, read_as: Given) -> "Source":

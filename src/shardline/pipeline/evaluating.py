@@ -13,6 +13,8 @@ from shardline.core.machine import num_gpus
 from shardline.pipeline import training
 from shardline.pipeline.common import REMAKE
 from shardline.pipeline.watched import write_watched_files
+from shardline.records.base import read_record
+from shardline.records.datasets import Manifest
 from shardline.training.rank_task import Evaluate
 
 
@@ -23,8 +25,8 @@ def needs_ranks(project: Project, run: Run, datasets: Sequence[DatasetPlace]) ->
         return False
     if settings.accelerator == "gpu" or (settings.accelerator == "auto" and num_gpus()):
         return True
-    manifests = [read_json(one.manifest, remedy=REMAKE) for one in datasets]
-    rows = sum(manifest["splits"][settings.evaluation.split] for manifest in manifests)
+    manifests = [read_record(one.manifest, Manifest, remedy=REMAKE) for one in datasets]
+    rows = sum(manifest.splits[settings.evaluation.split] for manifest in manifests)
     is_split = rows > settings.evaluation.batch or settings.data.pack is not None
     return is_split and settings.nodes * settings.devices > 1
 

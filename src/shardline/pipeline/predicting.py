@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from shardline.config.current_identity import recheck_prediction
 from shardline.config.layout import ResultsLayout
@@ -13,7 +12,7 @@ from shardline.config.run import Prediction
 from shardline.config.run_spec import DatasetPlace
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
-from shardline.core.files import make_folder, read_json, write_json
+from shardline.core.files import make_folder, write_json
 from shardline.core.machine import num_gpus
 from shardline.data.columns import columns_of
 from shardline.data.prediction_parts import count_parts, count_rows, missing_parts
@@ -21,6 +20,9 @@ from shardline.pipeline import training
 from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.provenance.actions import Action
+from shardline.records.base import encode, read_record
+from shardline.records.datasets import Manifest
+from shardline.records.runs import PredictionResult
 from shardline.training.rank_task import Predict
 
 
@@ -43,7 +45,7 @@ def predict(project: Project, record: str, inputs: Inputs, log: Path) -> None:
         manifest,
         log,
     )
-    write_json(Path(record), found)
+    write_json(Path(record), encode(found))
 
 
 def _declared(prediction: Prediction) -> ResultsLayout:
@@ -53,7 +55,7 @@ def _declared(prediction: Prediction) -> ResultsLayout:
 def compute_parts(
     project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
     manifest: Path, log: Path,
-) -> dict[str, Any]:  # fmt: skip
+) -> PredictionResult:  # fmt: skip
     """Compute the parts of a prediction that the store does not hold yet.
 
     Args:
@@ -71,9 +73,9 @@ def compute_parts(
     """
     action = Action(id=f"predict/{prediction.spec.run}/{prediction.id}")
     check_environment(project, prediction.document)
-    sealed = read_json(manifest, remedy=REMAKE)
-    _check_rows(prediction, sealed, read_json(trained_on[0].manifest, remedy=REMAKE))
-    num_rows, batch = sealed["splits"][prediction.split], prediction.spec.settings.evaluation.batch
+    sealed = read_record(manifest, Manifest, remedy=REMAKE)
+    _check_rows(prediction, sealed, read_record(trained_on[0].manifest, Manifest, remedy=REMAKE))
+    num_rows, batch = sealed.splits[prediction.split], prediction.spec.settings.evaluation.batch
     folder = prediction.parts
     make_folder(folder)
     rows = DatasetPlace(
@@ -91,22 +93,22 @@ def compute_parts(
             f"{folder} holds predictions of {rows_there} rows, expected the {num_rows} of the split; run the "
             "pipeline again, which predicts the rest"
         )
-    return {
-        "run": prediction.spec.run,
-        "rows": rows_there,
-        "parts": count_parts(num_rows, batch),
-        "classes": sealed["schema"]["classes"],
-        "skipped": sealed["skipped"],
-        "manifest_sha256": file_sha256(manifest),
-        "files": {model.name: file_sha256(model)},
-        "identity": prediction.document,
-        "action": action.record(),
-    }
+    return PredictionResult(
+        run=prediction.spec.run,
+        rows=rows_there,
+        parts=count_parts(num_rows, batch),
+        classes=sealed.schema.classes,
+        skipped=sealed.skipped,
+        manifest_sha256=file_sha256(manifest),
+        files={model.name: file_sha256(model)},
+        identity=dict(prediction.document),
+        action=action.record(),
+    )
 
 
-def _check_rows(prediction: Prediction, rows: dict[str, Any], trained_on: dict[str, Any]) -> None:
+def _check_rows(prediction: Prediction, rows: Manifest, trained_on: Manifest) -> None:
     name, split = prediction.rows.name, prediction.split
-    found, expected = columns_of(rows["schema"]), columns_of(trained_on["schema"])
+    found, expected = columns_of(encode(rows.schema)), columns_of(encode(trained_on.schema))
     if "labels" not in found:
         expected.pop("labels", None)
     for column in expected.keys() | found.keys() - {"labels"}:
@@ -116,7 +118,7 @@ def _check_rows(prediction: Prediction, rows: dict[str, Any], trained_on: dict[s
                 f"{name}: column {column} is {one}, expected {other} as in the data that {prediction.spec.title} was "
                 "trained on; predict rows of the same columns"
             )
-    if not rows["splits"][split]:
+    if not rows.splits[split]:
         raise DataError(
             f"{name}: its {split} split has no rows, expected one at least; predict another split"
         )

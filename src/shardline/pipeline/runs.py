@@ -11,13 +11,14 @@ from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json
-from shardline.core.seals import seal
 from shardline.pipeline.common import REMAKE, check_environment, only
 from shardline.pipeline.evaluating import evaluate_on_ranks, needs_ranks
 from shardline.pipeline.inputs import Inputs, files_of, places_of
 from shardline.pipeline.watched import end_watch, watch
 from shardline.provenance.actions import Action
 from shardline.provenance.run_spec import describe_run
+from shardline.records.base import read_record, sealed
+from shardline.records.runs import EvaluationResult, HeadlineValue, TrainingProvenance
 
 
 def resolve_run(project: Project, run_json: str, identity_json: str) -> None:
@@ -31,7 +32,7 @@ def resolve_run(project: Project, run_json: str, identity_json: str) -> None:
     recheck_training(project, run)
     # to the letter: its digest is its address
     write_bytes(Path(identity_json), json_bytes(run.document))
-    write_json(Path(run_json), describe_run(project, run, action))
+    write_json(Path(run_json), sealed(describe_run(project, run, action)))
 
 
 def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | None = None) -> None:
@@ -50,8 +51,12 @@ def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | N
         result = _take_over(run, files, places)
     else:
         result = _evaluate(project, run, files, places, log)
-    document = {"run": run.id, **result, "identity": run.evaluation_document}
-    write_json(Path(evaluation), seal({**document, "action": action.record()}))
+    document = EvaluationResult(
+        **{**result, "run": run.id, "headline": HeadlineValue(**result["headline"])},
+        identity=run.evaluation_document,
+        action=action.record(),
+    )
+    write_json(Path(evaluation), sealed(document))
 
 
 def _take_over(
@@ -60,7 +65,7 @@ def _take_over(
     from shardline.training.script_outputs import evaluation_of
 
     return evaluation_of(
-        read_json(files["provenance"], remedy=REMAKE),
+        read_record(files["provenance"], TrainingProvenance, remedy=REMAKE).training,
         read_json(datasets[0].manifest, remedy=REMAKE),
         run.settings.evaluation,
         run.name,

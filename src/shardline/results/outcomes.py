@@ -1,8 +1,10 @@
 """What became of the runs that have no result: which failed, run or are missing, why, and what to do."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from shardline.config.dataset import Dataset
@@ -151,3 +153,20 @@ def describe_progress(progress: Progress | Mapping[str, Any]) -> str:
         hours, minutes = divmod(minutes, 60)
         words.append(f"{hours}:{minutes:02}:{seconds:02} left")
     return ", ".join(words)
+
+
+def present_report(project: Project) -> Path | None:
+    """Return the page of the present report; None where there is none.
+
+    Until all runs have a result that is the latest report which lists the others, to which
+    `results/report` links.
+    """
+    if project.report.exists():
+        return project.report
+    linked = project.layout.latest_report
+    page = project.layout.report(linked.resolve().name)
+    try:
+        has_others = "outcomes" in json.loads((linked / "report.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return page if has_others and page.exists() else None

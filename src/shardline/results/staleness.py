@@ -23,7 +23,7 @@ from shardline.core.files import read_json
 from shardline.core.variables import cleaned, compared, recorded_variables, row_of
 from shardline.identity.shipped_code import edited_files, sentence_of
 from shardline.records.failures import Failure
-from shardline.records.trained_on import weights_of_inputs
+from shardline.records.identities import weights_of_inputs
 from shardline.results.outcomes import failure_of
 from shardline.results.running import Progress, progress_of
 from shardline.results.states import State, is_trained, sealed_names, state_of

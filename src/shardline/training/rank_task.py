@@ -15,7 +15,9 @@ from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.run import Data
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import DataError
-from shardline.core.files import read_json, write_bytes
+from shardline.core.files import write_bytes
+from shardline.records.base import read_record
+from shardline.records.runs import ResolvedRun
 from shardline_io.order import VERSION as ORDER_VERSION
 
 
@@ -272,10 +274,12 @@ def read_run(
     Raises:
         DataError: the file cannot be read, or has another order of samples.
     """
-    document = read_json(run_json, remedy="run the pipeline again to resolve the run")
-    if (order := document.get("order", 1)) != ORDER_VERSION:
+    document = read_record(
+        run_json, ResolvedRun, remedy="run the pipeline again to resolve the run"
+    )
+    if document.order != ORDER_VERSION:
         raise DataError(
-            f"{run_json} has the order of samples of version {order}, expected {ORDER_VERSION}, this Shardline's; "
+            f"{run_json} has the order of samples of version {document.order}, expected {ORDER_VERSION}, this Shardline's; "
             "delete the run's folder beside it to resolve it again, or use the Shardline that wrote it"
         )
     return RunSpec.of(document, name=name, model_class=model_class, data=data)

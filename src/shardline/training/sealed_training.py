@@ -13,7 +13,6 @@ from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import write_bytes, write_json
-from shardline.core.seals import seal
 from shardline.core.world import World
 from shardline.environments.installed import (
     differences_of,
@@ -27,7 +26,8 @@ from shardline.identity import watch_reads
 from shardline.launch.export import with_hosts
 from shardline.provenance.actions import Action
 from shardline.provenance.certificates import find_certificate
-from shardline.records.base import encode
+from shardline.records.base import sealed
+from shardline.records.runs import Training
 from shardline.supervision.attempts import (
     begin_attempt,
     read_attempts,
@@ -98,13 +98,13 @@ def train_and_seal(task: RankTask, action: Train, world: World) -> None:
             started=began.started,
             duration_s=time.monotonic() - clock,
             measured=measured(),
-            training=training,
+            training=Training(**training),
             tracking=read_places(task.work, action.tracking),
             files={name: file_sha256(action.results / name) for name in _SEALED},
         )
         certificate = None if is_own else find_certificate(sources)
-        sealed = seal({**document, "certificate": certificate, "action": began.record()})
-        write_json(action.results / "provenance.json", sealed)
+        document = replace(document, certificate=certificate, action=began.record())
+        write_json(action.results / "provenance.json", sealed(document))
 
 
 def _train(task: RankTask, action: Train, world: World, timeline: Timeline) -> _Trained:
@@ -244,7 +244,7 @@ def _measured(
     log = sealed_log(task.work)
     return {
         "attempts": len(log),
-        "attempt_log": [encode(attempt) for attempt in log],
+        "attempt_log": log,
         "goodput": goodput(log, kept, is_script=is_script(task.run.model_class)),
         "throughput": throughput(
             *readings, global_batch=task.run.settings.global_batch, ranks=len(used)

@@ -284,7 +284,7 @@ def test_the_page_marks_the_run_and_has_the_sentence_and_the_data(tmp_path):
         write_run(tmp_path, "wild", accuracy=0.5, lines=RISING, provenance=wild),
     ]
     report = read_report(runs, generated_from="config/config.yaml")
-    warned = {run["name"]: run["warnings"] for run in report.document["runs"]}
+    warned = {run.name: run.warnings for run in report.runs}
     assert warned["good"] == []
     assert [(one["kind"], one["action"].split("/")[0]) for one in warned["wild"]] == [
         ("loss", "train"),

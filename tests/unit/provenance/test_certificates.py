@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
 from shardline.provenance.certificates import find_certificate, identify, write_certificate
+from shardline.records.runs import TrainingProvenance
 
 ENVIRONMENT = {"python": "3.11.7", "packages": {"torch": "2.13.0", "numpy": "2.1.0"}}
 SOURCES = {"environment": ENVIRONMENT}
@@ -22,9 +24,8 @@ def project(tmp_path, monkeypatch):
 
 def write(verdict: str = "survived", ended: str = "2026-01-01T00:00:00Z", **environment) -> Path:
     provenance = {"world": WORLD, "environment": {**ENVIRONMENT, **environment}}
-    return write_certificate(
-        {"identity": identify(provenance), "verdict": verdict, "action": {"ended": ended}}
-    )
+    identity = identify(convert(provenance, TrainingProvenance))
+    return write_certificate({"identity": identity, "verdict": verdict, "action": {"ended": ended}})
 
 
 def test_it_is_of_the_same_code_and_packages():

@@ -10,9 +10,10 @@ import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardline.records.reports import Curve
 from shardline.report.charts.axes import domain_of, is_log, log_ticks, short, y_axis
 from shardline.report.charts.curves import learning_curves
-from shardline.report.charts.series import Curve, Series
+from shardline.report.charts.series import Series
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 CONSTANT = st.tuples(NUMBERS, st.integers(1, 3)).map(lambda pair: [pair[0]] * pair[1])

@@ -5,11 +5,13 @@ import math
 import re
 
 import pytest
+from msgspec import structs
 
 from shardline.config.studies import Size, Study
+from shardline.records.reports import Curve
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.scaling import Measured, scale, scaling_charts
-from shardline.report.charts.series import Curve, Series, thin
+from shardline.report.charts.series import Series, thin
 from shardline.report.charts.varied import Trial, effects, parallel_coordinates, shown
 from shardline.report.charts.workflow import lay_out
 from shardline.report.figures import shares
@@ -182,8 +184,8 @@ def test_a_study_is_read_from_its_runs():
         Size(nodes=nodes, devices=2, run=f"r{2 * nodes // 2}-0123456789ab") for nodes in (1, 4, 8)
     )
     waits = [{"data_wait_s": 1.0, "compute_s": 3.0}, {"data_wait_s": 0.0, "compute_s": 4.0}]
-    for run, ranks in zip(runs, (waits, [*waits, {"cpu_s": 1.0}]), strict=True):
-        run.provenance["resources"] = {"ranks": ranks}
+    measured = zip(runs, (waits, [*waits, {"cpu_s": 1.0}]), strict=True)
+    runs = [structs.replace(run, resources={"ranks": ranks}) for run, ranks in measured]
     view = view_study(Study(name="s", run="r", mode="strong", sizes=sizes), runs)
     assert [size.measured.label for size in view.sizes] == ["1x2", "4x2"]  # 8x2 has not run yet
     first = view.sizes[0].measured
@@ -232,7 +234,7 @@ def test_names_are_values_never_fields_or_expressions():
         Trial(
             series=entry.series,
             value=entry.run.value,
-            settings={**entry.run.asked.varied, HOSTILE: index},
+            settings={**entry.run.varied_values, HOSTILE: index},
         )
         for index, entry in enumerate(group.entries)
     ]
@@ -251,7 +253,7 @@ def test_the_same_runs_give_the_same_bytes():
     def text():
         runs = trials()
         found = [
-            Trial(series=e.series, value=e.run.value, settings=e.run.asked.varied)
+            Trial(series=e.series, value=e.run.value, settings=e.run.varied_values)
             for e in group_of(runs).entries
         ]
         specs = [

@@ -11,9 +11,12 @@ import pytest
 from shardline.core.intervals import wilson_interval
 from shardline.core.visible import visible
 from shardline.errors import DataError
+from shardline.records.base import read_record
+from shardline.records.reports import Curve, Report
 from shardline.report import RunFiles, write_report
-from shardline.report.charts.series import OTHER_RUNS, Curve, thin
+from shardline.report.charts.series import OTHER_RUNS, thin
 from shardline.report.confusion import MAX_CLASSES
+from shardline.report.page import render_page
 from shardline.report.sealed import read_curves
 from shardline.training.confusion import Confusion
 from tests.support.report_runs import render, write_run
@@ -120,7 +123,6 @@ def test_text_from_files_is_escaped_everywhere(tmp_path):
     }
     run = {
         "model": hostile,
-        "dataset": {"id": hostile},
         "settings": {hostile: hostile},
     }
     asked = {"names": (hostile,), "dataset_names": (hostile,), "notes": {hostile: hostile}}
@@ -152,7 +154,7 @@ def test_a_character_that_reorders_text_is_spelled_wherever_it_comes_from(tmp_pa
         "metrics": {name: 1.0},
         "samples": {"hardest": [{"row": 1, "label": name, "predicted": name, "loss": 1.0}]},
     }
-    run = {"model": name, "dataset": {"id": name}, "settings": {name: name}}
+    run = {"model": name, "settings": {name: name}}
     asked = {
         "names": (name,), "dataset_names": (name,), "varied": {name: name}, "notes": {name: name},
         "tags": (name,),
@@ -213,9 +215,9 @@ def test_a_missing_file_is_named_with_its_remedy(tmp_path, stem):
     ("stem", "content", "said"),
     [
         ("evaluation", "{", "is not valid JSON"),
-        ("evaluation", '{"headline": {"metric": "accuracy"}}', "has no headline.value"),
-        ("evaluation", "[]", "has no headline.metric"),
-        ("run", '{"run": "one"}', "has no dataset.id"),
+        ("evaluation", '{"headline": {"metric": "accuracy"}}', "missing required field `value`"),
+        ("evaluation", "[]", "holds no JSON object"),
+        ("run", '{"run": "one"}', "missing required field `identity`"),
         ("metrics", '{"step": 1}\n{"step": 2, "trai', "line 2 is not JSON"),
         ("metrics", '{"epoch": 1}', "line 1 has no integer `step` (found None)"),
         ("provenance", '{"run": "other-1"}', "is of run 'other-1'"),
@@ -240,10 +242,11 @@ def test_no_runs_is_an_error_with_a_remedy():
         page_of()
 
 
-def test_optional_keys_may_be_missing(tmp_path):
+def test_what_a_script_does_not_measure_may_be_missing(tmp_path):
     files = write_run(tmp_path, "bare")
-    files.run.write_text('{"run": "0123456789ab", "dataset": {"id": "ab"}}')
-    files.evaluation.write_text('{"headline": {"metric": "f1", "value": 0.5}}')
+    files.evaluation.write_text(
+        '{"headline": {"metric": "f1", "value": 0.5}, "identity": {"settings": {}}}'
+    )
     files.provenance.write_text("{}")
     files.metrics.write_text("")
     assert "bare" in own_text(page_of(files))
@@ -353,6 +356,31 @@ def test_panels_follow_what_was_recorded(tmp_path):
     bare = write_run(tmp_path / "bare", "bare", lines=['{"step": 1, "train_loss": 0.5}'])
     assert len(full["concat"]) == 3
     assert len(specs(page_of(bare))[0]["concat"]) == 1
+
+
+def test_the_page_is_rendered_from_report_json_alone(tmp_path):
+    repeats = [write_run(tmp_path / "runs", f"a_seed={seed}", seed=seed) for seed in (1, 2)]
+    png = "data:image/png;base64,iVBORw0KGgo="
+    sample = {"row": 7, "label": "1", "predicted": "2", "loss": 1.25, "image": png}
+    other = write_run(
+        tmp_path / "runs", "b\u202e", lr=0.3, num_steps=900, accuracy=0.5,
+        asked={"varied": {"optim.lr": 0.3, "seed": 7}, "notes": {"b": "odd"}, "tags": ("x",)},
+        evaluation={"samples": {"hardest": [sample], "typical": []}},
+        provenance={
+            "environment": {"python": "3.11.7", "packages": {"a": "1"}},
+            "goodput": {"elapsed_s": 9.0, "parts": {"compute": 7.5}, "share": 0.8},
+            "training": {"steps": 900, "best_score": 0.3, "interventions": []},
+        },
+    )  # fmt: skip
+    page = tmp_path / "report" / "index.html"
+    write_report([*repeats, other], page, generated_from="config/runs.tsv", project="P")
+    written = page.read_bytes()
+    for path in (tmp_path / "runs").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    report = read_record(page.with_name("report.json"), Report, remedy="")
+    assert render_page(report).encode() == written
+    assert png in written.decode()
 
 
 def test_write_report_makes_the_folder_and_leaves_no_partial_file(tmp_path):

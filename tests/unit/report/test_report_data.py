@@ -10,12 +10,15 @@ import pytest
 
 from shardline.config.studies import Size, Study
 from shardline.pipeline import invocation
+from shardline.records.base import encode
 from shardline.report import read_report, write_report
 from shardline.report.compare import comparison
 from shardline.report.environment import find_differences
-from shardline.report.graph import workflow_graph
 from shardline.report.images import choose_images
-from shardline.report.sealed import read_run, sha256_of
+from shardline.report.leaderboard import Leaderboards
+from shardline.report.lineage import workflow_graph
+from shardline.report.reported import read_run
+from shardline.report.sealed import sha256_of
 from tests.support.report_runs import render, write_run
 
 MEASURED = {
@@ -34,21 +37,31 @@ def write_dataset(folder, dataset="0123456789ab", **provenance):
     path = folder / "datasets" / dataset / "manifest.json"
     path.parent.mkdir(parents=True)
     shards = [
-        {"file": f"shard-{n:05d}.bin", "rows": {"train": 5}, "bytes": 100, "blake3": f"{n:064x}"}
+        {
+            "file": f"shard-{n:05d}.bin",
+            "rows": {"train": 5, "validation": 0, "test": 1},
+            "bytes": 100,
+            "blake3": f"{n:064x}",
+        }
         for n in range(30)
     ]
     manifest = {
-        "schema": {"task": "classification"}, "splits": {"train": 150, "test": 30}, "bytes": 3000, "shards": shards,
+        "dataset": dataset, "bytes": 3000, "shards": shards, "splits": {"train": 150, "validation": 0, "test": 30},
+        "schema": {"task": "classification", "feature_shape": [1], "feature_dtype": "float32"},
+        "statistics": {"class_counts": {}, "features": {"count": 1, "mean": [0], "std": [0], "min": [0], "max": [0]}},
+        "skipped": {},
         "identity": {"settings": {"source": {"type": "csv", "label": "y"}}, "source": {"0/a.csv": "cd" * 32}},
     }  # fmt: skip
     path.write_text(json.dumps(manifest))
     if provenance:
-        path.with_name("provenance.json").write_text(json.dumps(provenance))
+        whole = {key: {} for key in ("definitions", "inferred", "action", "files")}
+        whole |= {"dataset": dataset, "identity": "ab" * 32, "parts": []} | provenance
+        path.with_name("provenance.json").write_text(json.dumps(whole))
     return path
 
 
 def document_of(runs, **options):
-    return read_report(runs, generated_from="config/runs.tsv", **options).document
+    return encode(read_report(runs, generated_from="config/runs.tsv", **options))
 
 
 def test_every_figure_of_a_run_stands_beside_the_action_that_made_it(tmp_path):
@@ -183,7 +196,7 @@ def test_what_ended_after_the_start_ran_and_the_rest_was_fresh(tmp_path):
 
 
 def test_an_action_without_a_record_counts_as_unknown(tmp_path):
-    run = read_run(write_run(tmp_path, "one"))
+    run, _ = read_run(write_run(tmp_path, "one"))
     graph = workflow_graph([run], [], "2026-05-05T09:00:00Z")
     assert graph is not None
     assert {node["rule"]: node["unknown"] for node in graph["nodes"]}["train"] == 1
@@ -221,7 +234,7 @@ def test_an_image_of_two_runs_is_in_the_page_once(tmp_path):
 
 def test_images_beyond_the_budget_are_left_out_and_counted(tmp_path):
     runs = [
-        read_run(with_images(tmp_path, name, *(image(name.encode() * 30 + bytes([n])) for n in range(4))))
+        read_run(with_images(tmp_path, name, *(image(name.encode() * 30 + bytes([n])) for n in range(4))))[0]
         for name in ("a", "b")
     ]  # fmt: skip
     size = len(image(b"a" * 31))
@@ -229,9 +242,7 @@ def test_images_beyond_the_budget_are_left_out_and_counted(tmp_path):
     kept = list(chosen.tokens)
     assert chosen.num_left_out == 4
     # both runs keep their two hardest
-    assert [
-        run.evaluation["samples"]["hardest"][n]["image"] for n in (0, 1) for run in runs
-    ] == kept
+    assert [run.samples["hardest"][n]["image"] for n in (0, 1) for run in runs] == kept
 
 
 def test_only_png_data_is_taken_for_an_image(tmp_path):
@@ -245,9 +256,8 @@ def test_only_png_data_is_taken_for_an_image(tmp_path):
 
 def test_environment_is_held_against_the_lock():
     lock = ["a==1.0", "b==2.0", "c==3.0; sys_platform == 'win32'", "d==4.0"]
-    spec = {"environment": {"python": "3.11", "requirements": lock}}
-    recorded = {"python": "3.12.1", "packages": {"a": "1.0+cu128", "b": "2.1"}}
-    assert find_differences(spec, recorded) == [
+    locked = {"python": "3.11", "requirements": lock}
+    assert find_differences(locked, "3.12.1", {"a": "1.0+cu128", "b": "2.1"}) == [
         "Python 3.12.1 ran, 3.11 is locked",
         "b 2.1 was installed, 2.0 is locked",
         "d was not installed, 4.0 is locked",
@@ -257,7 +267,7 @@ def test_environment_is_held_against_the_lock():
 def test_a_comparison_holds_only_what_differs_and_each_of_it_once(tmp_path):
     runs = [write_run(tmp_path, f"r{n}", seed=n % 2, lr=0.1) for n in range(4)]
     report = read_report(runs, generated_from="config/runs.tsv")
-    settings = comparison(report.groups, report.entries)["parts"]["settings"]
+    settings = comparison(Leaderboards.of(report.runs), report.environments)["parts"]["settings"]
     assert settings["keys"] == [["seed"]]
     assert sorted(settings["values"][0]) == [0, 1]
     assert sorted(settings["rows"]) == [[0], [1]]
@@ -272,11 +282,12 @@ def test_a_studys_runs_have_details_but_no_place_in_the_leaderboard(tmp_path):
         name="more", run="base", mode="strong", sizes=(Size(nodes=1, devices=2, run=key),)
     )
     report = read_report([base, apart], generated_from="config/runs.tsv", studies=[study])
-    assert [row.title for row in report.groups[0].rows] == ["base"]
-    assert [entry.title for entry in report.apart] == ["base_nodes=1_devices=2"]
-    assert report.document["studies"][0]["sizes"][0]["run"] == key
+    boards = Leaderboards.of(report.runs)
+    assert [row.title for row in boards.groups[0].rows] == ["base"]
+    assert [entry.title for entry in boards.apart] == ["base_nodes=1_devices=2"]
+    assert report.studies[0]["sizes"][0]["run"] == key
     page = render([base, apart], generated_from="config/runs.tsv", studies=[study])
-    assert f'<details id="{report.apart[0].anchor}">' in page
+    assert f'<details id="{boards.apart[0].anchor}">' in page
     assert 'id="scaling-title"' in page
 
 

@@ -8,8 +8,7 @@ from scipy import stats
 
 from shardline.core.intervals import seed_interval
 from shardline.report import read_report
-from shardline.report.seeds import name_of_repeats
-from shardline.report.significance import Repeats
+from shardline.report.significance import Repeats, name_of_repeats
 from tests.support.report_runs import render, write_run
 
 TIGHT = (0.951, 0.953, 0.952)
@@ -25,9 +24,9 @@ def repeated(folder, name, values, lr):
 
 
 def ranking(*runs):
-    document = read_report(runs, generated_from="config/runs.tsv").document
-    assert len(document["groups"]) == 1
-    return document["groups"][0]["ranking"]
+    report = read_report(runs, generated_from="config/runs.tsv")
+    assert len(report.groups) == 1
+    return report.groups[0]["ranking"]
 
 
 def text_of(*runs):

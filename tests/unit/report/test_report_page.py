@@ -12,9 +12,9 @@ from shardline.config.defaults import default_settings
 from shardline.report import write_report
 from shardline.report.charts.scatter import Point, scatter
 from shardline.report.charts.series import Series
-from shardline.report.defaults import changed_settings
 from shardline.report.history import read_history
 from shardline.report.leaderboard import titles_of
+from shardline.report.reported import changed_settings
 from shardline.report.template import _breakable
 from tests.support.chart_page import HOSTILE
 from tests.support.report_runs import render, write_run
@@ -79,10 +79,11 @@ def test_one_dataset_by_two_metrics_gives_two_cards_of_their_own_titles(tmp_path
             run={"dataset": {"id": dataset}},
             evaluation={"headline": {"metric": metric, "value": 0.5, "mode": "max"}},
         )
-        for dataset, metric in product(("0a", "0b"), ("accuracy", "f1"))
+        for dataset, metric in product((6 * "0a", 6 * "0b"), ("accuracy", "f1"))
     ]  # fmt: skip
     page = page_of(*runs)
-    for title in ("digits (0a, accuracy)", "digits (0a, f1)", "digits (0b, f1)"):
+    titles = (f"{6 * '0a'}, accuracy", f"{6 * '0a'}, f1", f"{6 * '0b'}, f1")
+    for title in (f"digits ({one})" for one in titles):
         assert page.count(f'<p class="muted">{title}</p>') == 1
 
 

@@ -141,6 +141,7 @@ def seal_with(fake, name: str, **metrics: float) -> None:
     document = {
         "run": run.id, "task": "classification", "split": "test", "num_samples": 100,
         "metrics": metrics, "identity": run.evaluation_document,
+        "headline": {"metric": "loss", "value": metrics.get("loss"), "mode": "min"},
     }  # fmt: skip
     write_json(run.evaluation, document)
 
@@ -257,7 +258,10 @@ def test_lineage_needs_neither_config_nor_store_and_names_sources_by_their_diges
 def test_the_lineage_of_a_report_is_that_of_its_runs(fake):
     fake.seal_all()
     runs = [
-        {"id": run.id, "headline": {"action": f"evaluate/{run.id}/{run.evaluation_id}"}}
+        {
+            "id": run.id,
+            "headline": {"metric": "accuracy", "action": f"evaluate/{run.id}/{run.evaluation_id}"},
+        }
         for run in fake.load().runs.values()
     ]
     folder = Path("results/reports") / DIGEST

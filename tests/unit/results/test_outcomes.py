@@ -25,8 +25,7 @@ from shardline.core.files import write_json
 from shardline.pipeline import common, invocation, late_report
 from shardline.records.failures import Failure
 from shardline.results.gc import find_garbage
-from shardline.results.outcomes import outcomes_of
-from shardline.results.reports import present_report
+from shardline.results.outcomes import outcomes_of, present_report
 from shardline.results.states import State, describe_runs
 from shardline.supervision.attempts import attempted, begin_attempt, record_resumed_step
 from shardline.supervision.job_failures import FailureFile

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec import convert
 
 from shardline.checkpoints.folder import find_damage, newest_good, saving
 from shardline.config.dataset import Dataset
@@ -24,6 +25,8 @@ from shardline.errors import ConfigError, DataError
 from shardline.pipeline.datasets import build_shards, seal_dataset
 from shardline.pipeline.links import publish
 from shardline.records.base import encode
+from shardline.records.datasets import Manifest
+from shardline.records.runs import Training
 from shardline.results.verify import verify_dataset
 from shardline.results.verify_ledger import problems_of_ledger
 from shardline.results.verify_names import verify_names
@@ -399,7 +402,7 @@ class Ledger:
         return self.folder / file_name(start, rank, 2)
 
     def problems(self, **training: int) -> list[str]:
-        return problems_of_ledger(self.folder, self.spec, [self.place], training)[1]
+        return problems_of_ledger(self.folder, self.spec, [self.place], Training(**training))[1]
 
 
 def test_each_altered_byte_of_a_ledger_is_found_or_changes_nothing(built: Built) -> None:
@@ -471,14 +474,14 @@ def test_each_altered_byte_and_field_of_a_marker_is_found_or_changes_nothing(bui
     verifier = Verifier(ShardMap(manifest, built.folder), "first")
     verifier.check(1)
     (path,) = built.folder.glob("verified/*/*.safetensors")
-    assert list(check_markers(built.folder, manifest)) == []
+    assert list(check_markers(built.folder, convert(manifest, Manifest))) == []
     content = path.read_bytes()
     whole = json.loads(content)
     for altered in variants(content):
         path.write_bytes(altered)
         is_trusted = verifier._is_marked(1, path)
         assert not is_trusted or json.loads(altered) == whole
-        problems = list(check_markers(built.folder, manifest))
+        problems = list(check_markers(built.folder, convert(manifest, Manifest)))
         assert problems or is_trusted
 
 

@@ -17,7 +17,9 @@ from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
-from shardline.records.trained_on import weights_of_inputs
+from shardline.records.base import read_record
+from shardline.records.datasets import Manifest
+from shardline.records.identities import weights_of_inputs
 from shardline.results.sealed_run import REMAKE, accepted_of
 from shardline.results.staleness import nearest_document, training_causes
 
@@ -94,7 +96,7 @@ def _documents(
     for identity in ids:
         with suppress(DataError):
             if kind == "dataset":
-                yield layout.manifest(identity), read_manifest(layout, identity)["identity"]
+                yield layout.manifest(identity), read_manifest(layout, identity).identity
             else:
                 path = layout.run(identity) / "identity.json"
                 yield path, dict(read_json(path, remedy=REMAKE))
@@ -184,6 +186,6 @@ def _kind(asked: Run | Dataset) -> Kind:
     return "run" if isinstance(asked, Run) else "dataset"
 
 
-def read_manifest(layout: ResultsLayout, dataset_id: str) -> dict[str, Any]:
+def read_manifest(layout: ResultsLayout, dataset_id: str) -> Manifest:
     """Return the manifest of a sealed dataset."""
-    return dict(read_json(layout.manifest(dataset_id), remedy=REMAKE))
+    return read_record(layout.manifest(dataset_id), Manifest, remedy=REMAKE)

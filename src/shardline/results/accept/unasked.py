@@ -7,7 +7,7 @@ from shardline.config.project import Project
 from shardline.config.run import Run
 from shardline.core.errors import ShardlineError
 from shardline.core.package import check_unlocked
-from shardline.records.trained_on import weights_of_inputs
+from shardline.records.identities import weights_of_inputs
 from shardline.results.accept.candidates import Candidate, find_by_cause, is_near, read_manifest
 from shardline.results.accept.take import accept_dataset, accept_run, fitting_evaluation
 
@@ -42,7 +42,7 @@ def _fits(found: Candidate, level: str) -> bool:
         return True
     layout, present = found.asked.layout, [part.dataset for part in found.asked.parts]
     before = weights_of_inputs(found.document["inputs"]).keys() - {one.id for one in present}
-    documents = [read_manifest(layout, earlier)["identity"] for earlier in before]
+    documents = [read_manifest(layout, earlier).identity for earlier in before]
     return all(any(is_near(old, one.document, level) for one in present) for old in documents)
 
 
