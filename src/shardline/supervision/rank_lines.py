@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable
 
-from shardline.core.progress import job_progress
+from shardline.core.job_progress import job_progress
 
 PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _EPOCH = re.compile(r"(\d+)/(\d+)")
