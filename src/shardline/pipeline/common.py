@@ -13,8 +13,8 @@ from shardline.config.layout import ResultsLayout
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError, ShardlineError, Stopped, is_final
 from shardline.core.files import utc_stamp
+from shardline.core.job_progress import is_shown_by_logger, job_progress
 from shardline.core.masked_output import MaskingFormatter, masked_output
-from shardline.core.progress import is_shown_by_logger, job_progress
 from shardline.core.redaction import mask
 from shardline.environments.installed import explain_differences, find_differences
 from shardline.launch.slurm.sacct import write_reason

@@ -45,7 +45,8 @@ def build_part(
     project: Project, dataset: Dataset, part: str, part_json: Path, read_as: Given = ()
 ) -> None:
     """Write the shards of one part of a dataset, then the part's list of them."""
-    from shardline.core.progress import ShardProgress, job_progress
+    from shardline.core.job_progress import job_progress
+    from shardline.core.progress import ShardProgress
     from shardline.data import build as shards
 
     dataset_id = dataset.id

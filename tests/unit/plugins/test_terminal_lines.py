@@ -21,7 +21,7 @@ from snakemake.sourcecache import SourceCache
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.tests import TestLogHandlerBase
 
-from shardline.core.progress import JobProgress, is_shown_by_logger, job_progress
+from shardline.core.job_progress import JobProgress, is_shown_by_logger, job_progress
 from shardline.supervision.rank_lines import RankLines
 from snakemake_logger_plugin_shardline import LogHandler
 from snakemake_logger_plugin_shardline.board import Board, results_of
