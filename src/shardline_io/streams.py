@@ -116,7 +116,8 @@ def read_ahead(
             iterator by default.
     """
     thread = reader or ThreadPoolExecutor(1, thread_name_prefix="shardline-io-read-ahead")
-    keys, passed = iter(keys), []
+    keys = iter(keys)
+    passed: list[_Read] = []
     ahead = [thread.submit(read, key) for key in islice(keys, 1)]
     try:
         while ahead:
