@@ -8,12 +8,11 @@ import numpy as np
 from msgspec import convert
 from safetensors.numpy import save_file
 
-from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
 from shardline.config.names import LAYOUT, record_names
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
-from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.digests import file_blake3, file_sha256
 from shardline.core.files import write_json

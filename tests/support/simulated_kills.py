@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from shardline.checkpoints.folder import list_saved
 from shardline.checkpoints.writer import Background
 from shardline.config.load import load_project
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.plans import DatasetPlace, RunSpec
 from shardline.core.canonical import digest
 from shardline.ledger import read_samples
 from shardline.pipeline import runs as jobs
@@ -456,7 +456,7 @@ def build_trainings(folder: Path) -> Trainings:
         (run,) = project.runs.values()
         dataset = run.dataset
         shards = build(project, dataset)
-        jobs.resolve_run(config, run.id, "run.json", "identity.json")
+        jobs.resolve_run(project.part(runs=[run.id]), "run.json", "identity.json")
     spec = json.loads((folder / "run.json").read_text())
     rows = DatasetPlace(manifest=folder / dataset.manifest, shards=folder / shards)
     mix = (

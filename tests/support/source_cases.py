@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
+from shardline.config.plans import Dataset
 from shardline.data.build import make_source
 from shardline.sources import SPLITS, Source
 

@@ -18,8 +18,8 @@ from shardline.cli.app import (
 )
 from shardline.cli.display.checks import show_candidates
 from shardline.cli.display.terminal import say, say_json
-from shardline.config.dataset import Dataset
 from shardline.config.load import load_project
+from shardline.config.plans import Dataset
 from shardline.config.project import Project
 from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.config.dataset import Dataset
+from shardline.config.plans import Dataset, Prediction, RunSpec
 from shardline.config.predictions import files_as_dataset, make_prediction
 from shardline.config.project import Project
-from shardline.config.run import Prediction
-from shardline.config.run_spec import RunSpec
 from shardline.config.sample_code import paths_of
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import writing

@@ -12,8 +12,8 @@ from shardline.cli.app import AsJson, app
 from shardline.cli.display.terminal import say, say_json, waiting_for
 from shardline.config.document import read_config
 from shardline.config.load import load_project
+from shardline.config.plans import Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import ConfigError, ShardlineError
 from shardline.core.nested import merge
 from shardline.results.check.all import check_runs

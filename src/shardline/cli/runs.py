@@ -13,8 +13,8 @@ from shardline.cli.app import AsJson, OnProfile, SetResources, app, resource_arg
 from shardline.cli.display.terminal import say, say_json
 from shardline.cli.display.upkeep import show_explanation, show_runs
 from shardline.config.load import load_project
+from shardline.config.plans import Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import LaunchError
 from shardline.core.files import read_json
 from shardline.core.package import remake

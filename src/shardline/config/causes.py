@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.config.legacy_values import settings_of, with_legacy_values
+from shardline.config.resolved import settings_of, with_legacy_values
 from shardline.config.sample_code import with_own_code
 from shardline.core.nested import flatten
 from shardline.identity.versions import changes_between

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.config import script_files, sources
-from shardline.config.dataset import Dataset
+from shardline.config.plans import Dataset, Prediction, Run, RunSpec
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
-from shardline.config.run import Prediction, Run
-from shardline.config.run_spec import RunSpec
 from shardline.config.sample_code import EVALUATED
 from shardline.config.script_environment import ScriptEnvironment, environment_of_run
 from shardline.config.settings.run import RunSettings

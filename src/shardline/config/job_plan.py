@@ -12,11 +12,10 @@ from typing import Any, TypeVar, get_type_hints
 
 from msgspec import convert, to_builtins
 
-from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
+from shardline.config.plans import Dataset, Part, Prediction, Run
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
-from shardline.config.run import Part, Prediction, Run
 from shardline.config.settings.base import Settings
 
 _T = TypeVar("_T")

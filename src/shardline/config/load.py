@@ -1,40 +1,37 @@
 """From config and run table to the project: validation, resolution, identities."""
 
+import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from shardline.config import (
     checks,
-    credentials,
-    mixes,
+    document,
     predictions,
     script_files,
     scripts,
     shard_count,
     sources,
 )
+from shardline.config.checks import check_evaluation, metric_paths
 from shardline.config.current_identity import document_of_dataset, document_of_run, locate
-from shardline.config.dataset import Dataset
 from shardline.config.document import plain, read_config, refuse_duplicates
-from shardline.config.evaluation_code import check_evaluation, metric_paths
-from shardline.config.hub_models import check_hub_model
+from shardline.config.hub_models import check_hub_model, with_vocabulary
 from shardline.config.key_schema import fill, schema_of
 from shardline.config.layout import ResultsLayout
+from shardline.config.plans import Dataset, Part, Run
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
-from shardline.config.run import Part, Run
 from shardline.config.runs import Row, read_rows
-from shardline.config.sample_checks import check_samples
-from shardline.config.sample_code import paths_of
+from shardline.config.sample_code import check_samples, paths_of
 from shardline.config.scaling import load_scaling
 from shardline.config.script_environment import environment_of_run
-from shardline.config.settings.config import Config, PredictionSettings
-from shardline.config.settings.datasets import DatasetSettings
+from shardline.config.settings.config import Config, DatasetSettings, PredictionSettings
 from shardline.config.settings.run import RunSettings
-from shardline.config.sized_model import with_vocabulary
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
@@ -42,6 +39,68 @@ from shardline.core.nested import with_values
 from shardline.core.package import workflow_folder
 from shardline.core.redaction import pass_on
 from shardline.core.suggest import suggest
+
+Mixes = Mapping[str, Mapping[str, float]]
+
+
+def weights_of_row(row: Row, mixes: Mixes) -> Mapping[str, float]:
+    """Return the weights of a row's datasets by name; a name that no mix has is a dataset's."""
+    if isinstance(row.dataset, str):
+        return mixes.get(row.dataset, {row.dataset: 1.0})
+    return row.dataset
+
+
+def problems_of_mixes(mixes: Mixes, datasets: Mapping[str, object], where: str) -> Iterator[str]:
+    """Yield what is wrong with the mixes of a config.
+
+    Args:
+        where: the config's file, as messages begin.
+    """
+    for name, weights in mixes.items():
+        if name in datasets:
+            yield f"{where}: mixes.{name} has the name of a dataset; rename one of them"
+        for part in weights:
+            if part not in datasets:
+                yield f"{where}: mixes.{name}.{part} is not in datasets; {suggest(part, datasets)}"
+
+
+def problems_of_row(
+    row: Row, mixes: Mixes, datasets: Mapping[str, object], where: str
+) -> Iterator[str]:
+    """Yield what is wrong with a row's dataset, or with the parts of its mix.
+
+    Args:
+        where: the config's file.
+    """
+    if isinstance(row.dataset, str):
+        if row.dataset not in datasets and row.dataset not in mixes:
+            places = "datasets or mixes" if mixes else "datasets"
+            hint = suggest(row.dataset, [*datasets, *mixes])
+            yield f"{row.where}: dataset={row.dataset} is not in {places} of {where}; {hint}"
+        return
+    for part in row.dataset:
+        if part not in datasets:
+            hint = suggest(part, datasets)
+            text = json.dumps(row.dataset, ensure_ascii=False)
+            yield f"{row.where}: dataset={text}: {part} is not in datasets of {where}; {hint}"
+
+
+def parts_of(weights: Mapping[str, float], datasets: Mapping[str, Dataset]) -> tuple[Part, ...]:
+    """Return the parts of a run: in the order of the datasets' ids, with weights that sum to 1.
+
+    Names of one dataset are one part. A weight is the number as it is written: 0.7 is 7/10.
+
+    Args:
+        weights: by name.
+        datasets: by name.
+    """
+    shares: dict[str, Fraction] = {}
+    named = {datasets[name].id: datasets[name] for name in weights}
+    for name, weight in weights.items():
+        key = datasets[name].id
+        shares[key] = shares.get(key, Fraction(0)) + Fraction(repr(weight))
+    total = sum(shares.values())
+    return tuple(Part(named[key], shares[key] / total) for key in sorted(shares))
 
 
 def load_project(
@@ -72,8 +131,8 @@ def load_project(
     else:
         refuse_duplicates(workdir / config_file)
     config = plain(config, where)
-    allowed = credentials.allowed_of(config)
-    credentials.refuse_credentials(config, where, allowed)
+    allowed = document.allowed_of(config)
+    document.refuse_credentials(config, where, allowed)
     config, rows = _check_form(config, workdir, where, allowed)
     settings = as_type(config, Config)
     runtime = settings.runtime
@@ -103,9 +162,9 @@ def load_project(
     predicted = _load_predicted(project, asked, rows, config, named, where, problems)
     for row in rows:
         with problems.gather():
-            weights = mixes.weights_of_row(row, config["mixes"])
+            weights = weights_of_row(row, config["mixes"])
             if weights.keys() <= named.keys():
-                parts = mixes.parts_of(weights, named)
+                parts = parts_of(weights, named)
                 project.add_run(_load_run(project, row, config["defaults"], parts))
     problems.refuse()
     predictions.add_predictions(project, asked, predicted, where)
@@ -149,11 +208,11 @@ def _load_datasets(
     problems: Problems,
 ) -> dict[str, Dataset]:
     entries, mixed = config["datasets"], config["mixes"]
-    problems.found += mixes.problems_of_mixes(mixed, entries, config_file)
+    problems.found += problems_of_mixes(mixed, entries, config_file)
     for row in rows:
-        problems.found += mixes.problems_of_row(row, mixed, entries, config_file)
+        problems.found += problems_of_row(row, mixed, entries, config_file)
     loaded: dict[str, Dataset] = {}
-    wanted = (name for row in rows for name in mixes.weights_of_row(row, mixed))
+    wanted = (name for row in rows for name in weights_of_row(row, mixed))
     for name in dict.fromkeys(name for name in (*wanted, *others) if name in entries):
         with problems.gather():
             where = f"{config_file}: datasets.{name}"
@@ -188,7 +247,7 @@ def _load_predicted(
                 named[entry.dataset] = _load_dataset(
                     project, entry.dataset, config["datasets"][entry.dataset], place
                 )
-        weights = {row.name: mixes.weights_of_row(row, config["mixes"]) for row in rows}
+        weights = {row.name: weights_of_row(row, config["mixes"]) for row in rows}
         datasets_of = {
             row: [datasets[name] for name in of if name in datasets] for row, of in weights.items()
         }

@@ -7,10 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json, remedy_of, utc_stamp, write_json

@@ -12,15 +12,12 @@ from shardline.config.current_identity import (
     document_of_prediction,
     locate,
 )
-from shardline.config.dataset import Dataset
+from shardline.config.plans import Dataset, Prediction, Run, RunSpec
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain, as_type
-from shardline.config.run import Prediction, Run
-from shardline.config.run_spec import RunSpec
 from shardline.config.runs import Row
 from shardline.config.scripts import is_script
-from shardline.config.settings.config import PredictionSettings
-from shardline.config.settings.datasets import DatasetSettings, Shares
+from shardline.config.settings.config import DatasetSettings, PredictionSettings, Shares
 from shardline.config.settings.runtime import Runtime
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError, DataError

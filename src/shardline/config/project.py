@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config import checks
-from shardline.config.dataset import Dataset
+from shardline.config.document import Note, read_notes
 from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
-from shardline.config.notes import Note, read_notes
-from shardline.config.run import Prediction, Run
+from shardline.config.plans import Dataset, Prediction, Run, Study
 from shardline.config.script_environment import ScriptEnvironment, load_environment
 from shardline.config.settings.config import Identity
-from shardline.config.settings.environments import AzureML, Conda, Image
 from shardline.config.settings.run import Environment
-from shardline.config.settings.runtime import Runtime
-from shardline.config.studies import Study
+from shardline.config.settings.runtime import AzureML, Conda, Image, Runtime
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError
 from shardline.core.package import workflow_folder

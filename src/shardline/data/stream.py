@@ -86,6 +86,8 @@ class ShardStream(WindowStream[_Ready]):
         pin: gather into page-locked memory, from which a GPU copies by itself.
     """
 
+    _order: Order
+
     def __init__(
         self, shards: ShardMap, order: Order, *, check: Callable[[int], None] = lambda shard: None,
         local_rank: int = 0, num_epochs: int | None = None, pin: bool = False,

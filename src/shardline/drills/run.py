@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from shardline.config.document import read_config
 from shardline.config.layout import ResultsLayout
-from shardline.config.run import Run
+from shardline.config.plans import Run
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.package import shipped_snakefile
 from shardline.core.process import sigterm_as_interrupt

@@ -14,7 +14,7 @@ import yaml
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
-from shardline.config.run import Run
+from shardline.config.plans import Run
 from shardline.core.files import write_json
 
 CONFIG = Path("config/config.yaml")

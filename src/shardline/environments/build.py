@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from shardline.config.plans import Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.core.errors import ConfigError
 from shardline.environments.container import RUNNERS, python_of_image

@@ -17,8 +17,7 @@ from typing import Any
 from msgspec import structs
 
 from shardline.config.project import Project
-from shardline.config.settings.environments import Image
-from shardline.config.settings.runtime import Runtime
+from shardline.config.settings.runtime import Image, Runtime
 from shardline.core.digests import file_sha256
 from shardline.core.environment import PLACE, rank_variables
 from shardline.core.errors import ConfigError, LaunchError

@@ -4,11 +4,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from shardline.config.documents import script_index
 from shardline.config.layout import ResultsLayout
-from shardline.config.programs import script_index
+from shardline.config.plans import Run
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
-from shardline.config.run import Run
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.scripts import split_script
 from shardline.core.errors import DataError

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from packaging.requirements import Requirement
 
 from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.programs import script_index
+from shardline.config.documents import script_index
 from shardline.config.project import Project
 from shardline.config.scripts import is_file
 from shardline.config.sources import SHIPPED_SOURCES

@@ -1,8 +1,8 @@
 """What a run asks of a scheduler, as resources of its job."""
 
-from shardline.config.evaluation_code import evaluates_on_ranks
+from shardline.config.checks import evaluates_on_ranks
+from shardline.config.plans import Prediction, Run
 from shardline.config.predictions import predicts_on_ranks
-from shardline.config.run import Prediction, Run
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 

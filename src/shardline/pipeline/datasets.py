@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from shardline.config.current_identity import recheck_dataset
-from shardline.config.dataset import Dataset
 from shardline.config.inferred import block
+from shardline.config.plans import Dataset
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest

@@ -11,12 +11,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.config.names import check_layout, names_that_have_been, record_names
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.core.environment import check_passed
 from shardline.core.errors import ConfigError, ShardlineError

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardline.config.run import Run
-from shardline.config.run_spec import DatasetPlace
+from shardline.config.plans import DatasetPlace, Run
 
 # by name, what Snakemake gives: a file, or several
 Inputs = Mapping[str, str | Sequence[str]]

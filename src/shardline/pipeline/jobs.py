@@ -9,11 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shardline.config.dataset import Dataset
 from shardline.config.job_plan import write_plan
 from shardline.config.names import titles_of
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.config.scripts import is_script
 from shardline.environments.specs import existing_pin_file
 from shardline.launch.request import (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from msgspec import structs
 
+from shardline.config.plans import Prediction
 from shardline.config.project import Project
-from shardline.config.run import Prediction
 from shardline.core.digests import file_sha256
 from shardline.core.files import write_json
 from shardline.data.prediction_parts import part_file

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from shardline.config.current_identity import recheck_report
+from shardline.config.plans import Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.pipeline import invocation
 from shardline.pipeline.common import check_environment
 from shardline.provenance.actions import Action

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardline.config.plans import pointer
 from shardline.config.project import Project
-from shardline.config.run import pointer
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, renamed_when_complete, write_bytes
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from shardline.config.plans import Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.core.redaction import mask

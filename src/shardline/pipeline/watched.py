@@ -4,11 +4,9 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardline.config.argument_paths import opted_out
-from shardline.config.dataset import Dataset
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
-from shardline.config.script_files import files_that_count
+from shardline.config.script_files import files_that_count, opted_out
 from shardline.identity import counted_files, watch_reads
 
 

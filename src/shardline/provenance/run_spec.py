@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec import UNSET
 
+from shardline.config.plans import Run
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
-from shardline.config.run import Run
 from shardline.core.canonical import digest
 from shardline.provenance.actions import Action
 from shardline.records.runs import DatasetRef, MixedDataset, ResolvedRun

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardline.checkpoints.folder import superfluous
-from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, names_that_have_been
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.config.script_environment import KINDS
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardline.config.dataset import Dataset
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import DataError
 from shardline.records.failures import Failure
 from shardline.results.running import Progress, progress_of

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.config.run import Run
+from shardline.config.plans import Run
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.files import read_json_lines
 from shardline.core.package import remake

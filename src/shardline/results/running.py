@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.config.run import Run
+from shardline.config.plans import Run
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.supervision.attempts import read_attempts, tail_of

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from shardline.config.dataset import Dataset
 from shardline.config.layout import Kind
 from shardline.config.names import names_that_have_been
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import ConfigError
 from shardline.core.package import check_unlocked
 from shardline.core.suggest import did_you_mean

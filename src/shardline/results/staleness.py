@@ -15,8 +15,8 @@ from shardline.config.causes import (
 )
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been
+from shardline.config.plans import Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.environment import rank_variables
 from shardline.core.errors import DataError
 from shardline.core.files import read_json

@@ -9,8 +9,8 @@ from typing import Any
 from shardline.config.layout import ResultsLayout
 from shardline.config.model_warnings import ModelWarning, read_warnings
 from shardline.config.names import names_that_have_been
+from shardline.config.plans import Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.core.files import read_json, read_object

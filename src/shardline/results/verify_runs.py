@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from shardline.config.checks import SHIPPED_MODELS
 from shardline.config.documents import counted_settings
 from shardline.config.layout import ResultsLayout
-from shardline.config.run import pointer
+from shardline.config.plans import pointer
 from shardline.core.canonical import DIGEST_LENGTH
 from shardline.core.errors import DataError
 from shardline.records.acceptances import ACCEPTED, Accepted
@@ -73,8 +73,8 @@ def _check_work(
     findings.verdict.problems.extend(problems)
     if not (work / "ledger").is_dir():
         return looked_at
-    from shardline.config.legacy_values import settings_of, with_legacy_values
-    from shardline.config.run_spec import DatasetPlace, RunSpec
+    from shardline.config.plans import DatasetPlace, RunSpec
+    from shardline.config.resolved import settings_of, with_legacy_values
     from shardline.results.verify_ledger import problems_of_ledger
 
     settings = with_legacy_values(spec.settings, settings_of("train"))

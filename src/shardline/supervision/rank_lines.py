@@ -6,9 +6,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from shardline.core.job_progress import job_progress
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from shardline.core.job_progress import job_progress
 
 _PROGRESS = re.compile(r"^progress step=(?P<step>\d+)/(?P<total>\d+) (?P<rest>.*)$")
 _EPOCH = re.compile(r"(\d+)/(\d+)")

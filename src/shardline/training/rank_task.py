@@ -10,7 +10,7 @@ import msgspec
 
 from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.geometry import ActualGeometry
-from shardline.config.run_spec import DatasetPlace, RunSpec
+from shardline.config.plans import DatasetPlace, RunSpec
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.run import Data
 from shardline.config.settings.runtime import Runtime
@@ -279,7 +279,7 @@ def read_run(
     )
     if document.order != ORDER_VERSION:
         raise DataError(
-            f"{run_json} has the order of samples of version {document.order}, expected {ORDER_VERSION}, this Shardline's; "
-            "delete the run's folder beside it to resolve it again, or use the Shardline that wrote it"
+            f"{run_json} has the order of samples of version {document.order}, expected {ORDER_VERSION}, this "
+            "Shardline's; delete the run's folder beside it to resolve it again, or use the Shardline that wrote it"
         )
     return RunSpec.of(document, name=name, model_class=model_class, data=data)

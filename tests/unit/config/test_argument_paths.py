@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardline.config import argument_paths
-from shardline.config.argument_paths import uncounted_paths
+from shardline.config.script_files import uncounted_paths
 from shardline.errors import ConfigError
 from tests.support.fake_project import FakeProject
 
@@ -118,7 +117,7 @@ def test_a_folders_name_alone_is_a_text_and_is_said(own: FakeProject) -> None:
 def test_a_folder_that_is_too_large_does_not_count_and_is_said(
     own: FakeProject, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(argument_paths, limit, value)
+    monkeypatch.setattr(script_files, limit, value)
     assert counted(own, "./weights") == []
     (sentence,) = said(own)
     assert sentence.startswith("model_args.init=./weights holds more than")

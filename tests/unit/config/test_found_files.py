@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from shardline.config.found_files import FileSearch
-from shardline.config.source_files import find_files
+from shardline.config.source_files import FileSearch, find_files
 from shardline.errors import DataError, ShardlineError
 from tests.support.source_cases import load_dataset, make, read
 

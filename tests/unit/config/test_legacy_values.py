@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from msgspec import defstruct
 
 from shardline.config.key_schema import defaults_of
-from shardline.config.legacy_values import settings_of, with_legacy_values, without_legacy_values
+from shardline.config.resolved import settings_of, with_legacy_values, without_legacy_values
 from shardline.config.settings.base import Settings
-from shardline.config.settings.source_base import Source
-from shardline.config.settings.sources import Csv, Idx, OwnSource
+from shardline.config.settings.sources import Csv, Idx, OwnSource, Source
 from shardline.core.canonical import canonical_json
 from shardline.core.nested import flatten, merge, with_values
 from tests.support.more_settings import extended, newer

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.config.load import load_project
+from shardline.config.plans import Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.files import read_json, write_json
 from shardline.errors import ConfigError
 from shardline.results.accept.candidates import find_by_cause

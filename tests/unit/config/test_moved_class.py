@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from shardline.config import legacy_values
+from shardline.config import resolved
 from shardline.config.resolved import as_plain, as_type
 from shardline.config.settings.base import Settings
 from shardline.core.digests import file_sha256
@@ -69,7 +69,7 @@ def test_ranks_fill_in_what_an_earlier_version_did_not_know() -> None:
     table = extended(first, {"mix.alpha": (newer(float, 0)[0], 0.5)})
     settings = as_type({"scale": 2.0}, table)
     assert as_plain(settings) == {"scale": 2.0, "mix": {"alpha": 0.0}}
-    assert legacy_values.without_legacy_values({"mix": {"alpha": 0.0}}, table) == {}
+    assert resolved.without_legacy_values({"mix": {"alpha": 0.0}}, table) == {}
     assert as_plain(as_type(as_plain(settings), first)) == {"scale": 2.0}, (
         "and pass over later keys"
     )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardline.config.document import read_notes
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import (
     LAYOUT,
@@ -18,7 +19,6 @@ from shardline.config.names import (
     record_names,
     titles_of,
 )
-from shardline.config.notes import read_notes
 from shardline.errors import ConfigError
 from shardline.pipeline import runs as jobs
 from shardline.pipeline.hooks import check_addresses

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardline.config.load import load_project
-from shardline.config.run import Run
+from shardline.config.plans import Run
 from shardline.config.scripts import is_script, resolve_script, split_script
 from shardline.errors import ConfigError
 from tests.support.workspace import Workspace

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardline.config import shard_count
-from shardline.config.described import json_schema
+from shardline.config.reference import json_schema
 from shardline.errors import ConfigError
 from tests.support.source_cases import load_dataset
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgspec import structs
 
-from shardline.config.dataset import Dataset, order_of_part, shards_of_part
 from shardline.config.layout import ResultsLayout
-from shardline.config.settings.datasets import DatasetSettings
+from shardline.config.plans import Dataset, order_of_part, shards_of_part
+from shardline.config.settings.config import DatasetSettings
 from shardline.config.settings.sources import Digits
 from shardline.data.build import build_shards, seal, shard_file, shard_number
 from shardline.data.sources.synthetic import Synthetic

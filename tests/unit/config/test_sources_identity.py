@@ -10,8 +10,7 @@ import yaml
 from deltalake import write_deltalake
 
 from shardline.config.key_schema import keys_of, schema_of
-from shardline.config.settings.config import Config
-from shardline.config.settings.datasets import DatasetSettings
+from shardline.config.settings.config import Config, DatasetSettings
 from shardline.config.validate import validate
 from shardline.errors import ConfigError
 from tests.support.source_cases import load_dataset

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.config.credentials import refuse_credentials
+from shardline.config.document import refuse_credentials
 from shardline.config.load import load_project
 from shardline.core.credentials import credential_in
 from shardline.core.environment import check_passed

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from safetensors.numpy import load_file
 
-from shardline.config.dataset import Dataset as Configured
+from shardline.config.plans import Dataset as Configured
 from shardline.core.files import read_json, write_json
 from shardline.data import statistics_file
 from shardline.data.datamodule import Normalizer, shift_and_scale

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.config.settings.environments import Image
-from shardline.config.settings.runtime import Runtime
+from shardline.config.settings.runtime import Image, Runtime
 from shardline.core.digests import file_sha256
 from shardline.environments import container, image
 from shardline.environments.container import container_command, image_python, with_variables

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from shardline.config import documents, programs
+from shardline.config import documents
 from shardline.config.causes import find_causes
 from shardline.config.key_schema import Key, keys_of, schema_of
-from shardline.config.legacy_values import KEYWORD, settings_of
 from shardline.config.load import load_project
+from shardline.config.resolved import KEYWORD, settings_of
 from shardline.config.settings.base import Settings
 from shardline.config.settings.config import StudySettings
 from shardline.config.sources import SHIPPED_SOURCES
@@ -37,12 +37,12 @@ Identities = dict[str, dict[str, Any]]
 @pytest.fixture
 def alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what differs between machines."""
-    environment, reach = Lock.environment, programs.reach
+    environment, reach = Lock.environment, documents.reach
 
     def named(index: CodeIndex, entry: str, whole: str) -> UserCode:
         return replace(reach(index, entry, whole), digest=f"code of {entry}")
 
-    monkeypatch.setattr(programs, "reach", named)
+    monkeypatch.setattr(documents, "reach", named)
     monkeypatch.setattr(documents, "_page_files", dict)
     monkeypatch.setattr(
         Lock, "environment", lambda self, imports: {**environment(self, imports), "python": "3.x"}

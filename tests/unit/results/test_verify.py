@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner, Result
 
 from shardline.cli import app
-from shardline.config.dataset import shards_of_part
+from shardline.config.plans import shards_of_part
 from shardline.config.resolved import as_plain
 from shardline.core.digests import file_sha256
 from shardline.core.files import read_json, write_json

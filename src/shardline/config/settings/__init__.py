@@ -5,5 +5,5 @@ the text below it explains it. Validation, messages, defaults, `config/README.md
 schema are made from these classes (`shardline.config.key_schema`).
 
 A setting that is newer than the first release has `legacy_value` in its `Meta(extra=...)`: see
-`shardline.config.legacy_values`.
+`shardline.config.resolved`.
 """

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardline.config.dataset import order_of_part
+from shardline.config.plans import order_of_part
 from shardline.core.nested import flatten
 from shardline.provenance.crate.contents import CONFIG, Contents, shards_folder
 from shardline.records.runs import TrainingProvenance

@@ -10,11 +10,10 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from shardline.config.causes import Cause, find_causes
-from shardline.config.dataset import Dataset
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import Kind, identities_of, names_that_have_been, title_of
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import read_json
 from shardline.records.base import read_record

@@ -6,10 +6,8 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from shardline.config.dataset import Dataset
+from shardline.config.plans import Dataset, Run, RunSpec
 from shardline.config.project import Project
-from shardline.config.run import Run
-from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256

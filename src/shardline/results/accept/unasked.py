@@ -2,9 +2,8 @@
 
 import logging
 
-from shardline.config.dataset import Dataset
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.core.errors import ShardlineError
 from shardline.core.package import check_unlocked
 from shardline.records.identities import weights_of_inputs

@@ -5,9 +5,9 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
-from shardline.config.argument_paths import uncounted_paths
+from shardline.config.plans import Run
 from shardline.config.project import Project
-from shardline.config.run import Run
+from shardline.config.script_files import uncounted_paths
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.redaction import mask
 from shardline.core.visible import from_here

@@ -8,11 +8,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from shardline.config.dataset import Dataset
+from shardline.config.plans import Dataset, Run
 from shardline.config.project import Project
-from shardline.config.run import Run
 from shardline.config.sample_code import transforms_of
-from shardline.config.source_checks import BYTES
+from shardline.config.sources import BYTES
 from shardline.core.errors import ShardlineError
 from shardline.core.files import check_writable
 from shardline.results.check.found import Finding

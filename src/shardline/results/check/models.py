@@ -11,10 +11,9 @@ from typing import Any
 
 from shardline import __version__
 from shardline.config.inferred import block
+from shardline.config.plans import Run, RunSpec
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
-from shardline.config.run import Run
-from shardline.config.run_spec import RunSpec
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest, short_digest
 from shardline.core.environment import rank_variables, without_place
@@ -175,7 +174,7 @@ def _task(project: Project, run: Run, work: Path, options: dict[str, Any]) -> Ra
             **options,
         ),
         work=work,
-        rank_logs=work / "logs",
+        rank_logs=work / "ranks",
         runtime=RankRuntime.of(project.runtime),
     )
 

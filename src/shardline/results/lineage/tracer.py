@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.config.dataset import order_of_part, shards_of_part
 from shardline.config.layout import Kind, ResultsLayout
+from shardline.config.plans import order_of_part, shards_of_part
 from shardline.config.scripts import is_script
 from shardline.core.canonical import short_digest
 from shardline.core.digests import file_blake3, file_sha256
