@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.config.plans import Dataset, Prediction, RunSpec
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunSpec
 from shardline.config.predictions import files_as_dataset, make_prediction
 from shardline.config.project import Project
 from shardline.config.sample_code import paths_of
@@ -83,7 +83,7 @@ def predict_rows(
 
 def _prediction(
     project: Project, recorded: SealedRun, rows: Sequence[str], split: str
-) -> Prediction:
+) -> PredictionPlan:
     spec = RunSpec.of(recorded.spec, name=recorded.title)
     if (run := project.runs.get(recorded.id)) is not None:  # whose class may have moved
         spec = RunSpec(
@@ -104,7 +104,7 @@ def _prediction(
 
 def _dataset(
     project: Project, recorded: SealedRun, rows: Sequence[str], trained_on: Sequence[str]
-) -> Dataset:
+) -> DatasetPlan:
     """Return the dataset that one word names, or the files that the words name."""
     named = {name: one for one in project.built.values() for name in one.names}
     named |= {one.id: one for one in project.built.values()}
@@ -128,7 +128,7 @@ def _dataset(
     return files_as_dataset(project, rows, datasets[0], "FILES")
 
 
-def _make(project: Project, prediction: Prediction, recorded: SealedRun) -> None:
+def _make(project: Project, prediction: PredictionPlan, recorded: SealedRun) -> None:
     rows, layout = prediction.rows, project.layout.declared
     if not rows.manifest.exists():
         if rows.read_as is None:

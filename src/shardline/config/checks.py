@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.geometry import REMEDY as ELASTIC
-from shardline.config.plans import Part, Run
+from shardline.config.plans import RunPlan, WeightedDataset
 from shardline.config.scripts import is_script
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
@@ -256,7 +256,7 @@ def metric_paths(evaluation: Mapping[str, Any], code: CodeIndex, where: str) -> 
 
 
 def check_evaluation(
-    settings: RunSettings, parts: tuple[Part, ...], model_class: str, where: str,
+    settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str, where: str,
     *, has_method: Callable[[str, str], bool | None],
 ) -> None:  # fmt: skip
     """Refuse settings of the evaluation that could do nothing, and a run that nothing would evaluate.
@@ -285,7 +285,7 @@ def _of_script(settings: RunSettings, *_: object) -> Iterator[str]:
 
 
 def _of_model(
-    settings: RunSettings, parts: tuple[Part, ...], model_class: str,
+    settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str,
     has_method: Callable[[str, str], bool | None],
 ) -> Iterator[str]:  # fmt: skip
     if settings.evaluation.metrics is not None:
@@ -305,7 +305,7 @@ def _of_model(
         )
 
 
-def evaluates_on_ranks(run: Run, runtime: Runtime) -> bool:
+def evaluates_on_ranks(run: RunPlan, runtime: Runtime) -> bool:
     """Return whether a run may be evaluated on its own ranks; else one process on the CPU does it.
 
     Models that are sharded over ranks, environments that only ranks have and Azure ML's jobs stay with one

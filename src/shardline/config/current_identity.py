@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.config import script_files, sources
-from shardline.config.plans import Dataset, Prediction, Run, RunSpec
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, RunSpec
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.sample_code import EVALUATED
@@ -52,7 +52,7 @@ def document_of_dataset(
 
 
 def document_of_files(
-    project: Project, read_as: Dataset, num_shards: int, found: sources.Located
+    project: Project, read_as: DatasetPlan, num_shards: int, found: sources.Located
 ) -> Document:
     """Return the identity document of files to be predicted, which are read as a dataset's."""
     documents, program = project.documents, project.documents.program(read_as.source_class)
@@ -72,7 +72,7 @@ def document_of_run(
     """Return the identity document of a training.
 
     Args:
-        paths: import paths of its code, see `Run.code_paths`.
+        paths: import paths of its code, see `RunPlan.code_paths`.
         weights: of its datasets by id.
         environment: what its script runs in, where it has an environment of its own.
         where: file and row, as messages begin.
@@ -93,7 +93,7 @@ def document_of_prediction(
     """Return the identity document of a prediction.
 
     Args:
-        code_paths: see `Run.code_paths`.
+        code_paths: see `RunPlan.code_paths`.
         rows: id of the dataset that is predicted.
         split: which of its rows.
     """
@@ -109,7 +109,7 @@ def document_of_prediction(
     }
 
 
-def recheck_dataset(project: Project, dataset: Dataset) -> None:
+def recheck_dataset(project: Project, dataset: DatasetPlan) -> None:
     """Refuse to build a dataset whose identity is another one by now.
 
     Raises:
@@ -125,7 +125,7 @@ def recheck_dataset(project: Project, dataset: Dataset) -> None:
     _refuse_other(dataset.id, dataset.document, now)
 
 
-def recheck_training(project: Project, run: Run) -> None:
+def recheck_training(project: Project, run: RunPlan) -> None:
     """Refuse to train a run whose identity is another one by now; see `recheck_dataset`."""
     where, settings = run.row.where, run.settings
     environment = run.environment and environment_of_run(
@@ -141,14 +141,14 @@ def recheck_training(project: Project, run: Run) -> None:
     _refuse_other(run.id, run.document, now)
 
 
-def recheck_evaluation(project: Project, run: Run) -> None:
+def recheck_evaluation(project: Project, run: RunPlan) -> None:
     """Refuse to evaluate a run where the evaluation's identity is another one by now, likewise."""
     training = run.evaluation_document["inputs"]["run"]
     now = project.documents.evaluation(as_plain(run.settings), run.code_paths, training)
     _refuse_other(run.evaluation_id, run.evaluation_document, now)
 
 
-def recheck_prediction(project: Project, one: Prediction) -> None:
+def recheck_prediction(project: Project, one: PredictionPlan) -> None:
     """Refuse to predict where the prediction's identity is another one by now, likewise."""
     now = document_of_prediction(project, one.spec, one.code_paths, one.rows.id, one.split)
     _refuse_other(one.id, one.document, now)

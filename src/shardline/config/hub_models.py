@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from shardline.config.checks import SHIPPED_MODELS
-from shardline.config.plans import Part
+from shardline.config.plans import WeightedDataset
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.suggest import suggest
 
@@ -242,7 +242,7 @@ _OF_TEXTS = {
 
 
 def with_vocabulary(
-    settings: Mapping[str, Any], model_class: str, parts: tuple[Part, ...]
+    settings: Mapping[str, Any], model_class: str, parts: tuple[WeightedDataset, ...]
 ) -> dict[str, Any]:
     """Return a run's settings with the size of the vocabulary where a tokenizer made the tokens.
 

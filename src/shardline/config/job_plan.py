@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 from msgspec import convert, to_builtins
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import Dataset, Part, Prediction, Run
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, WeightedDataset
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
 from shardline.config.settings.base import Settings
@@ -22,9 +22,9 @@ _T = TypeVar("_T")
 # what stands in the text by reference, or once for all
 _APART = {
     Project: ("datasets", "predicted", "runs", "predictions"),
-    Dataset: ("layout", "read_as"),
-    Run: ("layout", "parts"),
-    Prediction: ("layout", "rows"),
+    DatasetPlan: ("layout", "read_as"),
+    RunPlan: ("layout", "parts"),
+    PredictionPlan: ("layout", "rows"),
 }
 
 
@@ -56,14 +56,14 @@ def read_plan(text: str) -> Project:
     """Return the project, or the part of one, that `write_plan` has written."""
     plan = json.loads(text)
     layout = convert(plan["layout"], ResultsLayout, dec_hook=_made)
-    every: dict[str, Dataset] = {}
+    every: dict[str, DatasetPlan] = {}
 
-    def dataset(key: str) -> Dataset:
+    def dataset(key: str) -> DatasetPlan:
         if key not in every:
             plain = plan["every_dataset"][key]
             model = plain["read_as"]
             every[key] = _read(
-                Dataset, plain, layout=layout, read_as=dataset(model) if model else None
+                DatasetPlan, plain, layout=layout, read_as=dataset(model) if model else None
             )
         return every[key]
 
@@ -74,15 +74,18 @@ def read_plan(text: str) -> Project:
         predicted={key: dataset(key) for key in plan["predicted"]},
         runs={
             key: _read(
-                Run,
+                RunPlan,
                 plain,
                 layout=layout,
-                parts=tuple(Part(dataset(one), Fraction(weight)) for one, weight in plain["parts"]),
+                parts=tuple(
+                    WeightedDataset(dataset(one), Fraction(weight))
+                    for one, weight in plain["parts"]
+                ),
             )
             for key, plain in plan["runs"].items()
         },
         predictions={
-            key: _read(Prediction, plain, layout=layout, rows=dataset(plain["rows"]))
+            key: _read(PredictionPlan, plain, layout=layout, rows=dataset(plain["rows"]))
             for key, plain in plan["predictions"].items()
         },
     )

@@ -23,7 +23,7 @@ from shardline.config.document import plain, read_config, refuse_duplicates
 from shardline.config.hub_models import check_hub_model, with_vocabulary
 from shardline.config.key_schema import fill, schema_of
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import Dataset, Part, Run
+from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
 from shardline.config.runs import Row, read_rows
@@ -85,7 +85,9 @@ def problems_of_row(
             yield f"{row.where}: dataset={text}: {part} is not in datasets of {where}; {hint}"
 
 
-def parts_of(weights: Mapping[str, float], datasets: Mapping[str, Dataset]) -> tuple[Part, ...]:
+def parts_of(
+    weights: Mapping[str, float], datasets: Mapping[str, DatasetPlan]
+) -> tuple[WeightedDataset, ...]:
     """Return the parts of a run: in the order of the datasets' ids, with weights that sum to 1.
 
     Names of one dataset are one part. A weight is the number as it is written: 0.7 is 7/10.
@@ -100,7 +102,7 @@ def parts_of(weights: Mapping[str, float], datasets: Mapping[str, Dataset]) -> t
         key = datasets[name].id
         shares[key] = shares.get(key, Fraction(0)) + Fraction(repr(weight))
     total = sum(shares.values())
-    return tuple(Part(named[key], shares[key] / total) for key in sorted(shares))
+    return tuple(WeightedDataset(named[key], shares[key] / total) for key in sorted(shares))
 
 
 def load_project(
@@ -206,12 +208,12 @@ def _load_datasets(
     config: Mapping[str, Any],
     config_file: str,
     problems: Problems,
-) -> dict[str, Dataset]:
+) -> dict[str, DatasetPlan]:
     entries, mixed = config["datasets"], config["mixes"]
     problems.found += problems_of_mixes(mixed, entries, config_file)
     for row in rows:
         problems.found += problems_of_row(row, mixed, entries, config_file)
-    loaded: dict[str, Dataset] = {}
+    loaded: dict[str, DatasetPlan] = {}
     wanted = (name for row in rows for name in weights_of_row(row, mixed))
     for name in dict.fromkeys(name for name in (*wanted, *others) if name in entries):
         with problems.gather():
@@ -231,11 +233,11 @@ def _load_datasets(
 
 def _load_predicted(
     project: Project, entries: Mapping[str, PredictionSettings], rows: list[Row],
-    config: Mapping[str, Any], datasets: Mapping[str, Dataset], where: str, problems: Problems,
-) -> dict[str, Dataset]:  # fmt: skip
+    config: Mapping[str, Any], datasets: Mapping[str, DatasetPlan], where: str, problems: Problems,
+) -> dict[str, DatasetPlan]:  # fmt: skip
     """Return the rows of each prediction, and add to the project what no run uses."""
     named = dict(datasets)
-    found: dict[str, Dataset] = {}
+    found: dict[str, DatasetPlan] = {}
     with problems.gather():
         for name, entry in entries.items():
             key = f"{where}: predictions.{name}"
@@ -256,7 +258,7 @@ def _load_predicted(
     return found
 
 
-def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: str) -> Dataset:
+def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: str) -> DatasetPlan:
     source_class = checks.resolve_class(
         settings["source"]["type"], sources.SHIPPED_SOURCES, project.code, f"{where}.source.type"
     )
@@ -267,7 +269,7 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
         )
         settings = {**settings, "shards": num_shards}
     document = document_of_dataset(project, settings, source_class, found)
-    return Dataset(
+    return DatasetPlan(
         names=(name,),
         id=short_digest(document),
         layout=project.layout,
@@ -281,8 +283,8 @@ def _load_dataset(project: Project, name: str, settings: dict[str, Any], where: 
 
 
 def _load_run(
-    project: Project, row: Row, defaults: Mapping[str, Any], parts: tuple[Part, ...]
-) -> Run:
+    project: Project, row: Row, defaults: Mapping[str, Any], parts: tuple[WeightedDataset, ...]
+) -> RunPlan:
     model_class = _resolve_model(project, row)
     plain_settings = with_vocabulary(with_values(defaults, row.settings), model_class, parts)
     settings = as_type(plain_settings, RunSettings)
@@ -316,7 +318,7 @@ def _load_run(
     weights = {part.dataset.id: str(part.weight) for part in parts}
     document = document_of_run(project, settings, paths, weights, environment, row.where)
     digest = short_digest(document)
-    return Run(
+    return RunPlan(
         id=digest,
         layout=project.layout,
         rows=(row,),

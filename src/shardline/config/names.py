@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import Dataset, Run
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.canonical import digest
 from shardline.core.errors import ConfigError, DataError
@@ -25,7 +25,7 @@ Names = dict[str, list[str]]
 def titles_of(project: Project) -> dict[str, str]:
     """Return what runs and datasets are called now, with their ids, by id: `wide (1f0c4c8e2d3b)`."""
     names: Names = {}
-    every: list[Dataset | Run] = [*project.built.values(), *project.runs.values()]
+    every: list[DatasetPlan | RunPlan] = [*project.built.values(), *project.runs.values()]
     for one in every:
         names.setdefault(one.id, []).extend(one.names)
     return {identity: f"{', '.join(known)} ({identity})" for identity, known in names.items()}
@@ -91,7 +91,7 @@ def record_names(project: Project) -> None:
 def _new_names(project: Project) -> Iterator[tuple[Kind, str, str]]:
     """Yield each name that stands for another identity than last, and one that is an identity's name again."""
     history = _told(project.layout)
-    asked: list[tuple[Kind, Dataset | Run]] = [
+    asked: list[tuple[Kind, DatasetPlan | RunPlan]] = [
         *(("dataset", one) for one in project.built.values()),
         *(("run", one) for one in project.runs.values()),
     ]

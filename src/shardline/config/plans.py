@@ -20,7 +20,7 @@ from shardline.records.runs import ResolvedRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset:
+class DatasetPlan:
     """A dataset to be built.
 
     Attributes:
@@ -45,7 +45,7 @@ class Dataset:
     files: tuple[Path, ...]
     document: dict[str, Any]
     definitions: dict[str, Any] = field(default_factory=dict)
-    read_as: "Dataset | None" = None
+    read_as: "DatasetPlan | None" = None
 
     @property
     def name(self) -> str:
@@ -226,19 +226,19 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightedDataset:
     """A dataset of a run.
 
     Attributes:
         weight: its share of the samples; those of a run sum to 1.
     """
 
-    dataset: Dataset
+    dataset: DatasetPlan
     weight: Fraction = Fraction(1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunPlan:
     """A training and its evaluation; rows of the table that ask for the same are one run.
 
     Rows that ask for one training and two evaluations are two runs with one `id`.
@@ -261,7 +261,7 @@ class Run:
     id: str
     layout: ResultsLayout
     rows: tuple[Row, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[WeightedDataset, ...]
     model_class: str
     code_paths: dict[str, str]
     settings: RunSettings
@@ -271,7 +271,7 @@ class Run:
     definitions: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def dataset(self) -> Dataset:
+    def dataset(self) -> DatasetPlan:
         """The dataset, or the first of a mix."""
         return self.parts[0].dataset
 
@@ -352,7 +352,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class PredictionPlan:
     """Rows that a run's model predicts.
 
     Attributes:
@@ -371,7 +371,7 @@ class Prediction:
     spec: RunSpec
     code_paths: Mapping[str, str]
     trained_on: Mapping[str, str]
-    rows: Dataset
+    rows: DatasetPlan
     split: str
     document: dict[str, Any]
 

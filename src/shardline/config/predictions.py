@@ -12,7 +12,7 @@ from shardline.config.current_identity import (
     document_of_prediction,
     locate,
 )
-from shardline.config.plans import Dataset, Prediction, Run, RunSpec
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, RunSpec
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain, as_type
 from shardline.config.runs import Row
@@ -30,8 +30,8 @@ _OF_NO_ROWS = {SHIPPED_MODELS[name]: name for name in ("gpt", "unet", "hf:AutoMo
 
 def make_prediction(
     project: Project, spec: RunSpec, code_paths: Mapping[str, str], trained_on: Mapping[str, str],
-    rows: Dataset, split: str, where: str,
-) -> Prediction:  # fmt: skip
+    rows: DatasetPlan, split: str, where: str,
+) -> PredictionPlan:  # fmt: skip
     """Return a prediction with its identity.
 
     Args:
@@ -56,15 +56,15 @@ def make_prediction(
             "predicts rows; define predict_step in a class of yours that derives from it, or call an export of it"
         )
     document = document_of_prediction(project, spec, code_paths, rows.id, split)
-    return Prediction(
+    return PredictionPlan(
         layout=project.layout, spec=spec, code_paths=code_paths, trained_on=trained_on, rows=rows, split=split,
         document=document,
     )  # fmt: skip
 
 
 def prediction_of_run(
-    project: Project, run: Run, rows: Dataset, split: str, where: str
-) -> Prediction:
+    project: Project, run: RunPlan, rows: DatasetPlan, split: str, where: str
+) -> PredictionPlan:
     """Return a prediction by a run of the config; see `make_prediction`."""
     spec = RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
     trained_on = {part.dataset.id: str(part.weight) for part in run.parts}
@@ -72,8 +72,8 @@ def prediction_of_run(
 
 
 def files_as_dataset(
-    project: Project, patterns: Sequence[str], read_as: Dataset, where: str
-) -> Dataset:
+    project: Project, patterns: Sequence[str], read_as: DatasetPlan, where: str
+) -> DatasetPlan:
     """Return files as a dataset, all of whose rows are test rows.
 
     Args:
@@ -103,7 +103,7 @@ def files_as_dataset(
     if source["type"] == "image_folder":  # a row each
         num_shards = min(num_shards, len(found.files))
     document = document_of_files(project, read_as, num_shards, found)
-    return Dataset(
+    return DatasetPlan(
         names=(", ".join(patterns),),
         id=short_digest(document),
         layout=project.layout,
@@ -118,8 +118,8 @@ def files_as_dataset(
 
 def rows_of_entries(
     project: Project, entries: Mapping[str, PredictionSettings], rows: Sequence[Row],
-    datasets_of: Mapping[str, Sequence[Dataset]], named: Mapping[str, Dataset], where: str,
-) -> dict[str, Dataset]:  # fmt: skip
+    datasets_of: Mapping[str, Sequence[DatasetPlan]], named: Mapping[str, DatasetPlan], where: str,
+) -> dict[str, DatasetPlan]:  # fmt: skip
     """Return the dataset, or the files, of each entry of `predictions`.
 
     Args:
@@ -148,8 +148,8 @@ def rows_of_entries(
 
 
 def _files_of(
-    project: Project, files: Sequence[str], datasets: Sequence[Dataset], where: str
-) -> Dataset:
+    project: Project, files: Sequence[str], datasets: Sequence[DatasetPlan], where: str
+) -> DatasetPlan:
     if len(datasets) != 1:
         raise ConfigError(
             f"{where}: the run is trained on {len(datasets)} datasets, so by which source files are read is not "
@@ -159,7 +159,7 @@ def _files_of(
 
 
 def add_predictions(
-    project: Project, entries: Mapping[str, PredictionSettings], rows: Mapping[str, Dataset], where: str
+    project: Project, entries: Mapping[str, PredictionSettings], rows: Mapping[str, DatasetPlan], where: str
 ) -> None:  # fmt: skip
     """Add the predictions of the runs that a project has."""
     runs = project.named_runs()

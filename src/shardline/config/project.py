@@ -10,7 +10,7 @@ from shardline.config import checks
 from shardline.config.document import Note, read_notes
 from shardline.config.documents import Documents
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import Dataset, Prediction, Run, Study
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, Study
 from shardline.config.script_environment import ScriptEnvironment, load_environment
 from shardline.config.settings.config import Identity
 from shardline.config.settings.run import Environment
@@ -56,12 +56,12 @@ class Project:
     lock_file: Path
     named_lock: str | None = None
     environments: Mapping[str, Environment] = field(default_factory=dict)
-    datasets: dict[str, Dataset] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
+    datasets: dict[str, DatasetPlan] = field(default_factory=dict)
+    runs: dict[str, RunPlan] = field(default_factory=dict)
     scaling: tuple[Study, ...] = ()
     outcomes: tuple[Mapping[str, Any], ...] = ()
-    predicted: dict[str, Dataset] = field(default_factory=dict)
-    predictions: dict[str, Prediction] = field(default_factory=dict)
+    predicted: dict[str, DatasetPlan] = field(default_factory=dict)
+    predictions: dict[str, PredictionPlan] = field(default_factory=dict)
 
     @property
     def workdir(self) -> Path:
@@ -93,7 +93,7 @@ class Project:
         return FileDigests(self.workdir / ".snakemake" / "shardline-digests.json")
 
     @property
-    def built(self) -> dict[str, Dataset]:
+    def built(self) -> dict[str, DatasetPlan]:
         """Every dataset that jobs build, by id."""
         return self.datasets | self.predicted
 
@@ -102,7 +102,7 @@ class Project:
         """What registers each dataset with Azure ML, where the config asks for that."""
         return [one.asset for one in self.datasets.values() if self.azureml.register_data]
 
-    def add_run(self, run: Run) -> Run:
+    def add_run(self, run: RunPlan) -> RunPlan:
         """Add a row's run, or its row to the run that is the same; returns the run as it is known now.
 
         Raises:
@@ -177,11 +177,11 @@ class Project:
             outcomes=tuple(outcomes.values()),
         )
 
-    def named_runs(self) -> dict[str, Run]:
+    def named_runs(self) -> dict[str, RunPlan]:
         """Return the runs by each of their names."""
         return {name: run for run in self.runs.values() for name in run.names}
 
-    def evaluated(self, run_id: str, evaluation_id: str) -> Run | None:
+    def evaluated(self, run_id: str, evaluation_id: str) -> RunPlan | None:
         """Return the run of a training and an evaluation; None if the config names no such run."""
         run = self.runs.get(run_id)
         if run and run.evaluation_id != evaluation_id:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardline.config.checks import SHIPPED_TRANSFORMS, resolve_class
-from shardline.config.plans import Part
+from shardline.config.plans import WeightedDataset
 from shardline.config.scripts import is_script
 from shardline.config.settings.run import Data, RunSettings
 from shardline.config.validate import Problems
@@ -109,7 +109,7 @@ _NOT_OF_SCRIPTS = (
 
 
 def check_samples(
-    settings: RunSettings, parts: tuple[Part, ...], model_class: str, where: str, *,
+    settings: RunSettings, parts: tuple[WeightedDataset, ...], model_class: str, where: str, *,
     uses_io: bool = False,
 ) -> None:  # fmt: skip
     """Refuse settings of samples that do not go together.

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from shardline.config.document import read_config
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.core.errors import ConfigError, LaunchError
 from shardline.core.package import shipped_snakefile
 from shardline.core.process import sigterm_as_interrupt
@@ -162,7 +162,7 @@ def _train_with_faults(
     ]
 
 
-def _plan(order: Order, unbroken: Tiny, run: Run, tiny: Tiny) -> list[dict[str, Any]]:
+def _plan(order: Order, unbroken: Tiny, run: RunPlan, tiny: Tiny) -> list[dict[str, Any]]:
     """Return the faults of a run: one in each epoch from the second on, or from the first in `resume`."""
     fault, random = FAULTS[order.name], Random(f"{order.seed}/{run.name}")
     path = unbroken.results(run) / "provenance.json"
@@ -223,7 +223,7 @@ def _run_command(
 
 
 def _outcome(
-    order: Order, tiny: Tiny, unbroken: Tiny, run: Run, *, commands_given: int, failure: str
+    order: Order, tiny: Tiny, unbroken: Tiny, run: RunPlan, *, commands_given: int, failure: str
 ) -> Outcome:
     broken = Trained(work=tiny.work(run), results=tiny.results(run))
     compared = compare(broken, Trained(work=unbroken.work(run), results=unbroken.results(run)))

@@ -14,7 +14,7 @@ import yaml
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.core.files import write_json
 
 CONFIG = Path("config/config.yaml")
@@ -46,7 +46,7 @@ class Tiny:
         return {**os.environ, "SHARDLINE_STORE": str(self.store)}
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunPlan]:
         """Its runs, one for each size."""
         return list(load_project(workdir=self.folder).runs.values())
 
@@ -54,11 +54,11 @@ class Tiny:
     def _layout(self) -> ResultsLayout:
         return ResultsLayout(root=self.folder, named_store=self.store)
 
-    def work(self, run: Run) -> Path:
+    def work(self, run: RunPlan) -> Path:
         """Return a run's folder in the store."""
         return self._layout.work(run.id)
 
-    def results(self, run: Run) -> Path:
+    def results(self, run: RunPlan) -> Path:
         """Return the folder of a run's sealed files."""
         return self._layout.run(run.id)
 
@@ -94,7 +94,7 @@ class Tiny:
         return other
 
 
-def num_ranks(run: Run) -> int:
+def num_ranks(run: RunPlan) -> int:
     """Return the number of a run's ranks."""
     return run.settings.nodes * run.settings.devices
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.core.errors import ConfigError
@@ -73,7 +73,7 @@ def _check_scripts(project: Project, environment: ScriptEnvironment, found: Inte
             raise ConfigError(f"{run.name}: {problem}")
 
 
-def _scripts_of(project: Project, environment: ScriptEnvironment) -> Iterable[Run]:
+def _scripts_of(project: Project, environment: ScriptEnvironment) -> Iterable[RunPlan]:
     runs = (run for run in project.runs.values() if run.environment)
     return (
         run for run in runs if run.environment and run.environment.address == environment.address

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardline.config.documents import script_index
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.script_environment import ScriptEnvironment
@@ -63,7 +63,7 @@ def python_of_ranks(
     return interpreter(Path(named) if named else None)
 
 
-def problem_of(project: Project, run: Run, found: Interpreter) -> str:
+def problem_of(project: Project, run: RunPlan, found: Interpreter) -> str:
     """Return what the environment of a run's script lacks; empty where nothing.
 
     Args:
@@ -108,7 +108,7 @@ def interpreter_of(environment: ScriptEnvironment, file: Path | None) -> Interpr
 
 
 def python_of_script(
-    project: Project, run: Run, file: str | None, *, modules: Path
+    project: Project, run: RunPlan, file: str | None, *, modules: Path
 ) -> tuple[str, ...]:
     """Return the words that start a script's Python; none where its rank knows them.
 

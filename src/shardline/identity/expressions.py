@@ -19,9 +19,9 @@ from shardline.identity.scopes import (
 )
 from shardline.identity.tokens import (
     SPECIAL,
+    ImportRun,
     Note,
     Ref,
-    Run,
     Token,
     Written,
     loads_code,
@@ -180,7 +180,7 @@ class Expressions:
 
     def _visit_Call(self, node: ast.Call, scope: Scope) -> None:
         if modules := self.setting.imported_by.get(node):
-            self._emit(Run(modules, node.lineno, escapes=True))
+            self._emit(ImportRun(modules, node.lineno, escapes=True))
         if loads_code(node):
             self._emit(Note("program", "weights_only", node.lineno))
         match node:
@@ -210,7 +210,7 @@ class Expressions:
     # --- imports ------------------------------------------------------------------------------
 
     def _visit_Import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
-        self._emit("import", Run(imported_modules(node, self.setting.package), node.lineno))
+        self._emit("import", ImportRun(imported_modules(node, self.setting.package), node.lineno))
         for name, imported in imported_names(node, self.setting.package):
             owner = scope.owner(name)
             if owner.kind == "module":

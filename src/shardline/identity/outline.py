@@ -51,7 +51,7 @@ class Importing:
     """An import statement at the top level of a module.
 
     Attributes:
-        modules: what it imports, see `tokens.Run`.
+        modules: what it imports, see `tokens.ImportRun`.
         names: what it takes from these.
         binds: what it gives to the module.
         star: the module of which it imports `*`; else nothing.

@@ -12,7 +12,7 @@ from shardline.identity.program import Program
 from shardline.identity.purity import INERT_PACKAGES
 from shardline.identity.resolution import Defined, Hooks, Named, Part, Resolver, Whole
 from shardline.identity.scopes import Imported
-from shardline.identity.tokens import Note, Ref, Run, Written, notes_of_name
+from shardline.identity.tokens import ImportRun, Note, Ref, Written, notes_of_name
 from shardline.identity.versions import is_public
 
 Key = tuple[str, int]  # label of a module, place of a unit in it
@@ -217,12 +217,12 @@ class Reach:
                     case Ref(use=use) if use != "Import":
                         for part in self.resolve(key[0], token):
                             self._reach(part, key[0], token.line)
-                    case Run():
+                    case ImportRun():
                         self._run(token, key[0])
                     case Note():
                         self._heed(token, key[0])
 
-    def _run(self, token: Run, label: str) -> None:
+    def _run(self, token: ImportRun, label: str) -> None:
         self.import_modules(token.modules)
         if token.escapes:
             for name in token.modules:

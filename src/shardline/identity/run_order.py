@@ -10,7 +10,7 @@ from shardline.identity.outline import Importing
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined, Named, Part
 from shardline.identity.scopes import DEFINITIONS
-from shardline.identity.tokens import Ref, Run
+from shardline.identity.tokens import ImportRun, Ref
 from shardline.identity.versions import is_public
 
 _LITERAL = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.Name,
@@ -48,7 +48,7 @@ class RunOrder:
             if label not in done:
                 list(self._executed([outline.name], done))
 
-    def of_import(self, token: Run) -> list[Key]:
+    def of_import(self, token: ImportRun) -> list[Key]:
         """Return the units that an import executes where it is the first of its modules."""
         if token.modules not in self._imports:
             early, self.early = self.early, []

@@ -27,7 +27,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Run:
+class ImportRun:
     """An import that stands where it is executed.
 
     Attributes:
@@ -56,7 +56,7 @@ class Note:
     line: int
 
 
-Token = str | Ref | Run | Note
+Token = str | Ref | ImportRun | Note
 
 
 @dataclass

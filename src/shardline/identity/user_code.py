@@ -14,7 +14,7 @@ from shardline.identity.program import Program
 from shardline.identity.reach import Key, Reach
 from shardline.identity.resolution import Defined, Named, Part, Whole
 from shardline.identity.run_order import RunOrder
-from shardline.identity.tokens import Note, Ref, Run, Token
+from shardline.identity.tokens import ImportRun, Note, Ref, Token
 from shardline.identity.versions import is_public
 
 Node = Key | str  # a unit, or the label of a module that counts as a value
@@ -256,7 +256,7 @@ class Graph:
                 more = self._reference(token, key[0])
                 texts += more[0]
                 nodes += more[1]
-            elif isinstance(token, Run):
+            elif isinstance(token, ImportRun):
                 executed = self.order.of_import(token)
                 texts += ["run", str(len(executed)), *self._foreign(token)]
                 nodes += executed
@@ -264,7 +264,7 @@ class Graph:
                 assert isinstance(token, Note)
         return texts, nodes
 
-    def _foreign(self, token: Run) -> list[str]:
+    def _foreign(self, token: ImportRun) -> list[str]:
         """Return the imported modules that are not the project's, which may be missing."""
         resolver = self.reach.resolver
         return [

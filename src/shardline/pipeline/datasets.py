@@ -10,7 +10,7 @@ from msgspec import structs
 
 from shardline.config.current_identity import recheck_dataset
 from shardline.config.inferred import block
-from shardline.config.plans import Dataset
+from shardline.config.plans import DatasetPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
@@ -42,7 +42,7 @@ def build_shards(project: Project, part: str, part_json: str, read_as: Given = (
 
 
 def build_part(
-    project: Project, dataset: Dataset, part: str, part_json: Path, read_as: Given = ()
+    project: Project, dataset: DatasetPlan, part: str, part_json: Path, read_as: Given = ()
 ) -> None:
     """Write the shards of one part of a dataset, then the part's list of them."""
     from shardline.core.job_progress import job_progress
@@ -92,7 +92,7 @@ def seal_dataset(
 
 
 def seal_parts(
-    project: Project, dataset: Dataset, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
+    project: Project, dataset: DatasetPlan, manifest: Path, provenance: Path, parts: Sequence[Path] = (),
     read_as: Given = (),
 ) -> None:  # fmt: skip
     """Merge the parts of a dataset, see `seal_dataset`."""
@@ -132,7 +132,9 @@ def seal_parts(
         logging.warning("%d rows or files of the source were skipped", skipped["count"])
 
 
-def _merge(parts: list[Part], dataset: Dataset, source: "Source", read_as: Given) -> dict[str, Any]:
+def _merge(
+    parts: list[Part], dataset: DatasetPlan, source: "Source", read_as: Given
+) -> dict[str, Any]:
     from shardline.data.build import seal as merge
 
     given: dict[str, Any] = {"dataset": dataset.id, "source": source, "document": dataset.document}
@@ -165,13 +167,13 @@ def describe_asset(project: Project, manifest: str) -> dict[str, Any]:
     }
 
 
-def _schema(dataset: Dataset, given: Given) -> dict[str, Any]:
+def _schema(dataset: DatasetPlan, given: Given) -> dict[str, Any]:
     """Return the schema of a sealed dataset, whose manifest Snakemake may have put elsewhere."""
     manifest = Path(str(given)) if given else dataset.manifest
     return encode(read_record(manifest, Manifest, remedy=REMAKE).schema)
 
 
-def _open_dataset(project: Project, dataset: Dataset, read_as: Given) -> "Source":
+def _open_dataset(project: Project, dataset: DatasetPlan, read_as: Given) -> "Source":
     """Return the source of a dataset, or of files that are read as one."""
     from shardline.data.build import make_source
     from shardline.data.sources.remote import fetch

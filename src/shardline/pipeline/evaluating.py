@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.checks import evaluates_on_ranks
-from shardline.config.plans import DatasetPlace, Run
+from shardline.config.plans import DatasetPlace, RunPlan
 from shardline.config.project import Project
 from shardline.core.files import read_json
 from shardline.core.machine import num_gpus
@@ -17,7 +17,7 @@ from shardline.records.datasets import Manifest
 from shardline.training.rank_task import Evaluate
 
 
-def needs_ranks(project: Project, run: Run, datasets: Sequence[DatasetPlace]) -> bool:
+def needs_ranks(project: Project, run: RunPlan, datasets: Sequence[DatasetPlace]) -> bool:
     """Return whether a run's own ranks evaluate it: on GPUs, or where there is more than a block for several."""
     settings = run.settings
     if not evaluates_on_ranks(run, project.runtime):
@@ -31,7 +31,7 @@ def needs_ranks(project: Project, run: Run, datasets: Sequence[DatasetPlace]) ->
 
 
 def evaluate_on_ranks(
-    project: Project, run: Run, model: Path, datasets: Sequence[DatasetPlace], log: Path
+    project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace], log: Path
 ) -> dict[str, Any]:
     """Start a run's ranks, wait until they have evaluated the model, and return what they found.
 

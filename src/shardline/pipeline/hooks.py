@@ -14,7 +14,7 @@ from typing import Any
 from shardline.config.layout import ResultsLayout
 from shardline.config.load import load_project
 from shardline.config.names import check_layout, names_that_have_been, record_names
-from shardline.config.plans import Dataset, Run
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.canonical import digest
 from shardline.core.environment import check_passed
@@ -163,10 +163,10 @@ def check_addresses(project: Project) -> None:
     Raises:
         ConfigError: the identity document in a folder is not the one that the config asks for.
     """
-    asked: list[Run | Dataset] = [*project.runs.values(), *project.datasets.values()]
+    asked: list[RunPlan | DatasetPlan] = [*project.runs.values(), *project.datasets.values()]
     for one in asked:
-        is_run = isinstance(one, Run)
-        path = one.folder / "identity.json" if isinstance(one, Run) else one.provenance
+        is_run = isinstance(one, RunPlan)
+        path = one.folder / "identity.json" if isinstance(one, RunPlan) else one.provenance
         try:
             sealed = json.loads(path.read_bytes())
             sealed = sealed if is_run else sealed["identity"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardline.config.job_plan import write_plan
 from shardline.config.names import titles_of
-from shardline.config.plans import Dataset, Run
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.environments.specs import existing_pin_file
@@ -91,7 +91,7 @@ class Jobs:
         dataset = self.project.built[wildcards.dataset]
         return self._unless_sealed(dataset.manifest, self._lists_of_parts(dataset))
 
-    def _lists_of_parts(self, dataset: Dataset) -> list[str]:
+    def _lists_of_parts(self, dataset: DatasetPlan) -> list[str]:
         return [f"{self.parts}/{dataset.id}/parts/{part}.json" for part in dataset.parts]
 
     def script_environments_of_dataset(self, wildcards: Any) -> Any:
@@ -129,7 +129,7 @@ class Jobs:
         """Return the provenances of these datasets."""
         return self.of_all(self.project.provenances_of_report(self.exists))
 
-    def of_run(self, find: Callable[[Run], Iterable[Path | None]]) -> Any:
+    def of_run(self, find: Callable[[RunPlan], Iterable[Path | None]]) -> Any:
         """Return what gives some files that a training or an evaluation reads."""
 
         def ask(wildcards: Any) -> Any:
@@ -150,7 +150,7 @@ class Jobs:
 
         return with_signature(ask)
 
-    def _run(self, wildcards: Any) -> Run:
+    def _run(self, wildcards: Any) -> RunPlan:
         return self.project.runs[self._key(wildcards)]
 
     def _key(self, wildcards: Any) -> str:
@@ -194,7 +194,7 @@ class Jobs:
             part["runs"] = self._runs_in(address)
         return write_plan(self.project.part(**part))
 
-    def _runs_in(self, address: str) -> dict[str, Run]:
+    def _runs_in(self, address: str) -> dict[str, RunPlan]:
         return {
             key: run
             for key, run in self.project.runs.items()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardline.config.current_identity import recheck_prediction
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import DatasetPlace, Prediction
+from shardline.config.plans import DatasetPlace, PredictionPlan
 from shardline.config.predictions import predicts_on_ranks
 from shardline.config.project import Project
 from shardline.core.digests import file_sha256
@@ -47,12 +47,12 @@ def predict(project: Project, record: str, inputs: Inputs, log: Path) -> None:
     write_json(Path(record), encode(found))
 
 
-def _declared(prediction: Prediction) -> ResultsLayout:
+def _declared(prediction: PredictionPlan) -> ResultsLayout:
     return prediction.layout.declared
 
 
 def compute_parts(
-    project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
+    project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
     manifest: Path, log: Path,
 ) -> PredictionResult:  # fmt: skip
     """Compute the parts of a prediction that the store does not hold yet.
@@ -105,7 +105,7 @@ def compute_parts(
     )
 
 
-def _check_rows(prediction: Prediction, rows: Manifest, trained_on: Manifest) -> None:
+def _check_rows(prediction: PredictionPlan, rows: Manifest, trained_on: Manifest) -> None:
     name, split = prediction.rows.name, prediction.split
     found, expected = columns_of(encode(rows.schema)), columns_of(encode(trained_on.schema))
     if "labels" not in found:
@@ -123,7 +123,7 @@ def _check_rows(prediction: Prediction, rows: Manifest, trained_on: Manifest) ->
         )
 
 
-def _needs_ranks(project: Project, prediction: Prediction, missing: Sequence[int]) -> bool:
+def _needs_ranks(project: Project, prediction: PredictionPlan, missing: Sequence[int]) -> bool:
     settings = prediction.spec.settings
     if not predicts_on_ranks(prediction.spec, project.runtime):
         return False
@@ -132,7 +132,7 @@ def _needs_ranks(project: Project, prediction: Prediction, missing: Sequence[int
 
 
 def _on_ranks(
-    project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
+    project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
     rows: DatasetPlace, missing: Sequence[int], log: Path,
 ) -> None:  # fmt: skip
     run = prediction.spec
@@ -158,7 +158,7 @@ def _on_ranks(
 
 
 def _here(
-    project: Project, prediction: Prediction, model: Path, trained_on: Sequence[DatasetPlace],
+    project: Project, prediction: PredictionPlan, model: Path, trained_on: Sequence[DatasetPlace],
     rows: DatasetPlace, missing: Sequence[int],
 ) -> None:  # fmt: skip
     import torch

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from shardline.config.plans import Prediction
+from shardline.config.plans import PredictionPlan
 from shardline.config.project import Project
 from shardline.core.digests import file_sha256
 from shardline.core.files import write_json
@@ -22,7 +22,7 @@ def write_predictions(project: Project, record: str, file: str, described: str) 
 
 
 def write_file(
-    prediction: Prediction, record: PredictionResult, file: Path, described: Path
+    prediction: PredictionPlan, record: PredictionResult, file: Path, described: Path
 ) -> None:
     """Write the parts of a prediction as one file, and what it was made from beside it; the parts go.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from shardline.config.current_identity import recheck_report
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.pipeline import invocation
 from shardline.pipeline.common import check_environment
@@ -90,7 +90,7 @@ def _title(project: Project) -> str:
     return str(title or project.workdir.name)
 
 
-def _asked(project: Project, run: Run) -> "TableEntry":
+def _asked(project: Project, run: RunPlan) -> "TableEntry":
     from shardline.report import TableEntry
 
     notes = [project.notes[name] for name in run.names if name in project.notes]

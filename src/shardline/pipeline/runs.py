@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.current_identity import recheck_evaluation, recheck_training
-from shardline.config.plans import DatasetPlace, Run, RunSpec
+from shardline.config.plans import DatasetPlace, RunPlan, RunSpec
 from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
@@ -59,7 +59,7 @@ def evaluate(project: Project, evaluation: str, inputs: Inputs, *, log: Path | N
 
 
 def _take_over(
-    run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
+    run: RunPlan, files: Mapping[str, Path], datasets: Sequence[DatasetPlace]
 ) -> dict[str, Any]:
     from shardline.training.script_outputs import evaluation_of
 
@@ -72,7 +72,7 @@ def _take_over(
 
 
 def _evaluate(
-    project: Project, run: Run, files: Mapping[str, Path], datasets: Sequence[DatasetPlace],
+    project: Project, run: RunPlan, files: Mapping[str, Path], datasets: Sequence[DatasetPlace],
     log: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     if log and needs_ranks(project, run, datasets):
@@ -83,7 +83,7 @@ def _evaluate(
 
 
 def _evaluate_here(
-    project: Project, run: Run, model: Path, datasets: Sequence[DatasetPlace]
+    project: Project, run: RunPlan, model: Path, datasets: Sequence[DatasetPlace]
 ) -> dict[str, Any]:
     import torch
 

@@ -14,7 +14,7 @@ from msgspec import structs
 from shardline.checkpoints.folder import last_step, prune_sealed
 from shardline.config.current_identity import recheck_training
 from shardline.config.geometry import PlannedGeometry
-from shardline.config.plans import DatasetPlace, Run, RunSpec
+from shardline.config.plans import DatasetPlace, RunPlan, RunSpec
 from shardline.config.project import Project
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
@@ -164,7 +164,7 @@ def train_again(project: Project, number: int, log: Path, model: str, inputs: In
 
 
 def _training_task(
-    project: Project, run: Run, inputs: Inputs, work: Path, rule: str, *, results: Path
+    project: Project, run: RunPlan, inputs: Inputs, work: Path, rule: str, *, results: Path
 ) -> tuple[RankTask, Train]:
     """Return what the ranks of any training are given, and its action."""
     run_json, given = files_of(run, inputs)["spec"], inputs.get("script_environment")
@@ -211,7 +211,7 @@ def rank_task(
     )
 
 
-def spec_of(run: Run) -> RunSpec:
+def spec_of(run: RunPlan) -> RunSpec:
     """Return a run as ranks take it that do not train it."""
     return RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
 
@@ -302,7 +302,7 @@ def _scheduled(env: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def python_of(project: Project, run: Run | RunSpec, inputs: Inputs) -> tuple[str, ...]:
+def python_of(project: Project, run: RunPlan | RunSpec, inputs: Inputs) -> tuple[str, ...]:
     """Return the words that start Python for a run's ranks."""
     gpus, given = run.settings.accelerator == "gpu", inputs.get("environment")
     return python_of_ranks(project, gpus=gpus, environment=str(given) if given else None)

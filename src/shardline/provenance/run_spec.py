@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.core.canonical import digest
@@ -21,7 +21,7 @@ def locked(project: Project, document: Mapping[str, Any]) -> dict[str, Any]:
     return {"python": environment["python"], "requirements": requirements}
 
 
-def describe_run(project: Project, run: Run, action: Action) -> ResolvedRun:
+def describe_run(project: Project, run: RunPlan, action: Action) -> ResolvedRun:
     """Return `run.json`: what a training is given.
 
     Args:

@@ -250,3 +250,17 @@ class PredictionResult(Record, frozen=True, kw_only=True):
     files: dict[Name, str]
     identity: IdentityDocument
     action: Action | UnsetType = UNSET
+
+
+class RunRecord(Record, frozen=True, kw_only=True):
+    """What is sealed of a run: what its plan became.
+
+    Attributes:
+        spec: `run.json`, all settings resolved.
+        provenance: of the training.
+        evaluation: of the model.
+    """
+
+    spec: ResolvedRun
+    provenance: TrainingProvenance
+    evaluation: EvaluationResult

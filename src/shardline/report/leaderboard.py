@@ -199,7 +199,7 @@ def titles_of(keys: Collection[GroupKey]) -> dict[GroupKey, str]:
     """Return each group's title: its dataset's name, with what tells it from others of that name.
 
     Args:
-        keys: As `Run.group_key` gives them, distinct.
+        keys: As `ReportedRun.group_key` gives them, distinct.
     """
     found = {}
     for key in keys:

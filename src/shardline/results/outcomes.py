@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from shardline.config.plans import Dataset, Run
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.errors import DataError
 from shardline.records.failures import Failure
@@ -20,12 +20,12 @@ FAILED, RUNNING, STOPPED, MISSING = "failed", "running", "stopped", "missing"
 _ENVIRONMENT_RULES = ("lock_envs", "create_env", "build_image")
 
 
-def failure_of(run: Run) -> Failure | None:
+def failure_of(run: RunPlan) -> Failure | None:
     """Return the first failure among the jobs that a run still needs; None if none has failed."""
     return next(_failures(run), None)
 
 
-def _failures(run: Run) -> Iterator[Failure]:
+def _failures(run: RunPlan) -> Iterator[Failure]:
     folder = run.layout.failures
     if run.is_sealed or not folder.is_dir():
         return
@@ -39,7 +39,7 @@ def _failures(run: Run) -> Iterator[Failure]:
     yield from failures_of(folder, "evaluate", f"{run.id}-{run.evaluation_id}")
 
 
-def _failures_of_dataset(dataset: Dataset) -> Iterator[Failure]:
+def _failures_of_dataset(dataset: DatasetPlan) -> Iterator[Failure]:
     if not dataset.manifest.exists():
         for rule in ("build_shards", "seal_dataset"):
             yield from failures_of(dataset.layout.failures, rule, dataset.id)
@@ -59,13 +59,13 @@ def outcomes_of(project: Project) -> dict[str, dict[str, Any]]:
     }
 
 
-def _has_records(run: Run) -> bool:
+def _has_records(run: RunPlan) -> bool:
     """Return whether all that the report reads of a run is here."""
     names = ("run.json", "identity.json", "metrics.jsonl", "provenance.json")
     return all((run.folder / name).exists() for name in names)
 
 
-def _outcome(key: str, run: Run) -> dict[str, Any]:
+def _outcome(key: str, run: RunPlan) -> dict[str, Any]:
     known = {
         "id": key,
         "names": list(run.names),
@@ -79,7 +79,7 @@ def _outcome(key: str, run: Run) -> dict[str, Any]:
     return {**known, **_missing(run)}
 
 
-def _running(run: Run, progress: Progress) -> dict[str, Any]:
+def _running(run: RunPlan, progress: Progress) -> dict[str, Any]:
     return {
         "state": RUNNING,
         "cause": f"it trains: {describe_progress(progress)}",
@@ -106,7 +106,7 @@ def _failed(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _missing(run: Run) -> dict[str, Any]:
+def _missing(run: RunPlan) -> dict[str, Any]:
     again = "give the same `snakemake` command again"
     if run.has_model:
         found = {
@@ -128,7 +128,7 @@ def _missing(run: Run) -> dict[str, Any]:
     return {"state": MISSING, "cause": cause, "remedy": remedy, "log": log}
 
 
-def stop_of(run: Run) -> str | None:
+def stop_of(run: RunPlan) -> str | None:
     """Return why a training's last attempt was stopped, and at which step it saved; None where it was not."""
     with suppress(DataError):
         last = read_attempts(run.layout.work(run.id))[-1:]
@@ -136,7 +136,7 @@ def stop_of(run: Run) -> str | None:
     return None
 
 
-def _log(run: Run, rule: str, key: str) -> str | None:
+def _log(run: RunPlan, rule: str, key: str) -> str | None:
     path = run.layout.log(rule, key)
     return run.layout.name_of(path) if path.exists() else None
 

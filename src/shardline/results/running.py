@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.core.errors import DataError
 from shardline.core.files import read_json
 from shardline.supervision.attempts import read_attempts, tail_of
@@ -37,7 +37,7 @@ class Progress:
     left_s: float | None = None
 
 
-def progress_of(run: Run, *, now: float | None = None) -> Progress | None:
+def progress_of(run: RunPlan, *, now: float | None = None) -> Progress | None:
     """Return how far a run's training is; None where no rank has written a heartbeat of late.
 
     Args:

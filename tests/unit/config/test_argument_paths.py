@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shardline.config import script_files
 from shardline.config.script_files import uncounted_paths
 from shardline.errors import ConfigError
 from tests.support.fake_project import FakeProject

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.config.load import load_project
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.core.files import read_json, write_json
 from shardline.errors import ConfigError
@@ -32,7 +32,7 @@ def load(folder: Path, *cells: str, **config: Any) -> Project:
     return load_project({**given, **config}, workdir=folder)
 
 
-def only(project: Project) -> Run:
+def only(project: Project) -> RunPlan:
     (run,) = project.runs.values()
     return run
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardline.config.load import load_project
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.config.scripts import is_script, resolve_script, split_script
 from shardline.errors import ConfigError
 from tests.support.workspace import Workspace
@@ -36,7 +36,7 @@ class ScriptProject:
         for name, text in FILES.items():
             workspace.write(name, text)
 
-    def run(self, **changes: Any) -> Run:
+    def run(self, **changes: Any) -> RunPlan:
         """Return the run, with another row where changes say so."""
         config = {
             "runs": "config/runs.tsv",
@@ -112,7 +112,7 @@ def test_a_script_that_is_not_valid_python_is_named_with_its_line(project: Scrip
 # --- identity -----------------------------------------------------------------------------------
 
 
-def identity(run: Run) -> tuple[str, str]:
+def identity(run: RunPlan) -> tuple[str, str]:
     return run.id, run.evaluation_id
 
 

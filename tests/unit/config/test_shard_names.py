@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import structs
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import Dataset, order_of_part, shards_of_part
+from shardline.config.plans import DatasetPlan, order_of_part, shards_of_part
 from shardline.config.settings.config import DatasetSettings
 from shardline.config.settings.sources import Digits
 from shardline.data.build import build_shards, seal, shard_file, shard_number
@@ -23,8 +23,8 @@ RULES = Path(__file__).parents[3] / "rules" / "common.smk"
 
 def dataset_of(**settings):
     """Return a dataset of which only the settings are known."""
-    fields = {field.name: None for field in dataclasses.fields(Dataset)}
-    return Dataset(
+    fields = {field.name: None for field in dataclasses.fields(DatasetPlan)}
+    return DatasetPlan(
         **fields | {"settings": DatasetSettings(source=Digits(type="digits"), **settings)}
     )
 

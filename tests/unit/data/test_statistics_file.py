@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from safetensors.numpy import load_file
 
-from shardline.config.plans import Dataset as Configured
+from shardline.config.plans import DatasetPlan
 from shardline.core.files import read_json, write_json
 from shardline.data import statistics_file
 from shardline.data.datamodule import Normalizer, shift_and_scale
@@ -48,7 +48,7 @@ class Photos:
         }
         fake.config["runtime"] = {"strict_env": "warn"}
         self.fake, self.project = fake, fake.load()
-        self.dataset: Configured = fake.run("flat").dataset
+        self.dataset: DatasetPlan = fake.run("flat").dataset
         self.folder = self.project.store / "datasets" / self.dataset.id
         self.plan = self.project.part(datasets=[self.dataset.id])
         for part in self.dataset.parts:

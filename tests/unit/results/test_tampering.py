@@ -12,7 +12,7 @@ from msgspec import convert
 
 from shardline.checkpoints.folder import find_damage, newest_good, saving
 from shardline.config.names import LAYOUT, check_layout
-from shardline.config.plans import Dataset, DatasetPlace, RunSpec
+from shardline.config.plans import DatasetPlace, DatasetPlan, RunSpec
 from shardline.core.files import json_bytes, read_json, write_json
 from shardline.core.seals import seal
 from shardline.core.world import World
@@ -67,7 +67,7 @@ class Built:
         table["source"] |= {"rows_per_shard": 60, "features": 3}
         fake.config["runtime"] = {"strict_env": "warn"}
         self.project = fake.load()
-        self.dataset: Dataset = fake.run("flat").dataset
+        self.dataset: DatasetPlan = fake.run("flat").dataset
         self.folder = self.project.store / "datasets" / self.dataset.id
         self.plan = self.project.part(datasets=[self.dataset.id])
         for part in self.dataset.parts:

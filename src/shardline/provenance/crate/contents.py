@@ -22,7 +22,7 @@ from shardline.provenance.crate.metadata import METADATA
 from shardline.records.acceptances import ACCEPTED
 from shardline.records.base import Record, decode
 from shardline.records.datasets import DatasetProvenance, Manifest
-from shardline.records.runs import EvaluationResult, ResolvedRun, TrainingProvenance
+from shardline.records.runs import EvaluationResult, ResolvedRun, RunRecord, TrainingProvenance
 
 WORKFLOW = "workflow"
 CONFIG = Path("config/config.yaml")
@@ -75,15 +75,6 @@ class Item:
         if isinstance(self.source, bytes):
             return len(self.source)
         return self.source.stat().st_size if self.source.exists() else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """What was sealed of a run, without what looks like a secret."""
-
-    spec: ResolvedRun
-    provenance: TrainingProvenance
-    evaluation: EvaluationResult
 
 
 @dataclass(kw_only=True)

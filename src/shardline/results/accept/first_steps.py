@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, LaunchError, ShardlineError
 from shardline.core.files import read_json_lines
@@ -42,7 +42,7 @@ def compare_first_steps(
         ShardlineError: a value differs.
     """
     run = candidate.asked
-    assert isinstance(run, Run)
+    assert isinstance(run, RunPlan)
     earlier = run.layout.run(candidate.earlier)
     recorded = _recorded(candidate, earlier, steps)
     path = run.layout.declared.first_steps(run.id, steps)
@@ -95,7 +95,7 @@ def differences(
 
 def _recorded(candidate: Candidate, earlier: Path, steps: int) -> dict[_Key, float | None]:
     run = candidate.asked
-    assert isinstance(run, Run)
+    assert isinstance(run, RunPlan)
     if is_script(run.model_class):
         raise ConfigError(
             f"{candidate.title} is a training script, whose steps Shardline does not know; accept it without "

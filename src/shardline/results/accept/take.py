@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from shardline.config.plans import Dataset, Run, RunSpec
+from shardline.config.plans import DatasetPlan, RunPlan, RunSpec
 from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
@@ -51,7 +51,7 @@ def accept_run(
         ShardlineError: Snakemake or a training of this run is at work.
     """
     run, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
-    assert isinstance(run, Run)
+    assert isinstance(run, RunPlan)
     earlier = project.layout.run(candidate.earlier)
     refuse_damage(verify_run(project.layout, candidate.earlier))
     check_schema(run, earlier)
@@ -84,7 +84,7 @@ def accept_dataset(project: Project, candidate: Candidate, *, reason: str) -> Pa
         DataError: a shard or the manifest is damaged, or nothing can be written.
     """
     dataset, action = candidate.asked, Action(id=f"accept/{candidate.asked.id}")
-    assert isinstance(dataset, Dataset)
+    assert isinstance(dataset, DatasetPlan)
     refuse_damage(verify_dataset(project, candidate.earlier))
     layout = project.layout
     earlier = layout.result("dataset", candidate.earlier)
@@ -161,7 +161,7 @@ def _differing(
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def fitting_evaluation(run: Run, earlier: Path) -> Path | None:
+def fitting_evaluation(run: RunPlan, earlier: Path) -> Path | None:
     """Return the newest evaluation of an earlier result that has the run's settings; None if there is none."""
     asked = run.evaluation_document["settings"]
     files = (earlier / "evaluations").glob("*.json")
@@ -172,7 +172,7 @@ def fitting_evaluation(run: Run, earlier: Path) -> Path | None:
 
 
 def _take_evaluation(
-    candidate: Candidate, run: Run, earlier: Path, scratch: Path, action: Action
+    candidate: Candidate, run: RunPlan, earlier: Path, scratch: Path, action: Action
 ) -> None:
     """Take over the earlier evaluation of the same settings.
 
@@ -211,7 +211,7 @@ def refuse_damage(verdict: Verdict) -> None:
         raise DataError("\n".join(verdict.problems))
 
 
-def check_schema(run: Run, earlier: Path) -> None:
+def check_schema(run: RunPlan, earlier: Path) -> None:
     """Refuse a run whose rows have another form than those that the earlier one was trained on."""
     before = read_record(earlier / "run.json", ResolvedRun, remedy=REMAKE).mix
     if before.keys() == {part.dataset.id for part in run.parts}:
@@ -236,7 +236,7 @@ def check_schema(run: Run, earlier: Path) -> None:
         )
 
 
-def check_model(run: Run, earlier: Path) -> None:
+def check_model(run: RunPlan, earlier: Path) -> None:
     """Refuse a model whose tensors are not those that the present model has."""
     if is_script(run.model_class):  # which alone knows its model
         return

@@ -2,7 +2,7 @@
 
 import logging
 
-from shardline.config.plans import Dataset, Run
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.core.errors import ShardlineError
 from shardline.core.package import check_unlocked
@@ -37,7 +37,7 @@ def accept_unasked(project: Project) -> None:
 def _fits(found: Candidate, level: str) -> bool:
     if not is_near(found.document, found.asked.document, level):
         return False
-    if isinstance(found.asked, Dataset):
+    if isinstance(found.asked, DatasetPlan):
         return True
     layout, present = found.asked.layout, [part.dataset for part in found.asked.parts]
     before = weights_of_inputs(found.document["inputs"]).keys() - {one.id for one in present}
@@ -46,11 +46,11 @@ def _fits(found: Candidate, level: str) -> bool:
 
 
 def _accept(project: Project, found: Candidate, reason: str) -> None:
-    if isinstance(found.asked, Dataset):
+    if isinstance(found.asked, DatasetPlan):
         accept_dataset(project, found, reason=reason)
         return
     # nothing but the environment differs, so the model is the same
-    assert isinstance(found.asked, Run)
+    assert isinstance(found.asked, RunPlan)
     earlier = found.asked.folder.with_name(found.earlier)
     has_evaluation = fitting_evaluation(found.asked, earlier) is not None
     accept_run(project, found, reason=reason, with_evaluation=has_evaluation, checks_model=False)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
-from shardline.config.plans import Run
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.script_files import uncounted_paths
 from shardline.core.errors import ConfigError, DataError, ShardlineError
@@ -22,7 +22,7 @@ _BEFORE_S = (
 
 
 def check_runs(
-    project: Project, runs: Mapping[str, Run], env: Mapping[str, str], *, limit_s: float | None = None,
+    project: Project, runs: Mapping[str, RunPlan], env: Mapping[str, str], *, limit_s: float | None = None,
     is_elsewhere: bool = False,
 ) -> list[Finding]:  # fmt: skip
     """Return what is wrong with runs, errors first.
@@ -75,7 +75,7 @@ def check_before_building(
         logger.warning("%s: %s", one.kind, mask(from_here(one.text)))
 
 
-def check_script_environments(project: Project, runs: Mapping[str, Run]) -> Iterator[Finding]:
+def check_script_environments(project: Project, runs: Mapping[str, RunPlan]) -> Iterator[Finding]:
     """Yield what the environments of scripts lack; one that is not built yet is checked when it is.
 
     Args:

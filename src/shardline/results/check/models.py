@@ -11,7 +11,7 @@ from typing import Any
 
 from shardline import __version__
 from shardline.config.inferred import block
-from shardline.config.plans import Run, RunSpec
+from shardline.config.plans import RunPlan, RunSpec
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
@@ -54,7 +54,7 @@ class Checked:
 
 
 def check_models(
-    project: Project, runs: Mapping[str, Run], *, limit_s: float | None = None, is_elsewhere: bool = False,
+    project: Project, runs: Mapping[str, RunPlan], *, limit_s: float | None = None, is_elsewhere: bool = False,
 ) -> Checked:  # fmt: skip
     """Check the models of runs; those that were found well before, with the same code, cost nothing.
 
@@ -64,7 +64,7 @@ def check_models(
         is_elsewhere: whether jobs have packages of their own, as those in a container.
     """
     checked = Checked()
-    asked: dict[str, Run] = {}
+    asked: dict[str, RunPlan] = {}
     keys: dict[str, str] = {}
     for key, run in runs.items():
         if not is_script(run.model_class):
@@ -91,7 +91,7 @@ def check_models(
     return checked
 
 
-def _too_few_rows(run: Run, num_rows: int | None) -> str | None:
+def _too_few_rows(run: RunPlan, num_rows: int | None) -> str | None:
     """Return what is wrong where a dataset, all splits together, does not fill a global batch."""
     settings, data = run.settings, run.settings.data
     # rows that are drawn by class, or over an epoch of a given length, are repeated
@@ -105,7 +105,7 @@ def _too_few_rows(run: Run, num_rows: int | None) -> str | None:
     )
 
 
-def _identity_of(run: Run) -> str:
+def _identity_of(run: RunPlan) -> str:
     """Return the identity of a check, which runs that differ in learning rate or length alone share."""
     settings = as_plain(run.settings)
     counted = {
@@ -142,7 +142,7 @@ def _identity_of(run: Run) -> str:
     return short_digest(document)
 
 
-def _task(project: Project, run: Run, work: Path, options: dict[str, Any]) -> RankTask:
+def _task(project: Project, run: RunPlan, work: Path, options: dict[str, Any]) -> RankTask:
     """Return what the program is given of a run."""
     return RankTask(
         run=RunSpec(
@@ -180,7 +180,7 @@ def _task(project: Project, run: Run, work: Path, options: dict[str, Any]) -> Ra
 
 
 def _run(
-    project: Project, runs: Mapping[str, Run], limit_s: float | None, *, is_elsewhere: bool
+    project: Project, runs: Mapping[str, RunPlan], limit_s: float | None, *, is_elsewhere: bool
 ) -> dict[str, ModelResult]:
     """Check models in a process of their own; returns the result of each by identity.
 
@@ -244,5 +244,5 @@ def _start(
     return f"the check's process ended with code {code}; its log is {project.layout.name_of(log)}"
 
 
-def _not_checked(run: Run, why: str) -> ModelResult:
+def _not_checked(run: RunPlan, why: str) -> ModelResult:
     return ModelResult(not_checked=[f"model={run.row.model} was not checked: {why}"])
