@@ -86,9 +86,7 @@ def _prediction(
 ) -> PredictionPlan:
     spec = RunSpec.of(recorded.spec, name=recorded.title)
     if (run := project.runs.get(recorded.id)) is not None:  # whose class may have moved
-        spec = RunSpec(
-            run=run.id, name=run.name, model_class=run.model_class, settings=run.settings
-        )
+        spec = run.spec
     paths = {
         "model": spec.model_class,
         **paths_of(recorded.spec.settings["data"], project.code, recorded.title),

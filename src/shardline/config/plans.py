@@ -7,15 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from shardline.config.layout import ResultsLayout
 from shardline.config.resolved import as_type
 from shardline.config.runs import Row
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.config import DatasetSettings
-from shardline.config.settings.run import Data, RunSettings
-from shardline.core.canonical import short_digest
+from shardline.config.settings.run import RunSettings
+from shardline.core.canonical import digest, short_digest
 from shardline.records.runs import ResolvedRun
 
 
@@ -142,25 +142,16 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     environment: dict[str, Any] = {}
 
     @classmethod
-    def of(
-        cls, recorded: ResolvedRun, *, name: str = "", model_class: str = "",
-        data: Data | None = None,
-    ) -> "RunSpec":  # fmt: skip
-        """Return the run of a `run.json`, which an earlier version may have written.
-
-        Args:
-            model_class: where the model lies now, if it has moved since.
-            data: these settings now, likewise.
-        """
-        settings = as_type(recorded.settings, RunSettings)
+    def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":
+        """Return the run of a `run.json`, which an earlier version may have written."""
         return cls(
             run=recorded.run,
             name=name,
             identity=recorded.identity,
             datasets=recorded.mix,
             model=recorded.model,
-            model_class=model_class or recorded.model_class,
-            settings=structs.replace(settings, data=data) if data else settings,
+            model_class=recorded.model_class,
+            settings=as_type(recorded.settings, RunSettings),
             environment=recorded.environment,
         )
 
@@ -312,6 +303,19 @@ class RunPlan:
     def varied(self) -> dict[str, Any]:
         """The settings that vary within a grid of the table, by dotted key."""
         return {key: value for row in reversed(self.rows) for key, value in row.varied.items()}
+
+    @property
+    def spec(self) -> RunSpec:
+        """What its ranks are told of it, but for what is to be installed."""
+        return RunSpec(
+            run=self.id,
+            name=self.name,
+            identity=digest(self.document),
+            datasets={part.dataset.id: str(part.weight) for part in self.parts},
+            model=self.row.model,
+            model_class=self.model_class,
+            settings=self.settings,
+        )
 
     @cached_property
     def folder(self) -> Path:

@@ -66,9 +66,7 @@ def prediction_of_run(
     project: Project, run: RunPlan, rows: DatasetPlan, split: str, where: str
 ) -> PredictionPlan:
     """Return a prediction by a run of the config; see `make_prediction`."""
-    spec = RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
-    trained_on = {part.dataset.id: str(part.weight) for part in run.parts}
-    return make_prediction(project, spec, run.code_paths, trained_on, rows, split, where)
+    return make_prediction(project, run.spec, run.code_paths, run.spec.datasets, rows, split, where)
 
 
 def files_as_dataset(

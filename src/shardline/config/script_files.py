@@ -267,7 +267,7 @@ def _file_of(text: str, layout: ResultsLayout) -> Path | None:
     root = layout.root
     path = Path(os.path.normpath(root / text))
     # unlike Path.is_file, for a text of any length and with any character
-    if not os.path.isfile(path):  # noqa: PTH113
+    if not os.path.isfile(path):
         return None
     if not path.is_relative_to(root):  # perhaps by a link to the project's folder
         path = path.resolve()

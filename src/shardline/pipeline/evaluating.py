@@ -48,7 +48,7 @@ def evaluate_on_ranks(
             has_samples="samples" in run.evaluation_document["versions"],
         )
         task = training.rank_task(
-            training.spec_of(run),
+            run.spec,
             action,
             datasets=datasets,
             work=work,

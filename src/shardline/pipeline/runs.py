@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.current_identity import recheck_evaluation, recheck_training
-from shardline.config.plans import DatasetPlace, RunPlan, RunSpec
+from shardline.config.plans import DatasetPlace, RunPlan
 from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
@@ -91,10 +91,9 @@ def _evaluate_here(
 
     torch.set_num_threads(1)  # as on each rank: their number changes the last bits of sums
     # `run.json` may be older than the place of the class, and than a setting
-    spec = RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
     watch(project, run)
     result = evaluate_model(
-        spec,
+        run.spec,
         model_file=model,
         datasets=datasets,
         verify=project.runtime.verify,

@@ -177,12 +177,10 @@ def _training_task(
         ),
         script_environment=built_on_nodes(run.environment, project.layout),
     )
-    # the file is of the first run with this identity, and classes may have moved since
-    resolved = read_run(
-        run_json, name=run.name, model_class=run.model_class, data=run.settings.data
-    )
+    # the file is of the first run with this identity: since then classes may have moved, and workers be others
+    environment = read_run(run_json).environment
     task = rank_task(
-        resolved,
+        structs.replace(run.spec, environment=environment),
         action,
         datasets=places_of(run, inputs),
         work=work,
@@ -209,11 +207,6 @@ def rank_task(
         rank_logs=rank_logs,
         runtime=RankRuntime.of(runtime),
     )
-
-
-def spec_of(run: RunPlan) -> RunSpec:
-    """Return a run as ranks take it that do not train it."""
-    return RunSpec(run=run.id, name=run.name, model_class=run.model_class, settings=run.settings)
 
 
 @contextmanager
@@ -274,7 +267,7 @@ def run_preflight(project: Project, log: Path, output: str, inputs: Inputs) -> N
     work = layout.work(f"{run.id}-preflight")
     make_folder(work)
     task = rank_task(
-        spec_of(run),
+        run.spec,
         Preflight(output=Path(output)),
         work=work,
         rank_logs=layout.logs_of_parts("run_preflight", run.id),

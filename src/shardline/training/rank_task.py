@@ -12,7 +12,6 @@ from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.geometry import ActualGeometry
 from shardline.config.plans import DatasetPlace, RunSpec
 from shardline.config.script_environment import ScriptEnvironment
-from shardline.config.settings.run import Data
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import DataError
 from shardline.core.files import write_bytes
@@ -260,16 +259,11 @@ def _to_path(kind: type, value: Any) -> Any:
     return kind(value)
 
 
-def read_run(
-    run_json: Path, *, name: str = "", model_class: str = "", data: Data | None = None
-) -> RunSpec:
-    """Return a resolved run as it is to be trained now.
+def read_run(run_json: Path, *, name: str = "") -> RunSpec:
+    """Return a resolved run.
 
     Args:
         name: what messages call it, which the file does not hold.
-        model_class: import path of the model now, which may have moved since; empty: as resolved.
-        data: the run's `data` settings now: classes that they name may have moved as well, and how
-            many workers there are does not count; None: as resolved.
 
     Raises:
         DataError: the file cannot be read, or has another order of samples.
@@ -282,4 +276,4 @@ def read_run(
             f"{run_json} has the order of samples of version {document.order}, expected {ORDER_VERSION}, this "
             "Shardline's; delete the run's folder beside it to resolve it again, or use the Shardline that wrote it"
         )
-    return RunSpec.of(document, name=name, model_class=model_class, data=data)
+    return RunSpec.of(document, name=name)

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from shardline.config.plans import DatasetPlan, RunPlan, RunSpec
+from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
@@ -244,8 +244,7 @@ def check_model(run: RunPlan, earlier: Path) -> None:
 
     from shardline.training.model import make_model
 
-    spec = RunSpec(run=run.id, model_class=run.model_class, settings=run.settings)
-    model = make_model(spec, encode(read_manifest(run.layout, run.dataset.id).schema))
+    model = make_model(run.spec, encode(read_manifest(run.layout, run.dataset.id).schema))
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     with safe_open(earlier / "model.safetensors", framework="pt") as sealed:
         names = sealed.keys()

@@ -9,13 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec import structs
+
 from shardline import __version__
 from shardline.config.inferred import block
-from shardline.config.plans import RunPlan, RunSpec
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
 from shardline.config.scripts import is_script
-from shardline.core.canonical import digest, short_digest
+from shardline.core.canonical import short_digest
 from shardline.core.environment import rank_variables, without_place
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder
@@ -145,14 +147,7 @@ def _identity_of(run: RunPlan) -> str:
 def _task(project: Project, run: RunPlan, work: Path, options: dict[str, Any]) -> RankTask:
     """Return what the program is given of a run."""
     return RankTask(
-        run=RunSpec(
-            run=run.id,
-            name=run.names[0],
-            identity=digest(run.document),
-            model=run.row.model,
-            model_class=run.model_class,
-            settings=run.settings,
-        ),
+        run=structs.replace(run.spec, name=run.names[0]),
         action=Check(
             sources=tuple(
                 CheckedDataset(
