@@ -106,7 +106,7 @@ def test_metrics_and_headline_count_in_the_evaluation_with_their_packages(
     project: FakeProject,
 ) -> None:
     training, before = evaluated_by(project)
-    assert before["settings"]["metrics"] == []
+    assert not before["settings"]["metrics"]
     packages = before["environment"]["packages"].keys()
     assert packages.isdisjoint({"scipy", "torchmetrics"})
     same, after = evaluated_by(project, metrics=[NAMED, "CohenKappa", "mypkg.metrics:Own"])

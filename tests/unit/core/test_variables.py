@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
@@ -24,6 +25,7 @@ from shardline.core.errors import ConfigError
 from shardline.launch.commands import LaunchPlan, launch_command
 from shardline.launch.start import prepare_start
 from shardline.pipeline.hooks import open_project
+from shardline.records.runs import TrainingProvenance
 from shardline.results import diff
 from shardline.training.rank_task import write_task
 from tests.support.evaluated_model import Rows, evaluated
@@ -322,5 +324,6 @@ def test_the_shells_matrix_changes_no_bit_of_a_training_by_the_ranks_own_program
     pair = [variables.compared(one["action"]["variables"]) for one in (provenance, alone)]
     assert {name for name in pair[0] if pair[0].get(name) != pair[1].get(name)} == {"TZ"}
 
-    told = [one.text for one in diff._circumstances(alone, provenance) if one.kind == "variable"]
+    sides = convert(alone, TrainingProvenance), convert(provenance, TrainingProvenance)
+    told = [one.text for one in diff._circumstances(*sides) if one.kind == "variable"]
     assert "TZ unset -> Asia/Tokyo" in told
