@@ -18,7 +18,7 @@ from benchmarks.turns import REPOSITORY, Ended, TimeOver
 
 from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.load import load_project
-from shardline.config.plans import DatasetPlace
+from shardline.config.run_spec import DatasetPlace
 from shardline.core.environment import rank_variables
 from shardline.pipeline import runs as jobs
 from shardline.pipeline.datasets import build_shards, seal_dataset

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardline.config.plans import DatasetPlace
+from shardline.config.run_spec import DatasetPlace
 from shardline.core.files import write_json
 from shardline.sources import Schema, Source, Table
 from tests.support.columns import manifest_of

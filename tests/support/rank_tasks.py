@@ -7,7 +7,7 @@ from msgspec import convert, structs
 
 from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.geometry import ActualGeometry
-from shardline.config.plans import DatasetPlace, RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.world import World
 from shardline.training.rank_task import (
     Check,

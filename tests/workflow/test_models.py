@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from shardline.config.plans import RunSpec
+from shardline.config.run_spec import RunSpec
 from shardline.records.base import read_record
 from shardline.records.runs import ResolvedRun
 from shardline.training.model import make_model

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardline.config.plans import DatasetPlan, PredictionPlan, RunSpec
+from shardline.config.plans import DatasetPlan, PredictionPlan
 from shardline.config.predictions import files_as_dataset, make_prediction
 from shardline.config.project import Project
+from shardline.config.run_spec import RunSpec
 from shardline.config.sample_code import paths_of
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import writing

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.config import script_files, sources
-from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, RunSpec
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain
+from shardline.config.run_spec import RunSpec
 from shardline.config.sample_code import EVALUATED
 from shardline.config.script_environment import ScriptEnvironment, environment_of_run
 from shardline.config.settings.run import RunSettings

@@ -17,21 +17,23 @@ from shardline.config import (
     shard_count,
     sources,
 )
-from shardline.config.checks import check_evaluation, metric_paths
 from shardline.config.current_identity import document_of_dataset, document_of_run, locate
 from shardline.config.document import plain, read_config, refuse_duplicates
-from shardline.config.hub_models import check_hub_model, with_vocabulary
+from shardline.config.evaluation_code import check_evaluation, metric_paths
+from shardline.config.hub_models import check_hub_model
 from shardline.config.key_schema import fill, schema_of
 from shardline.config.layout import ResultsLayout
 from shardline.config.plans import DatasetPlan, RunPlan, WeightedDataset
 from shardline.config.project import Project
 from shardline.config.resolved import as_type
 from shardline.config.runs import Row, read_rows
-from shardline.config.sample_code import check_samples, paths_of
+from shardline.config.sample_checks import check_samples
+from shardline.config.sample_code import paths_of
 from shardline.config.scaling import load_scaling
 from shardline.config.script_environment import environment_of_run
 from shardline.config.settings.config import Config, DatasetSettings, PredictionSettings
 from shardline.config.settings.run import RunSettings
+from shardline.config.sized_model import with_vocabulary
 from shardline.config.validate import Problems, coerce, validate
 from shardline.core.canonical import short_digest
 from shardline.core.errors import ConfigError

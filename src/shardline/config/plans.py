@@ -5,18 +5,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
-
-from msgspec import Struct
+from typing import Any
 
 from shardline.config.layout import ResultsLayout
-from shardline.config.resolved import as_type
+from shardline.config.run_spec import RunSpec
 from shardline.config.runs import Row
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.config import DatasetSettings
 from shardline.config.settings.run import RunSettings
 from shardline.core.canonical import digest, short_digest
-from shardline.records.runs import ResolvedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,124 +93,6 @@ def shards_of_part(name: str) -> range:
     """Return the shards of a part by its name; none if it is no part's."""
     first, _, last = name.partition("-")
     return range(int(first), int(last) + 1) if first.isdecimal() and last.isdecimal() else range(0)
-
-
-class DatasetPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a sealed dataset is that a run reads, alone or in a mix.
-
-    Attributes:
-        manifest: the sealed manifest.
-        shards: folder of its shards in the store.
-        weight: its share of the samples, as a fraction such as `7/10`; those of a mix sum to 1.
-        tokenizer: the file that made its tokens, where one did.
-    """
-
-    manifest: Path
-    shards: Path
-    weight: str = "1"
-    tokenizer: Path | None = None
-
-    @property
-    def share(self) -> Fraction:
-        """The weight, exactly."""
-        return Fraction(self.weight)
-
-
-class RunSpec(Struct, frozen=True, kw_only=True):
-    """A resolved run.
-
-    Attributes:
-        run: its id.
-        name: its names, which its job passes, since `run.json` holds none.
-        identity: digest of the training's identity document.
-        datasets: by id of its datasets, the weight of each as in `DatasetPlace`.
-        model: as the run table names it.
-        model_class: import path of the model, or the script.
-        environment: what is to be installed: `python`, and `requirements` of the lock.
-    """
-
-    run: str
-    name: str = ""
-    identity: str = ""
-    datasets: dict[str, str] = {}
-    model: str = ""
-    model_class: str
-    settings: RunSettings
-    environment: dict[str, Any] = {}
-
-    @classmethod
-    def of(cls, recorded: ResolvedRun, *, name: str = "") -> "RunSpec":
-        """Return the run of a `run.json`, which an earlier version may have written."""
-        return cls(
-            run=recorded.run,
-            name=name,
-            identity=recorded.identity,
-            datasets=recorded.mix,
-            model=recorded.model,
-            model_class=recorded.model_class,
-            settings=as_type(recorded.settings, RunSettings),
-            environment=recorded.environment,
-        )
-
-    @property
-    def id(self) -> str:
-        """Its id, as of a run of the config."""
-        return self.run
-
-    @property
-    def title(self) -> str:
-        """What messages call it."""
-        return self.name or self.run
-
-
-Mode = Literal["strong", "weak"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """One size of a study.
-
-    Attributes:
-        nodes: machines.
-        devices: ranks on each machine.
-        run: id of the run that trains at this size.
-    """
-
-    nodes: int
-    devices: int
-    run: str
-
-    @property
-    def ranks(self) -> int:
-        """World size."""
-        return self.nodes * self.devices
-
-    @property
-    def label(self) -> str:
-        """Such as 2x4: nodes x devices."""
-        return f"{self.nodes}x{self.devices}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Study:
-    """A scaling study.
-
-    Attributes:
-        name: its key in the config.
-        run: name of the run that it varies.
-        mode: `strong` keeps the global batch, `weak` that of each rank.
-        sizes: in the config's order.
-    """
-
-    name: str
-    run: str
-    mode: Mode
-    sizes: tuple[Size, ...]
-
-    @property
-    def runs(self) -> frozenset[str]:
-        """The ids of its runs."""
-        return frozenset(size.run for size in self.sizes)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from shardline.config.current_identity import (
     document_of_prediction,
     locate,
 )
-from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan, RunSpec
+from shardline.config.plans import DatasetPlan, PredictionPlan, RunPlan
 from shardline.config.project import Project
 from shardline.config.resolved import as_plain, as_type
+from shardline.config.run_spec import RunSpec
 from shardline.config.runs import Row
 from shardline.config.scripts import is_script
 from shardline.config.settings.config import DatasetSettings, PredictionSettings, Shares

@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from shardline.config.plans import RunPlan, Size, Study
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
 from shardline.config.runs import Row, check_name
 from shardline.config.settings.config import StudySettings
+from shardline.config.studies import Size, Study
 from shardline.core.errors import ConfigError
 from shardline.core.suggest import suggest
 

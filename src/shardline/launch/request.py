@@ -1,6 +1,6 @@
 """What a run asks of a scheduler, as resources of its job."""
 
-from shardline.config.checks import evaluates_on_ranks
+from shardline.config.evaluation_code import evaluates_on_ranks
 from shardline.config.plans import PredictionPlan, RunPlan
 from shardline.config.predictions import predicts_on_ranks
 from shardline.config.settings.run import RunSettings

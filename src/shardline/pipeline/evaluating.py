@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardline.config.checks import evaluates_on_ranks
-from shardline.config.plans import DatasetPlace, RunPlan
+from shardline.config.evaluation_code import evaluates_on_ranks
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
+from shardline.config.run_spec import DatasetPlace
 from shardline.core.files import read_json
 from shardline.core.machine import num_gpus
 from shardline.pipeline import training

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shardline.config.plans import DatasetPlace, RunPlan
+from shardline.config.plans import RunPlan
+from shardline.config.run_spec import DatasetPlace
 
 # by name, what Snakemake gives: a file, or several
 Inputs = Mapping[str, str | Sequence[str]]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from shardline.config.current_identity import recheck_prediction
 from shardline.config.layout import ResultsLayout
-from shardline.config.plans import DatasetPlace, PredictionPlan
+from shardline.config.plans import PredictionPlan
 from shardline.config.predictions import predicts_on_ranks
 from shardline.config.project import Project
+from shardline.config.run_spec import DatasetPlace
 from shardline.core.digests import file_sha256
 from shardline.core.errors import DataError
 from shardline.core.files import make_folder, write_json

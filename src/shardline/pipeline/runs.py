@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from shardline.config.current_identity import recheck_evaluation, recheck_training
-from shardline.config.plans import DatasetPlace, RunPlan
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
+from shardline.config.run_spec import DatasetPlace
 from shardline.config.scripts import is_script
 from shardline.core.digests import file_sha256
 from shardline.core.files import json_bytes, read_json, write_bytes, write_json

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardline import __version__
-from shardline.config.plans import DatasetPlace, RunPlan
+from shardline.config.plans import RunPlan
 from shardline.config.resolved import as_plain
+from shardline.config.run_spec import DatasetPlace
 from shardline.config.scripts import is_script
 from shardline.core.canonical import digest
 from shardline.core.digests import file_sha256

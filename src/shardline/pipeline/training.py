@@ -14,8 +14,9 @@ from msgspec import structs
 from shardline.checkpoints.folder import last_step, prune_sealed
 from shardline.config.current_identity import recheck_training
 from shardline.config.geometry import PlannedGeometry
-from shardline.config.plans import DatasetPlace, RunPlan, RunSpec
+from shardline.config.plans import RunPlan
 from shardline.config.project import Project
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import CrashLoop, LaunchError, ShardlineError, Stopped

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import convert
 
-from shardline.config.plans import Study
+from shardline.config.studies import Study
 from shardline.core.visible import visible
 from shardline.records.base import encode
 from shardline.records.reports import Report, ReportedRun

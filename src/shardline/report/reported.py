@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
+from shardline.config.defaults import default_settings
 from shardline.config.model_warnings import read_warnings
-from shardline.config.settings.run import default_settings
 from shardline.core.canonical import digest
 from shardline.core.errors import DataError
 from shardline.core.files import read_object

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.config.plans import Size, Study
+from shardline.config.studies import Size, Study
 from shardline.records.reports import ReportedRun
 from shardline.report.charts.scaling import Measured, Scaled, scale, scaling_charts
 

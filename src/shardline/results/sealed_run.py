@@ -7,12 +7,12 @@ from pathlib import Path
 from msgspec import structs
 
 from shardline.config.causes import find_causes
-from shardline.config.checks import metric_paths
+from shardline.config.evaluation_code import metric_paths
 from shardline.config.layout import ResultsLayout
 from shardline.config.names import identities_of, names_that_have_been, title_of
-from shardline.config.plans import DatasetPlace, RunSpec
 from shardline.config.project import Project
 from shardline.config.resolved import settings_of, with_legacy_values
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.sample_code import paths_of
 from shardline.config.scripts import is_script
 from shardline.core.errors import ConfigError, DataError

@@ -73,8 +73,8 @@ def _check_work(
     findings.verdict.problems.extend(problems)
     if not (work / "ledger").is_dir():
         return looked_at
-    from shardline.config.plans import DatasetPlace, RunSpec
     from shardline.config.resolved import settings_of, with_legacy_values
+    from shardline.config.run_spec import DatasetPlace, RunSpec
     from shardline.results.verify_ledger import problems_of_ledger
 
     settings = with_legacy_values(spec.settings, settings_of("train"))

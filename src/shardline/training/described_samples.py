@@ -10,7 +10,7 @@ import torch
 from lightning_fabric.utilities import move_data_to_device
 
 from shardline.config.hub_models import open_tokenizer
-from shardline.config.plans import DatasetPlace, RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Pack
 from shardline.core.errors import ConfigError
 from shardline.data.columns import columns_of

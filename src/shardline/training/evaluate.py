@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities import move_data_to_device
 
-from shardline.config.plans import DatasetPlace, RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.errors import ConfigError
 from shardline.core.world import World
 from shardline.data.collate import Batch

@@ -9,7 +9,7 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torchmetrics import Metric
 
-from shardline.config.plans import RunSpec
+from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.core.errors import ConfigError
 from shardline.core.lightning_compat import new_trainer

@@ -18,7 +18,7 @@ from shardline.checkpoints.best import BestCheckpoint, ValidatedWeights
 from shardline.checkpoints.manager import CheckpointManager
 from shardline.checkpoints.weights import plain_name
 from shardline.config.geometry import ActualGeometry, settings_on
-from shardline.config.plans import RunSpec
+from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import EarlyStopping as EarlyStoppingSettings
 from shardline.config.settings.run import RunSettings
 from shardline.core.errors import ConfigError, Diverged

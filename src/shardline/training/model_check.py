@@ -21,7 +21,7 @@ from pytorch_lightning.callbacks import Callback
 from safetensors.torch import save_file
 
 from shardline.checkpoints.folder import CheckpointPolicy, list_saved
-from shardline.config.plans import DatasetPlace, RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import Data, RunSettings
 from shardline.core.errors import ConfigError, DataError, ShardlineError
 from shardline.core.files import read_json

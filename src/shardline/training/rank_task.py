@@ -10,7 +10,7 @@ import msgspec
 
 from shardline.checkpoints.folder import CheckpointPolicy
 from shardline.config.geometry import ActualGeometry
-from shardline.config.plans import DatasetPlace, RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.script_environment import ScriptEnvironment
 from shardline.config.settings.runtime import Runtime
 from shardline.core.errors import DataError

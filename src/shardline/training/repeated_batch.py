@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from shardline.checkpoints.boundaries import after_hook
 from shardline.checkpoints.first_batch import FirstBatch, Record, Values, differences
 from shardline.checkpoints.weights import load_weights
-from shardline.config.plans import RunSpec
+from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.core.error_texts import short_traceback
 from shardline.core.errors import ConfigError

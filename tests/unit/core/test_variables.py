@@ -11,8 +11,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from msgspec import convert
 import pytorch_lightning as pl
+from msgspec import convert
 from pytorch_lightning.callbacks import Callback
 
 from shardline.config.checks import check_environment

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from shardline.config.plans import DatasetPlace
+from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Data, Pack, Pad, RunSettings
 from shardline.core.files import write_json
 from shardline.core.world import World

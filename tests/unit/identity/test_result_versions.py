@@ -36,14 +36,16 @@ STAGES = {
     "transforms": "shardline.data.transforms.image",
 }
 # Imported, and yet of no stage's identity: what it computes is the same in any version.
-NEUTRAL = {
+OF_ALL = {
     "blake3": "digests of a published standard",
     "filelock": "locks, that only order the work",
     "lightning_utilities": "copies nested states as they are",
     "msgspec": "reads JSON, a published standard, and files of Shardline's own",
     "packaging": "reads the lock's lines, whose form is a published standard",
 }
-MASKING = {"detect_secrets": "masks secrets in what is sealed; only a page is made of masked text"}
+NEUTRAL = OF_ALL | {
+    "detect_secrets": "masks secrets in what is sealed; only a page is made of masked text"
+}
 TOKENS = {"tokenizers": "counts by the history `tokenizer` where a source names a tokenizer's file"}
 WANTED = {
     "lightning_fabric": "moves batches, and has Lightning guess nothing of other ranks",
@@ -56,11 +58,11 @@ HUB = {
 }
 NEUTRAL_IN = {
     **{name: NEUTRAL | HUB for name in SHIPPED_MODELS if name.startswith("hf:")},
-    "training": NEUTRAL | MASKING,
-    "evaluation": NEUTRAL | MASKING | WANTED,
-    "prediction": NEUTRAL | MASKING | WANTED,
-    "samples": NEUTRAL | MASKING | WANTED,
-    "report": NEUTRAL | {"markupsafe": "the type of jinja2's escaped text"},
+    "training": NEUTRAL | {"scipy": "of figures that an evaluation alone has"},
+    "evaluation": NEUTRAL | WANTED,
+    "prediction": NEUTRAL | WANTED,
+    "samples": NEUTRAL | WANTED,
+    "report": OF_ALL | {"markupsafe": "the type of jinja2's escaped text"},
     **dict.fromkeys(("jsonl", "text"), NEUTRAL | TOKENS),
 }
 CLASSES = SHIPPED_MODELS | SHIPPED_SOURCES

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardline.config.plans import DatasetPlace
+from shardline.config.run_spec import DatasetPlace
 from shardline.errors import ConfigError
 from shardline.identity import watch_reads
 from shardline.identity.counted_files import Counted, counted, write_counted

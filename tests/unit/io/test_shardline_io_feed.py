@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardline_io as io
-from shardline.config.plans import DatasetPlace
+from shardline.config.run_spec import DatasetPlace
 from shardline.config.settings.run import Data, Pack, Pad, RunSettings, Trainer
 from shardline.core.files import write_json
 from shardline.data.run_batches import RunBatches

@@ -7,7 +7,7 @@ import re
 import pytest
 from msgspec import structs
 
-from shardline.config.plans import Size, Study
+from shardline.config.studies import Size, Study
 from shardline.records.reports import Curve
 from shardline.report.charts.curves import learning_curves
 from shardline.report.charts.scaling import Measured, scale, scaling_charts

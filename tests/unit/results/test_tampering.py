@@ -12,7 +12,8 @@ from msgspec import convert
 
 from shardline.checkpoints.folder import find_damage, newest_good, saving
 from shardline.config.names import LAYOUT, check_layout
-from shardline.config.plans import DatasetPlace, DatasetPlan, RunSpec
+from shardline.config.plans import DatasetPlan
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.files import json_bytes, read_json, write_json
 from shardline.core.seals import seal
 from shardline.core.world import World

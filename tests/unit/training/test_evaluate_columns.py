@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from shardline.config.plans import DatasetPlace, RunSpec
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.config.settings.run import RunSettings
 from shardline.core.files import write_json
 from shardline.core.world import World

@@ -189,7 +189,7 @@ def test_the_queue_of_a_slurm_job_is_from_when_it_could_start():
     assert job(name, **{**times, "StartTime": "Unknown"}).queue_s is None
     # a shell in an allocation, from which Snakemake was started: its wait is no run's
     assert job("interactive", **times).queue_s is None
-    assert job("interactive", **times).started is None
+    assert not job("interactive", **times).is_own
 
 
 def test_what_packs_waste_is_recorded_of_a_training_that_has_them_alone(tmp_path):

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from shardline.config.plans import RunSpec
+from shardline.config.run_spec import RunSpec
 from shardline.config.settings.run import Evaluation, Headline, RunSettings
 from shardline.core.world import World
 from shardline.errors import ConfigError, DataError

@@ -1,9 +1,8 @@
 """Settings of a run: every key counts in its identity (`evaluation.*` in the evaluation's), but `data.workers`."""
 
-from functools import cache
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType, to_builtins
+from msgspec import UNSET, Meta, UnsetType
 
 from shardline.config.settings.base import (
     Count,
@@ -15,7 +14,6 @@ from shardline.config.settings.base import (
     Settings,
     Text,
 )
-from shardline.core.nested import flatten
 
 Direction = Literal["min", "max"]
 
@@ -280,9 +278,3 @@ class FixedColumns(Settings, frozen=True, kw_only=True):
     """A shipped model (`linear`, `mlp`, `cnn`, `resnet`, `gpt`, `unet`, `hf:...`; see docs/models.md), a
     LightningModule by import path (`mypkg.models:Net`), or any training program (`script:
     path/to/train.py args...`)."""
-
-
-@cache
-def default_settings() -> dict[str, Any]:
-    """Return the defaults of a run's settings by dotted key."""
-    return flatten(to_builtins(RunSettings()))

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from shardline.config.source_files import BARREN
+from shardline.config.found_files import BARREN
 from shardline.core.errors import DataError
 from shardline.core.found_files import content_of
 from shardline.data.sources.base import Schema, Table, shard_range

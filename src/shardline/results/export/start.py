@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardline.config.plans import DatasetPlace, RunSpec
 from shardline.config.project import Project
+from shardline.config.run_spec import DatasetPlace, RunSpec
 from shardline.core.digests import file_sha256
 from shardline.core.errors import ConfigError, DataError
 from shardline.core.files import (
