@@ -176,9 +176,11 @@ def _run(
         Path("runs.tsv").write_text(f"name\tdataset\tmodel\nsuite\trows\t{model}\n")
         project = load_project(config)
         (run,) = project.runs.values()
-        place = _dataset(project, run.dataset, config)
+        place = _dataset(project, run.dataset)
         run_json = folder / f"{run.id}.json"
-        jobs.resolve_run(config, run.id, str(run_json), str(folder / f"{run.id}.identity.json"))
+        jobs.resolve_run(
+            project.part(runs=[run.id]), str(run_json), str(folder / f"{run.id}.identity.json")
+        )
     return Run(run_json=run_json, place=place, folder=folder / run.id)
 
 
@@ -192,7 +194,7 @@ def _be_found() -> None:
 _SPLITS = {"train": 0.9, "validation": 0.05, "test": 0.05}
 
 
-def _dataset(project: Any, dataset: Any, config: Mapping[str, Any]) -> DatasetPlace:
+def _dataset(project: Any, dataset: Any) -> DatasetPlace:
     shards = Path(project.store / "datasets" / dataset.id).absolute()
     manifest = Path(dataset.manifest).absolute()
     if not manifest.exists():

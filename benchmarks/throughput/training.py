@@ -81,8 +81,8 @@ def _prepare(work: Work, folder: Path) -> Path:
     with chdir(folder):
         project = load_project(config)
         (run,) = project.runs.values()
-        shards = build(project, run.dataset, config)
-        jobs.resolve_run(config, run.id, "run.json", "identity.json")
+        shards = build(project, run.dataset)
+        jobs.resolve_run(project.part(runs=[run.id]), "run.json", "identity.json")
         runtime = rank_runtime(
             log_every_steps=50, ledger=True, strict_env="warn", checkpoint={"every_min": 10.0}
         )

@@ -121,10 +121,11 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
         monkeypatch.setattr(sys, "path", [*sys.path])
         project = load_project()
         (run,) = project.runs.values()
-        config = _config(workspace.path)
         shards = build(project, run.dataset)
         run_json = workspace.path / run.folder / "run.json"
-        jobs.resolve_run(config, run.id, str(run_json), str(run_json.with_name("identity.json")))
+        jobs.resolve_run(
+            project.part(runs=[run.id]), str(run_json), str(run_json.with_name("identity.json"))
+        )
         return Ranks(
             root=workspace.path,
             run_json=run_json,
@@ -136,10 +137,3 @@ def prepare(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
         )
 
     return make
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    import yaml
-
-    document: dict[str, Any] = yaml.safe_load((folder / "config/config.yaml").read_text())
-    return document

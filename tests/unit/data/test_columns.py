@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from msgspec import convert
 from safetensors import safe_open
 
 from shardline.data.build import build_shards
 from shardline.data.columns import Column, parse_columns
 from shardline.data.shard_format import HEADER_BYTES
 from shardline.errors import DataError
+from shardline.records.datasets import Manifest
 from shardline.results.verify_store import check_statistics
 from shardline.sources import SPLITS, Ragged, Schema, Source, Table
 from tests.support.columns import COLUMN, Given, as_array, manifest_of, sources
@@ -25,7 +27,7 @@ def test_any_reader_of_safetensors_finds_the_rows_that_a_source_gave(source: Giv
     with TemporaryDirectory() as name:
         folder = Path(name)
         manifest = manifest_of(source, folder)
-        assert check_statistics(folder, manifest) is None
+        assert check_statistics(folder, convert(manifest, Manifest)) is None
         for shard, record in enumerate(manifest["shards"]):
             rows = source.rows[shard]
             order = [
