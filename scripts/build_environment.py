@@ -1,12 +1,11 @@
 """Make or pull an environment of training scripts."""
 
-from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.envs import build_environment
 
 with job(snakemake.log[0], snakemake.config):
     build_environment(
-        read_plan(snakemake.params.plan),
+        snakemake.params.plan,
         snakemake.wildcards.environment,
         snakemake.output.environment,
     )

@@ -1,12 +1,11 @@
 """Evaluate a sealed model on held-out data."""
 
-from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.runs import evaluate
 
 with job(snakemake.log[0], snakemake.config) as log:
     evaluate(
-        read_plan(snakemake.params.plan),
+        snakemake.params.plan,
         snakemake.output.evaluation,
         dict(snakemake.input.items()),
         log=log,

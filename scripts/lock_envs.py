@@ -1,8 +1,7 @@
 """Write the stages' conda environments from the lock, and solve them."""
 
-from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.envs import lock_envs
 
 with job(snakemake.log[0], snakemake.config):
-    lock_envs(read_plan(snakemake.params.plan))
+    lock_envs(snakemake.params.plan)

@@ -1,12 +1,11 @@
 """Start a run's ranks to predict rows with its sealed model."""
 
-from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.predicting import predict
 
 with job(snakemake.log[0]) as log:
     predict(
-        read_plan(snakemake.params.plan),
+        snakemake.params.plan,
         snakemake.output.record,
         dict(snakemake.input.items()),
         log,

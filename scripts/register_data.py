@@ -4,7 +4,6 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from shardline.config.job_plan import read_plan
 from shardline.core.errors import DataError
 from shardline.core.files import write_json
 from shardline.pipeline.common import job
@@ -19,7 +18,7 @@ with job(snakemake.log[0], snakemake.config):
             "pip install 'shardline[azureml]', or set azureml.register_data=false"
         ) from None
 
-    asset = describe_asset(read_plan(snakemake.params.plan), snakemake.input.manifest)
+    asset = describe_asset(snakemake.params.plan, snakemake.input.manifest)
     try:
         registered = register_folder(mount="SHARDLINE_STORE", **asset)
     except WorkflowError as error:

@@ -1,12 +1,11 @@
 """Check the membership of a run's ranks and every network path between them."""
 
-from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.training import run_preflight
 
 with job(snakemake.log[0], snakemake.config) as log:
     run_preflight(
-        read_plan(snakemake.params.plan),
+        snakemake.params.plan,
         log,
         snakemake.output[0],
         dict(snakemake.input.items()),

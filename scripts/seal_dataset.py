@@ -1,12 +1,11 @@
 """Merge a dataset's parts into its manifest."""
 
-from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.datasets import seal_dataset
 
 with job(snakemake.log[0], snakemake.config):
     seal_dataset(
-        read_plan(snakemake.params.plan),
+        snakemake.params.plan,
         snakemake.output.manifest,
         snakemake.output.provenance,
         snakemake.input.parts,

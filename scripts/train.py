@@ -1,12 +1,11 @@
 """Start a run's ranks and wait until they have sealed it."""
 
-from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.training import train
 
 with job(snakemake.log[0], snakemake.config) as log:
     train(
-        read_plan(snakemake.params.plan),
+        snakemake.params.plan,
         log,
         snakemake.output.model,
         dict(snakemake.input.items()),

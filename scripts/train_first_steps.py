@@ -1,12 +1,11 @@
 """Train a run's first steps, and write the metrics of each."""
 
-from shardline.config.job_plan import read_plan
 from shardline.pipeline.common import job
 from shardline.pipeline.training import train_first_steps
 
 with job(snakemake.log[0], snakemake.config) as log:
     train_first_steps(
-        read_plan(snakemake.params.plan),
+        snakemake.params.plan,
         int(snakemake.wildcards.steps),
         log,
         snakemake.output.metrics,

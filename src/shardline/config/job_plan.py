@@ -28,6 +28,23 @@ _APART = {
 }
 
 
+class GivenPlan:
+    """A part of a project on its way to a job: where the job's script unpickles it, it is the project.
+
+    Snakemake prints parameters in its own report, where nothing of a plan belongs: a setting may hold
+    what looks like a secret.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+
+    def __repr__(self) -> str:
+        return "its part of the project"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return read_plan, (write_plan(self._project),)
+
+
 def write_plan(project: Project) -> str:
     """Return a project, or a part of one, as text that holds neither code, lock nor source files."""
     every = {**project.built}

@@ -210,5 +210,6 @@ def settle(
         except ShardlineError as error:
             logger.error("results could not be fetched: %s", error)
     publish(project)
+    invocation.forget_project()
     # a record without a text, which Snakemake itself does not print
     logger.info(None, extra={"results": rows_of_runs(project, before)})

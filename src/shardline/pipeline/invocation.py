@@ -26,8 +26,17 @@ def recorded() -> str | None:
 
 
 def record_project(project: Project) -> None:
-    """Write down the whole project; the value of a parameter would be too long for thousands of runs."""
+    """Write down the whole project; the value of a parameter would be too long for thousands of runs.
+
+    As in the copies of the config that Snakemake keeps for its scripts, what looks like a secret is in it,
+    so that it goes when the jobs have ended.
+    """
     write_bytes(_PROJECT, write_plan(project).encode())
+
+
+def forget_project() -> None:
+    """Remove what `record_project` has written."""
+    _PROJECT.unlink(missing_ok=True)
 
 
 def recorded_project() -> Project:

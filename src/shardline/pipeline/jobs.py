@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shardline.config.job_plan import write_plan
+from shardline.config.job_plan import GivenPlan
 from shardline.config.names import titles_of
 from shardline.config.plans import DatasetPlan, RunPlan
 from shardline.config.project import Project
@@ -182,8 +182,8 @@ class Jobs:
         """Return what messages call a prediction."""
         return self.project.predictions[wildcards.prediction].title
 
-    def plan(self, wildcards: Any, output: Any) -> str:
-        """Return what a job is given of the project, see `job_plan.write_plan`."""
+    def plan(self, wildcards: Any, output: Any) -> GivenPlan:
+        """Return what a job is given of the project, see `job_plan.GivenPlan`."""
         part: dict[str, Collection[str]] = {}
         for kind in ("prediction", "dataset"):
             if identity := wildcards.get(kind):
@@ -192,7 +192,7 @@ class Jobs:
             part["runs"] = [self._key(wildcards)]
         elif address := wildcards.get("environment"):
             part["runs"] = self._runs_in(address)
-        return write_plan(self.project.part(**part))
+        return GivenPlan(self.project.part(**part))
 
     def _runs_in(self, address: str) -> dict[str, RunPlan]:
         return {

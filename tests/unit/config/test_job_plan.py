@@ -1,6 +1,7 @@
 """What a job is given of the project: it comes back as it was, and a job refuses what became another result since."""
 
 import ast
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from shardline.config.current_identity import (
     recheck_report,
     recheck_training,
 )
-from shardline.config.job_plan import read_plan, write_plan
+from shardline.config.job_plan import GivenPlan, read_plan, write_plan
 from shardline.config.load import load_project
 from shardline.config.project import Project
 from shardline.errors import ConfigError
@@ -54,6 +55,17 @@ def test_every_part_comes_back_as_it_was_and_is_what_it_is_by_what_is_on_disk(pl
         assert part.built == {key: dataset}
         recheck_dataset(part, dataset)
     recheck_report(whole, project.report.parent.name)
+
+
+def test_a_plan_is_the_project_where_it_arrives_and_shows_nothing_on_the_way(
+    fake: FakeProject,
+) -> None:
+    fake.config["defaults"]["seed"] = 987654
+    part = fake.plan("net")
+    given = GivenPlan(part)
+    assert pickle.loads(pickle.dumps(given)) == part
+    assert "987654" in write_plan(part)
+    assert "987654" not in f"{given} {given!r} {[given]}"
 
 
 @pytest.mark.parametrize(
