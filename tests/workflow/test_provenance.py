@@ -232,6 +232,7 @@ def test_nothing_that_was_written_holds_a_secret(made):
     assert {re.sub(r"^all.zip/", "", name).rpartition("/")[2] for name in kept} == {
         "run.json",
         "identity.json",
+        "rank.json",
     }
     assert b"<pad>" in (made.path / "results/report/report.json").read_bytes()
     assert b"site_setting" in packed["all.zip/config/config.yaml"].lower(), "only values are hidden"
