@@ -345,7 +345,9 @@ class Cases:
             driver.train(config, unit.name, tracer)
         if tracer:
             tracer.leave()
-        project = driver.opened(config)
+        from shardline.config.load import load_project
+
+        project = load_project(config)
         if unit.stage == "data":
             id = next(one.id for one in project.datasets.values() if one.name == unit.name)
             results = [read_dataset(folder, id, unit.name)]
