@@ -300,7 +300,7 @@ class Trainings:
             (settings[group] if group else settings)[name] = value
         identity = digest({"case": case.name, "settings": settings})
         spec = {**self._spec, "settings": settings, "model": case.model, "identity": identity}
-        return RunSpec.of(convert(spec, ResolvedRun), model_class=case.model)
+        return structs.replace(RunSpec.of(convert(spec, ResolvedRun)), model_class=case.model)
 
     def places(self, case: Case) -> tuple[DatasetPlace, ...]:
         """Return where a case's data is."""
