@@ -185,7 +185,7 @@ class RunPlan:
 
     @property
     def spec(self) -> RunSpec:
-        """What its ranks are told of it, but for what is to be installed."""
+        """What its ranks are given of it, but for what is to be installed."""
         return RunSpec(
             run=self.id,
             name=self.name,

@@ -1,4 +1,4 @@
-"""What ranks are told of a run, and where its datasets are."""
+"""What ranks are given of a run, and where its datasets are."""
 
 from fractions import Fraction
 from pathlib import Path
