@@ -193,7 +193,7 @@ def rank(tmp_path: Path) -> Callable[[str], list[str]]:
         program = (
             "import os, sys; from pathlib import Path; from shardline.training import script;"
             "from shardline.errors import ShardlineError; from shardline.core.world import World;"
-            "from shardline.config.plans import DatasetPlace\n"
+            "from shardline.config.run_spec import DatasetPlace\n"
             f"world = {ALONE!r}\n"
             f"work = Path({str(tmp_path)!r}); os.chdir(work)\n"
             "try: script.run_script('script: train.py 1', world, run_json=Path('run.json'),"
